@@ -122,6 +122,18 @@ def owner_of_home(path: str) -> Account | None:
     return None
 
 
+def named_by_home(path: str) -> Account | None:
+    """Return the user whose home, by the user database alone, is ``path`` or contains it.
+
+    That home need not exist. Root's does not count.
+    """
+    for entry in pwd.getpwall():
+        home = entry.pw_dir.rstrip("/")
+        if entry.pw_uid != 0 and home and f"{path}/".startswith(f"{home}/"):
+            return _account(entry)
+    return None
+
+
 def _home_of(entry: pwd.struct_passwd) -> str | None:
     from gitguardfs.linux import safe_open  # Linux only; users are looked up on a Mac too
 

@@ -61,6 +61,11 @@ def shown(text: str | bytes, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun, such as "1 check", "2 checks" or "no checks"."""
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
 def _escaped(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TextIO
 
-from gitguardfs.errors import GitguardExit, shown
+from gitguardfs.errors import GitguardExit, counted, shown
 
 
 class Status(Enum):
@@ -147,12 +147,8 @@ def summary(results: Sequence[Result]) -> str:
     """Return the last line of a report: the numbers of checks, findings and notes."""
     findings = sum(result.status is Status.FINDING for result in results)
     notes = sum(result.status is Status.NOTE for result in results)
-    parts = [f"{len(results)} checks", _counted(findings, "finding"), _counted(notes, "note")]
-    return ", ".join(parts)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+    numbers = {"check": len(results), "finding": findings, "note": notes}
+    return ", ".join(counted(number, what) for what, number in numbers.items())
 
 
 def exit_code(results: Iterable[Result], fail_on: str) -> GitguardExit:

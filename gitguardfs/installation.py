@@ -7,9 +7,11 @@ is laid out as a checkout. So a guest or an image runs the same code as its host
 from __future__ import annotations
 
 import filecmp
+import io
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 
 import gitguardfs
@@ -22,6 +24,8 @@ PACKAGE_PARENT = os.path.dirname(PACKAGE_DIRECTORY)
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
 SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
+BUNDLE_TIME = 946684800
+"""The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
 
 
@@ -82,6 +86,29 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
         return True
     finally:
         shutil.rmtree(work)
+
+
+def bundle(parent: str = PACKAGE_PARENT) -> bytes:
+    """Return a tar with the directory PACKAGE, from which a guest installs this gitguardfs.
+
+    One version gives the same bytes, however it is installed and whoever makes them. Raises
+    UserError, OSError.
+    """
+    packed = io.BytesIO()
+    with tempfile.TemporaryDirectory() as work:
+        copy_to(os.path.join(work, PACKAGE), parent)
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            tar.add(os.path.join(work, PACKAGE), PACKAGE, filter=_of_nobody)
+    return packed.getvalue()
+
+
+def _of_nobody(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Take out of a tar's member what differs between two who make it."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = "root"
+    member.mtime = BUNDLE_TIME
+    member.mode = 0o755 if member.isdir() or member.name.endswith(".sh") else 0o644
+    return member
 
 
 def _same(pair: filecmp.dircmp[str]) -> bool:

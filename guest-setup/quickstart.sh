@@ -54,6 +54,11 @@ guarded_source() {
     findmnt -rn -t fuse.gitguardfs -o SOURCE --mountpoint "$1" 2>/dev/null | tail -n 1
 }
 
+# Succeeds if nobody reaches the directory $1 past the view at $2.
+is_closed() {
+    [[ "$1" -ef "$2" || "$(findmnt -rn -o SOURCE --mountpoint "$1")" == *gitguardfs-seal ]]
+}
+
 # By descriptors, as gitguardfs does everywhere: a user who may write to a directory on the path
 # could replace it by a symlink between any two commands of a shell.
 make_mountpoint() {
@@ -81,14 +86,16 @@ guard_share() {
         echo "Already guarded: $mountpoint shows $mounted. Nothing to do."
         return
     fi
-    # gitguardfs itself replaces a dead mount, and reports a missing source.
-    if [[ -z "$mounted" ]] && [[ -d "$source" || "$dry_run" == yes ]]; then
-        make_mountpoint "$mountpoint"
-    fi
+    [[ -d "$source" || "$dry_run" == yes ]] ||
+        die "$source is no directory: mount the share there first, or let vm-mount do it"
+    # gitguardfs itself replaces a dead mount.
+    [[ -n "$mounted" ]] || make_mountpoint "$mountpoint"
     run "$GITGUARDFS" "$source" "$mountpoint" "$@" || status=$?
     [[ "$status" -eq 0 && "$dry_run" == no ]] || return "$status"
     heading "$source is guarded at $mountpoint."
     echo "Work there; every .git below it is out of reach."
+    is_closed "$source" "$mountpoint" ||
+        warn "$source is not sealed: whoever may enter it reaches .git there; --seal closes it"
     echo "To check it: sudo gitguard doctor $(quoted "$mountpoint") --attack"
     echo "To unmount: sudo umount $(quoted "$mountpoint")"
 }
@@ -272,7 +279,7 @@ mount_demo() {
 step_mount() {
     step "1. Root mounts the guarded view: the files are $agent's, .git is closed"
     mount_demo
-    allowed root 'ls -la' "$agent .* hello\.c" '^d---------.* root +root .* \.git$'
+    allowed root 'ls -ld hello.c .git' "$agent .* hello\.c" '^d---------.* root +root .* \.git$'
     end_step
 }
 
@@ -355,7 +362,7 @@ demonstrate() {
     step_host
     step_unmount
     if [[ "$failures" -gt 0 ]]; then
-        bad "$failures of the steps did not go as they should."
+        bad "Steps that did not go as they should: $failures"
         exit 1
     fi
     heading "Next, with a real project (its share at /mnt/projects, USER being the agent):"

@@ -289,8 +289,9 @@ add_needed() {
         return
     fi
     for tool in curl tar gzip python3; do
-        command -v "$tool" >/dev/null || die "$tool is not installed: run this with sudo"
+        command -v "$tool" >/dev/null || missing+=("$tool")
     done
+    [[ ${#missing[@]} -eq 0 ]] || die "not installed: ${missing[*]}; run this with sudo"
 }
 
 main() {

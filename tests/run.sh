@@ -126,7 +126,8 @@ install_python() {
 }
 
 install_node() {
-    local programs=(pnpm@9 yarn@1) stamp=.venv/node/programs
+    local programs=(pnpm@9 yarn@1 chokidar3@npm:chokidar@3 chokidar4@npm:chokidar@4 jest@29)
+    local stamp=.venv/node/programs
     [[ -f "$stamp" && "$(<"$stamp")" == "${programs[*]}" ]] && return
     say "installing ${programs[*]} in .venv"
     npm install --prefix .venv/node --silent --no-audit --no-fund "${programs[@]}" ||

@@ -15,7 +15,7 @@ from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.git_config import Git
 from gitguardfs.audit.search import search
 from gitguardfs.audit.share import Share
-from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.command_line import FAIL_ON, JSON, Command
 from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.findings import Result
@@ -40,7 +40,7 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--protect",

@@ -63,7 +63,8 @@ def check(audit: Audit) -> None:
             detail = f"{link} leads {where}, to {target}"
             audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))
     if neutral:
-        detail = f"{len(neutral)} begin with {NEUTRAL}, for instance {neutral[0]}"
+        begin = "begins" if len(neutral) == 1 else "begin"
+        detail = f"{len(neutral)} {begin} with {NEUTRAL}, for instance {neutral[0]}"
         title = "symlinks that were made through a view lead nowhere on this machine"
         audit.results.append(rows.SYMLINK.note(detail, title=title))
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 import click
 
 from gitguardfs import __version__
+from gitguardfs.command_line import CommandGroup
 from gitguardfs.commands.run import of_gitguard, run
+from gitguardfs.constants import FSTYPE, SUBTYPE
 from gitguardfs.errors import Exit, UserError
 
 
@@ -38,11 +40,14 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name.startswith("/"):  # by hand, or by mount(8) for fuse.gitguard
+            hint = f"{SUBTYPE} SOURCE MOUNTPOINT does; in fstab and for mount -t: {FSTYPE}"
+            raise UserError(f"{cmd_name} is no command: gitguard mounts nothing", hint)
         found = COMMANDS.get(cmd_name)
         if found is None:
             return None
@@ -60,10 +65,10 @@ class _Lazy(click.Group):
 
 EPILOG = """\b
 Examples:
-  gitguard share ~/projects --tag projects       on the host
-  sudo gitguard doctor ~/projects --user agent   in the guest
-  gitguard audit ~/projects                      on the host, before git
-  gitguard doctor --help                         the same for each command
+  gitguard share ~/projects --tag projects    on the host
+  sudo gitguard doctor /home/agent/projects   in the guest
+  gitguard audit ~/projects                   on the host, before git
+  gitguard doctor --help                      the same for each command
 
 README.md and docs/ of the source say more.
 

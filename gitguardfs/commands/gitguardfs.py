@@ -11,21 +11,28 @@ from gitguardfs import __version__
 from gitguardfs.commands.run import run
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.options.mount_options import MountOptions, build
-from gitguardfs.options.parsing import RawOptions, add, asks_for_seal, merge, parse_o
+from gitguardfs.options.parsing import (
+    RawOptions,
+    add,
+    asks_for_seal,
+    merge,
+    parse_o,
+    spelling_of,
+)
 from gitguardfs.options.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
 Examples:
   gitguardfs /mnt/projects ~/projects --map 1000:1000
       what user 1000 of the host owns belongs to user 1000 of the guest;
-      .git can be seen and not used
+      .git is closed, and in no listing
   gitguardfs /mnt/projects ~/projects --map auto
       the owner of /mnt/projects becomes the owner of ~/projects
-  gitguardfs /mnt/share /home/me/src --map 501/1000:@20/@1000
+  gitguardfs /mnt/share /home/agent/src --map 501/1000:@20/@1000
       a Mac's user 501 and group 20, in the spelling of bindfs
   gitguardfs ~/projects /run/user/1000/guarded --git readonly --hide .env
       on the host, below the export: "git log" works in the guest
-  mount -t fuse.gitguardfs /mnt/projects /home/me/projects -o map=1000:1000
+  mount -t fuse.gitguardfs /mnt/projects /home/agent/projects -o map=1000:1000
   umount ~/projects
 
 In docs/ of the source, bindfs.md compares the options with those of bindfs, and security.md has the
@@ -39,6 +46,15 @@ Exit codes, as of mount(8): 0 done, 1 wrong usage, 2 an error of the system,
 
 class _Command(click.Command):
     """A command whose --help lists the options in the sections of the table."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            spelling = spelling_of(error.option_name.removeprefix("--"))
+            if spelling is None:
+                raise
+            raise UserError(f"no such option: {error.option_name}", f"write {spelling}") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
@@ -123,8 +139,8 @@ def _fuse_version(ctx: click.Context, _param: click.Parameter, value: bool) -> N
 def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]) -> int:
     """Show the directory SOURCE at MOUNTPOINT with mapped owners and .git out of reach.
 
-    Any component that git could take for .git can be seen but not used: not read, changed,
-    replaced, moved or planted, by any user. Run by root it serves all users; run by a user,
+    Any component that git could take for .git is closed: no user can read, change, replace,
+    move or plant it, and listings leave it out. Run by root it serves all users; run by a user,
     that user only. It goes into the background when the mount answers.
     """  # fmt: skip
     if platform.system() != "Linux":
@@ -157,7 +173,11 @@ def _run(options: MountOptions) -> int:
     except ImportError as error:
         from gitguardfs.mounting import seal
 
-        missing = UserError(str(error), "install python3-pyfuse3 and python3-trio", Exit.SYSTEM)
+        hint = (
+            "guest-setup/install.sh of the source installs what is missing;"
+            " Debian's packages: python3-pyfuse3 python3-trio"
+        )
+        missing = UserError(str(error), hint, Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
     return mount.run(options, os.environ.get("NOTIFY_SOCKET"), new_session)
 

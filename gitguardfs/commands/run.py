@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import sys
@@ -13,6 +14,9 @@ import click
 
 from gitguardfs.commands.programs import completion_variable
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
+
+ALIKE = 0.8
+"""How like two options must be for one to be offered for the other: --protct for --protect."""
 
 
 def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int) -> NoReturn:
@@ -41,12 +45,8 @@ def call(
         code = code_of(error.code)
     except click.UsageError as error:
         code = code_of(Exit.USAGE)
-        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2; its text is the help
-            print(error.format_message())
-        else:
-            path = error.ctx.command_path if error.ctx is not None else name
-            said = f"{path}: {error.format_message()} (see {path} --help)"
-            print(shown(said), file=sys.stderr)
+        path = error.ctx.command_path if error.ctx is not None else name
+        print(shown(f"{path}: {_message(error)} (see {path} --help)"), file=sys.stderr)
     except (click.Abort, KeyboardInterrupt):
         print(f"{name}: aborted", file=sys.stderr)
         code = code_of(Exit.SYSTEM)
@@ -62,6 +62,13 @@ def call(
         traceback.print_exc()
         code = code_of(Exit.SYSTEM)
     sys.exit(code if isinstance(code, int) else Exit.OK)
+
+
+def _message(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption):  # click offers --git for --uid
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=ALIKE)
+        error = click.NoSuchOption(error.option_name, None, near, error.ctx)
+    return error.format_message()
 
 
 def of_gitguard(code: Exit) -> int:

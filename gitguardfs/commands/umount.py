@@ -1,7 +1,8 @@
-"""The program ``umount.fuse.gitguardfs``, which umount(8) runs to unmount a view for root.
+"""The program ``umount.fuse.gitguardfs``, which umount(8) runs to unmount a view.
 
-It unmounts the view, then tells the daemon that root did so, and the daemon removes the seal.
-Without that message the daemon keeps the seal. umount(8) calls the program as
+For root it unmounts the view and the lid below, then tells the daemon that root did so, and the
+daemon removes the seal. Without that message the daemon keeps the seal. For a user it calls
+fusermount3, which unmounts views of that user alone. umount(8) calls the program as
 ``umount.fuse.gitguardfs PATH [-flnrv] [-N NAMESPACE] [-t TYPE]`` (mount(8), "EXTERNAL HELPERS").
 """
 
@@ -21,7 +22,7 @@ from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import guards
+from gitguardfs.mounting import guards, lid, preflight, seal, utab
 from gitguardfs.signals import UNMOUNTED
 
 NAME = f"umount.{FSTYPE}"
@@ -65,13 +66,13 @@ def parse(words: Sequence[str]) -> UnmountRequest:
 
 
 def unmount(request: UnmountRequest) -> None:
-    """Unmount a view that root mounted, notify its daemon, and wait for its end.
+    """Unmount a view. If root mounted it, notify its daemon, and wait for its end.
 
     Raises UserError, OSError.
     """
-    if (os.getuid(), os.geteuid()) != (0, 0):
-        raise UserError("only root can unmount a guarded view", code=Exit.USAGE)
     path = os.path.abspath(request.path)
+    if (os.getuid(), os.geteuid()) != (0, 0):
+        return preflight.unmount_as_user(path, lazy=request.is_lazy)
     directory, name = os.path.split(path)
     parent = safe_open.open_directory(directory, True)
     try:
@@ -80,11 +81,19 @@ def unmount(request: UnmountRequest) -> None:
         process = _open_process(daemon)
         if daemon != guards.daemon_of(view):
             raise UserError(f"the daemon of {path} was replaced just now", "try again", Exit.MOUNT)
+        closed = _lid_below(view)
+        if closed is not None:
+            utab.add_cover(view, closed)
         # While the parent is open, nobody can replace the mount point under this name.
         here = os.fsencode(f"/proc/self/fd/{parent}/{name}")
         _umount(here, path, request.flags)
+        if closed is not None:
+            lid.remove(closed)
     finally:
         os.close(parent)
+    is_open = os.path.isabs(view.source) and not seal.is_sealed(view.source)
+    if safe_open.is_foreign(view) or (process is None and is_open):
+        return  # it needs no message to remove a seal
     if process is None:
         raise UserError(
             f"{path} is unmounted, but its daemon is not known: a seal stays",
@@ -97,8 +106,16 @@ def unmount(request: UnmountRequest) -> None:
         os.close(process)
 
 
+def _lid_below(view: MountInfo) -> MountInfo | None:
+    below = next((m for m in mountinfo.listed() if m.mnt_id == view.parent_id), None)
+    return below if below is not None and lid.is_lid(below) else None
+
+
 def _view(parent: int, name: str, path: str) -> MountInfo:
-    """Return root's gitguardfs that is mounted exactly there. Raises UserError, OSError."""
+    """Return the gitguardfs that is mounted exactly there. Raises UserError, OSError.
+
+    A user's view is refused on top of root's: unmounting it would not do what was asked for.
+    """
     fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         stack = mountinfo.stack_of(fd)
@@ -107,7 +124,7 @@ def _view(parent: int, name: str, path: str) -> MountInfo:
     view = stack[0] if stack else None
     if view is None or view.mount_point != os.fsencode(path):
         raise UserError(f"{path}: not mounted", code=Exit.MOUNT)
-    if safe_open.is_foreign(view):
+    if safe_open.is_foreign(view) and (view.fstype != FSTYPE or any(map(guards.is_guard, stack))):
         raise safe_open.ForeignMountError(view, path)
     if view.fstype != FSTYPE:
         raise UserError(f"{path} is not a gitguardfs", f"umount -i {shlex.quote(path)}", Exit.MOUNT)

@@ -63,10 +63,10 @@ def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surr
             f"--map auto: {options.mountpoint} is root's, so all files are shown as root's"
             " (chown it to the user who works there, or --map HOST:GUEST)"
         )
-    if missing := ",".join(options.map.missing(*owners)):
+    if missing := options.map.missing:
         warn(
             "--map shows two ids of the share as one, since an id without a rule keeps its number"
-            f" (to keep them apart, add {missing})"
+            f" (to keep them apart, add --map {missing}, or map={missing} with -o and in fstab)"
         )
     return Surroundings(
         root_fd,

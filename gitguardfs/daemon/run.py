@@ -1,11 +1,12 @@
 """Runs one mount from its options to its end: descriptors, seal, session, signals.
 
 The order matters. The root descriptor is opened before the seal covers the source. The seal is on
-before the view appears. It comes off only after the view is unmounted, and only if root asks for
-that by a signal or by the umount helper: users can make a view disappear as well.
+before the view appears, and so is the lid, on which the view lies. They come off only after the
+view is unmounted, and only if root asks for that by a signal or by the umount helper: users can
+make a view disappear as well.
 
-On any end that is not clean, a dead mount point is left, and the seal stays. If mounting fails, the
-source is sealed anyway: at boot nobody would notice that it is open.
+On any end that is not clean, a dead mount point is left, and seal and lid stay. If mounting fails,
+the source is sealed anyway: at boot nobody would notice that it is open.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from signal import Signals
 from threading import Thread
 
@@ -25,7 +27,7 @@ from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fs.mount import Mount
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.linux.rotating_file import RotatingFile
-from gitguardfs.mounting import fstab_check, preflight, seal, seal_bypasses, utab
+from gitguardfs.mounting import covers, fstab_check, lid, preflight, seal, seal_bypasses, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.sessions import base
@@ -66,7 +68,12 @@ def _run(options: MountOptions, notify_socket: str | None, new_session: base.Ses
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
     preflight.check_expected(options.mountpoint, expected, is_root)
     paths = preflight.check(
-        options.source, options.mountpoint, options.rules, is_root, options.source_owner
+        options.source,
+        options.mountpoint,
+        options.rules,
+        is_root,
+        options.source_owner,
+        options.nonempty,
     )
     preflight.check_is(paths.mountpoint, expected)
     if is_root:
@@ -97,20 +104,15 @@ def _run(options: MountOptions, notify_socket: str | None, new_session: base.Ses
 
 
 def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:
-    source = paths.source
     if options.seal and not is_root:
         raise UserError("--seal needs root", "it mounts over the source")
-    if paths.covers_itself:  # the view hides the source as a seal does
-        if seal.sealing(paths.source_fd) is not None:
-            raise UserError(
-                f"{source} is sealed", f"umount {shlex.quote(source)} removes the seal", Exit.MOUNT
-            )
-        return False
     if options.seal is not None:
         return options.seal
-    # A seal is there only if a daemon left it: that source was to be sealed.
+    # A seal is there only if a daemon left it: that source was to be sealed, unless the seal took
+    # the place of a lid.
     fd = paths.source_fd
-    return is_root and (seal.sealing(fd) is not None or seal.is_share(fd))
+    was_sealed = seal.sealing(fd) is not None and not paths.covers_itself
+    return is_root and (was_sealed or seal.is_share(fd))
 
 
 def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool) -> None:
@@ -147,46 +149,105 @@ def _serve(
 ) -> Exit:
     seal.check_unlocked(paths.source_fd, paths.source)
     root_fd = paths.source_fd
-    if seal.sealing(paths.source_fd) is not None:
-        root_fd = _open_covered(paths)
+    if seal.sealing(root_fd) is not None:
+        root_fd = _open_covered(paths.source, root_fd, seal.is_seal)
+    target_fd = paths.mountpoint_fd
+    if lid.lid_of(target_fd) is not None:
+        below = _open_covered(paths.mountpoint, target_fd, lid.is_lid)
+        paths = replace(paths, mountpoint_fd=below)
+    elif paths.covers_itself:
+        paths = replace(paths, mountpoint_fd=root_fd)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
     state, operations = build.assemble(
         options, paths, audit, root_fd, new_session.reports_names_only
     )
     session = new_session(operations)
-    sealed = _seal(paths) if seal_it else None
-    if sealed is None:
-        seal.remove_stale(paths.source)
+    closed = _close_places(paths, target_fd, seal_it)
     try:
-        if sealed is not None:
-            _refuse_holders(options, paths, sealed, os.fstat(root_fd).st_dev)
+        if closed.seal is not None and seal_it:
+            _refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
         signals.hold()
-        mounted = view.mount(session, options, paths)
+        mounted = view.mount(session, options, paths, closed.target_fd)
     except BaseException:
-        if sealed is not None:
-            sealed.keep()
+        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=closed.had_lid)
         raise
+    if closed.lid is not None:
+        os.close(closed.target_fd)
     if mounted is not None:
         utab.add(mounted)
     audit.start()
     logs.start()
-    signal, fault = _serve_session(session, state, options, paths, mounted, sealed, ready)
+    signal, fault = _serve_session(session, state, options, paths, mounted, closed, seal_it, ready)
     os.close(root_fd)
-    os.close(paths.mountpoint_fd)
-    if sealed is not None and signal in (None, STOP_KEEP_SEAL):
-        sealed.keep()
-    elif sealed is not None:
-        _remove_seal(sealed, paths)
+    stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
+    closed.end(keep_seal=stays_closed, keep_lid=stays_closed)
     audit.close()
     if fault:
         stays = (
             f"; {paths.source} stays sealed: vm-mount guards it again, "
             f"umount {shlex.quote(paths.source)} opens it"
         )
-        log.error("%s: %s%s", options.mountpoint, fault, stays if sealed else "")
+        log.error("%s: %s%s", options.mountpoint, fault, stays if seal_it else "")
         return Exit.SYSTEM
+    if signal is None:
+        log.info("%s: unmounted", options.mountpoint)
     return Exit.OK
+
+
+@dataclass(frozen=True)
+class _ClosedPlaces:
+    """The seal and the lid of one view. Users have neither; a view over its source has no lid."""
+
+    seal: seal.Seal | None
+    was_sealed: bool
+    """Whether an earlier daemon left the seal."""
+    lid: mountinfo.MountInfo | None
+    had_lid: bool
+    """Whether an earlier daemon left the lid."""
+    target_fd: int
+    """The directory to mount the view on."""
+
+    def end(self, *, keep_seal: bool, keep_lid: bool) -> None:
+        """Leave seal and lid to the next daemon, or remove them."""
+        if self.seal is not None and keep_seal:
+            self.seal.keep()
+        elif self.seal is not None:
+            try:
+                self.seal.remove()
+            except OSError as error:
+                log.error("a seal stays: %s", error)
+        if self.lid is not None and not keep_lid:
+            try:
+                lid.remove(self.lid)
+            except OSError as error:
+                log.error("a lid stays: %s", error)
+
+
+def _close_places(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> _ClosedPlaces:
+    """Put on the seal and the lid, or take over those that are there. Raises UserError, OSError."""
+    is_root = os.geteuid() == 0
+    was_sealed = seal.sealing(paths.source_fd) is not None
+    had_lid = lid.lid_of(target_fd) is not None
+    if is_root and paths.covers_itself:
+        # The place of view and source is one: a seal closes both.
+        sealed = _seal(paths)
+        return _ClosedPlaces(sealed, was_sealed, None, False, sealed.root)
+    sealed_source = _seal(paths) if seal_it else None
+    if sealed_source is None:
+        seal.remove_stale(paths.source)
+    closed = _ClosedPlaces(sealed_source, was_sealed, None, had_lid, target_fd)
+    if not is_root:
+        return closed
+    try:
+        target_fd = lid.put_on(target_fd)
+        put = covers.listed(mountinfo.number_of(target_fd))
+    except OSError as error:
+        closed.end(keep_seal=True, keep_lid=True)
+        raise UserError(
+            f"cannot close {paths.mountpoint}: {error.strerror}", code=Exit.MOUNT
+        ) from None
+    return replace(closed, lid=put, target_fd=target_fd)
 
 
 def _serve_session(
@@ -195,7 +256,8 @@ def _serve_session(
     options: MountOptions,
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,
-    sealed: seal.Seal | None,
+    closed: _ClosedPlaces,
+    is_sealed: bool,
     ready: Callable[[], None],
 ) -> tuple[Signals | None, str]:
     """Serve until the session ends, then unmount.
@@ -207,7 +269,7 @@ def _serve_session(
         log.error(
             "%s: the source does not answer; requests under way are aborted", options.mountpoint
         )
-        _exit_at_once(mounted, sealed)
+        _exit_at_once(mounted, closed.seal)
 
     mirror = options.overrides.mirror
     with Drain(lambda: session.answers, give_up) as drain:
@@ -230,17 +292,10 @@ def _serve_session(
             # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
-        fault = "" if signal is not None else _why_ended(mounted, paths)
+        fault = "" if signal is not None else _why_ended(mounted, paths, is_sealed)
         view.unmount(session, mounted, by_itself=signal is None)
         state.close()
     return signal, fault
-
-
-def _remove_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
-    try:
-        sealed.remove()
-    except OSError as error:
-        log.error("the seal of %s stays: %s", paths.source, error.strerror)
 
 
 def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
@@ -265,13 +320,15 @@ def _detach(mounted: mountinfo.MountInfo) -> bool:
     return now is None or mountinfo.detach(now)
 
 
-def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths) -> str:
-    """Return why the session ended without a signal from root; "" for a user's own view.
+def _why_ended(
+    mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths, is_sealed: bool
+) -> str:
+    """Return why the session ended without a signal from root; "" if it is no fault.
 
-    A user unmounts a view of their own by fusermount3, without a signal. A user who owns the mount
-    point of root's view can unmount that as well: in a mount namespace of their own, where it is no
-    mount point, they remove or replace the directory. The kernel then unmounts the view.
-    fusermount3 goes by paths, too.
+    A user unmounts a view of their own by fusermount3, without a signal; so may root, if no seal
+    depends on it. A user who owns the mount point of root's view can unmount that as well: in a
+    mount namespace of their own, where it is no mount point, they remove or replace the directory.
+    The kernel then unmounts the view. fusermount3 goes by paths, too.
     """
     if mounted is None:
         return ""
@@ -280,15 +337,15 @@ def _why_ended(mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths)
     is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
     if is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0:
         return "the mount point was removed or replaced, so the kernel unmounted the view"
-    return "the view was unmounted, but not by root's umount helper"
+    return "the view was unmounted, but not by root's umount helper" if is_sealed else ""
 
 
-def _open_covered(paths: preflight.MountPaths) -> int:
+def _open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
     try:
-        return seal.open_covered(paths.source, paths.source_fd)
+        return covers.open_covered(path, root, is_cover)
     except OSError as error:
         raise UserError(
-            f"cannot reach {paths.source} below its seal: {error.strerror}",
+            f"cannot reach {path} below its seal or lid: {error.strerror}",
             "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
             Exit.SYSTEM,
         ) from None
@@ -300,7 +357,7 @@ def _seal(paths: preflight.MountPaths) -> seal.Seal:
     except OSError as error:
         raise UserError(
             f"cannot seal {paths.source}: {error.strerror}",
-            "--no-seal leaves it open",
+            "the option no-seal leaves it open",
             Exit.MOUNT,
         ) from None
 

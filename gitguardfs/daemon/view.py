@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 
 def mount(
-    session: base.Session, options: MountOptions, paths: preflight.MountPaths
+    session: base.Session, options: MountOptions, paths: preflight.MountPaths, target_fd: int
 ) -> mountinfo.MountInfo | None:
-    """Mount. As root, mount on the very directory that was checked, and return that mount.
+    """Mount. As root, mount on the very directory behind ``target_fd``, and return that mount.
 
     For a user fusermount3 mounts, by the path and with the user's rights; returns None then.
     Raises UserError.
     """
     before = {m.mnt_id for m in mountinfo.listed()}
     try:
-        session.mount(paths.mountpoint_fd, _fuse_options(options, paths))
+        session.mount(target_fd, _fuse_options(options, paths))
     except base.MountFailed as error:
         raise UserError(
             f"cannot mount at {options.mountpoint}: {error}",
@@ -36,8 +36,8 @@ def mount(
     if os.geteuid() != 0:
         return None
     # A new mount lies on top of all that is there, also of a mount that a user has just made.
-    path = safe_open.path_of(paths.mountpoint_fd)
-    mounted = mountinfo.on_top_of(mountinfo.number_of(paths.mountpoint_fd), path)
+    path = safe_open.path_of(target_fd)
+    mounted = mountinfo.on_top_of(mountinfo.number_of(target_fd), path)
     if mounted is None or mounted.mnt_id in before or not _is_ours(mounted):
         session.close()
         for found in mountinfo.listed():

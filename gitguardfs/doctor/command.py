@@ -12,7 +12,7 @@ from dataclasses import replace
 import click
 
 from gitguardfs import findings
-from gitguardfs.command_line import FAIL_ON, JSON
+from gitguardfs.command_line import FAIL_ON, JSON, Command
 from gitguardfs.constants import FSTYPE
 from gitguardfs.doctor import (
     attack_checks,
@@ -41,10 +41,10 @@ from gitguardfs.render import quote
 
 EPILOG = """\b
 Examples:
-  sudo gitguard doctor                          all guards, as their owners
-  sudo gitguard doctor ~/projects --user agent  one guard, as the user agent
-  sudo gitguard doctor ~/projects --attack      also the attacks on .git
-  gitguard doctor --host ~/projects             the host's side of a share
+  sudo gitguard doctor                        all guards, as their owners
+  sudo gitguard doctor /srv/src --user agent  one guard, as the user agent
+  sudo gitguard doctor /srv/src --attack      also the attacks on .git
+  gitguard doctor --host ~/projects           the host's side of a share
 
 --attack makes a directory in MOUNTPOINT for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
@@ -62,7 +62,7 @@ TRIED = Row(
 )
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("place", metavar="[MOUNTPOINT]", required=False)
 @click.option(
     "--user",
@@ -85,8 +85,6 @@ def command(
     Checks the mount, tries to reach the raw share, and checks whether the user can become root.
     With --attack it also carries out the known attacks on .git.
     """
-    if place == "":
-        raise UserError("the directory's name is empty")
     if attack and host:
         raise click.UsageError("--attack is for a guard; with --host there is none to attack")
     leave = Leaving()
@@ -224,7 +222,11 @@ def _note_left_out(context: Context) -> list[Result]:
 
 
 def check_default_user(context: Context, caller: str | None) -> list[Result]:
-    """Return a finding if the owner of the view may not be the agent's user."""
+    """Return a finding if the owner of the view is no user of this system.
+
+    Return a note if another user called sudo: usually the owner is the agent's user, and the
+    caller the one who has sudo.
+    """
     user = context.user
     if user is None:
         return []
@@ -236,12 +238,9 @@ def check_default_user(context: Context, caller: str | None) -> list[Result]:
         )
         return [KNOWN.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
-        why = f"{context.mountpoint} belongs to {user.name}, but sudo was called by uid {caller}"
-        hint = (
-            f"{again} {user.name}, if the agent runs as that user; "
-            f"otherwise with the agent's user instead of {user.name}"
-        )
-        return [KNOWN.finding(why, hint, Severity.MEDIUM)]
+        why = f"{context.mountpoint} belongs to {user.name}"
+        hint = f"if the agent runs as another user: {again} NAME"
+        return [KNOWN.note(why, hint, f"checked as {user.name}, the owner of the view")]
     return []
 
 

@@ -13,7 +13,7 @@ from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
-from gitguardfs.mounting import guards
+from gitguardfs.mounting import guards, lid
 from gitguardfs.mounting.guards import GuardDaemon
 from gitguardfs.render import quote
 
@@ -55,6 +55,8 @@ def check_mounted(context: Context) -> Result:
             seen.path == context.mountpoint and seen.fstype == FSTYPE for seen in context.table
         )
         what = f"a {top.fstype} mount of {top.source} is on top"
+        if lid.is_lid(top):
+            return row.finding("its view is gone; the place is kept closed for the next one", hint)
         if below:
             hint = f"umount {quoted} removes what covers the guard"
         return row.finding(what, hint)

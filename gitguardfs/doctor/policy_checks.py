@@ -69,7 +69,7 @@ def report_policy(mountpoint: str, policy: str) -> Result:
     """Return the result for a policy."""
     row = policy_row(mountpoint)
     if policy == "off":
-        hint = "mount it with --git=deny (the default), readonly or hide"
+        hint = "mount it with --git=deny (the default), list, readonly or hide"
         return row.finding("the agent can write it: the guard is off (--git=off)", hint)
     if policy == "readonly":
         return row.note("the agent can read it (--git=readonly): history, remotes, tokens in them")

@@ -16,10 +16,11 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitguardfs.constants import AGENT
 from gitguardfs.doctor import lima_checks
 from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.errors import os_error
-from gitguardfs.findings import Result, Row
+from gitguardfs.findings import Result, Row, Status
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting.guards import GuardDaemon
@@ -49,6 +50,7 @@ OTHER_GROUPS = {
 
 FILES = 20_000
 """Files that are checked below one directory."""
+SUDO = "rights.sudo"
 SUDO_SECONDS = 10
 _NO_RIGHTS = re.compile(r"may not run sudo|not allowed to run sudo|unknown user|passwd database")
 """Messages of ``sudo -l`` for a user without rights, or without an account."""
@@ -59,14 +61,42 @@ def check(context: Context) -> list[Result]:
     user = context.user
     if user is None:
         return []
-    groups = [context.system.group_name(gid) for gid in user.groups]
     return [
-        _sudo(user, context.system, context.is_root),
-        _doas(user, context.system),
-        judge_groups(user, groups),
+        *_rights(user, context.system, context.is_root),
         _files(user, context.system, context.daemons),
         *lima_checks.check(context),
     ]
+
+
+def ways_to_root(user: User, system: CheckedSystem) -> list[Result]:
+    """Return the rows that say how the user can become root, also with a password. Needs root."""
+    try:
+        rows = _rights(user, system, True)
+    except run_as.SwitchUserFailed as error:
+        return [_sudo_row(user.name).unknown(f"could not be checked: {error}", "gitguard doctor")]
+    return [
+        row
+        for row in rows
+        if row.status is Status.FINDING or (row.id == SUDO and row.status is Status.NOTE)
+    ]
+
+
+def _rights(user: User, system: CheckedSystem, is_root: bool) -> list[Result]:
+    groups = [system.group_name(gid) for gid in user.groups]
+    return [_sudo(user, system, is_root), _doas(user, system), judge_groups(user, groups)]
+
+
+def _first(user: str, otherwise: str) -> str:
+    """Return the hint for a user who can become root: first another user for the agent.
+
+    What takes rights away comes second: this may be the only user who can become root.
+    """
+    if user == AGENT:
+        return otherwise
+    return (
+        f"give the agent a user of its own: sudo useradd -m -s /bin/bash {AGENT}; then vm-mount"
+        f" --remove, and vm-mount with a --map-mount below /home/{AGENT}; otherwise {otherwise}"
+    )
 
 
 # sudo
@@ -93,7 +123,7 @@ def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
 
 def _sudo_row(user: str) -> Row:
     return Row(
-        "rights.sudo",
+        SUDO,
         f"{user} has no sudo without a password",
         f"{user} has sudo without a password",
     )
@@ -130,7 +160,8 @@ def _run(arguments: list[str]) -> tuple[int, str, str]:
 def judge_sudo(user: str, runs: bool, lists: ProgramOutput, is_root: bool) -> Result:
     """Judge the answers of ``sudo -n true`` (``runs``) and ``sudo -n -l``."""
     row = _sudo_row(user)
-    hint = "remove the NOPASSWD line from /etc/sudoers or /etc/sudoers.d (visudo)"
+    keeps = "once another user can become root,"
+    hint = _first(user, f"{keeps} remove the NOPASSWD line in /etc/sudoers.d or by visudo")
     if runs:
         return row.finding("sudo -n true works", hint)
     if lists.code != 0 and not _NO_RIGHTS.search(lists.out + lists.err):
@@ -143,8 +174,8 @@ def judge_sudo(user: str, runs: bool, lists: ProgramOutput, is_root: bool) -> Re
     if free:
         return row.finding(f"without a password: {', '.join(free)}", hint)
     if asked:
-        detail = f"with a password: {', '.join(asked)}"
-        return row.note(detail, "do not give the agent this password")
+        hint = _first(user, "do not give the agent this password")
+        return row.note(", ".join(asked), hint, f"{user} has sudo with a password")
     return row.ok()
 
 
@@ -221,7 +252,8 @@ def judge_doas(user: str, runs: bool, doubts: list[str]) -> Result:
     """Judge the answer of ``doas -n true``, and signs of rules for other commands (``doubts``)."""
     row = _doas_row(user)
     if runs:
-        return row.finding("doas -n true works", "remove nopass from doas.conf")
+        otherwise = "once another user can become root, remove nopass from doas.conf"
+        return row.finding("doas -n true works", _first(user, otherwise))
     if doubts:
         detail = f"{'; '.join(doubts)}: single commands were not checked"
         hint = "check that no rule with nopass names the agent's user or one of their groups"
@@ -241,13 +273,14 @@ def judge_groups(user: User, names: list[str]) -> Result:
     )
     rooted = [f"{name} ({ROOT_GROUPS[name]})" for name in names if name in ROOT_GROUPS]
     if rooted:
-        hint = f"gpasswd -d {user.name} {next(n for n in names if n in ROOT_GROUPS)}, then log out"
+        group = next(name for name in names if name in ROOT_GROUPS)
+        hint = _first(user.name, f"sudo gpasswd -d {user.name} {group}, then log out")
         return row.finding(", ".join(rooted), hint)
     admin = [name for name in names if name in ADMIN_GROUPS]
     if admin:
         return row.note(
             f"{', '.join(admin)}: can become root with a password",
-            "do not give the agent this password",
+            _first(user.name, "do not give the agent this password"),
         )
     other = [f"{name}: {OTHER_GROUPS[name]}" for name in names if name in OTHER_GROUPS]
     if other:
@@ -331,14 +364,24 @@ def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], lis
 
 
 def _below(path: str) -> Iterator[str]:
-    for directory, directories, files in os.walk(path, onerror=_check_closed):
-        for name in (*directories, *files):
-            yield os.path.join(directory, name)
+    left = [path]  # os.walk() of Python 3.11 calls itself, and fails in a deep tree
+    while left:
+        try:
+            with os.scandir(left.pop()) as listing:
+                entries = list(listing)
+        except OSError as error:
+            _check_closed(error)
+            continue
+        for entry in entries:
+            yield entry.path
+            if entry.is_dir(follow_symlinks=False):
+                left.append(entry.path)
 
 
 def _check_closed(error: OSError) -> None:
-    """Raise ``error`` unless it is a lack of permission, or the object is gone."""
-    if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR):
+    """Raise ``error`` unless it is a lack of permission, or the object is gone or too deep."""
+    closed = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+    if error.errno not in closed:
         raise error
 
 

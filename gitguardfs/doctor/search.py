@@ -61,6 +61,8 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
         directory = queue.popleft()
         if found.writable is None and os.access(directory, os.W_OK | os.X_OK):
             found.writable = directory
+        with suppress(*IGNORED):
+            _note_git(directory, found, top)
         with suppress(*IGNORED), os.scandir(directory) as listing:
             for entry in listing:
                 found.searched += 1
@@ -68,25 +70,29 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
                     found.complete = False
                     return found.answer()
                 with suppress(*IGNORED):
-                    _check_entry(entry, found, top, device, queue)
+                    _check_entry(entry, found, device, queue)
         if all((found.directory, found.file, found.symlink, found.root, found.bare)):
             break
     return found.answer()
 
 
+def _note_git(directory: str, found: SearchResult, top: str) -> None:
+    """Note the ``.git`` of a directory; listings may leave it out. Raises OSError."""
+    git = os.path.join(directory, ".git")
+    mode = os.lstat(git).st_mode
+    form = "directory" if stat.S_ISDIR(mode) else "symlink" if stat.S_ISLNK(mode) else "file"
+    if getattr(found, form) is None:
+        setattr(found, form, git)
+    if found.root is None and directory != top:
+        found.root = directory
+
+
 def _check_entry(
-    entry: os.DirEntry[str], found: SearchResult, top: str, device: int, queue: deque[str]
+    entry: os.DirEntry[str], found: SearchResult, device: int, queue: deque[str]
 ) -> None:
-    if dotgit.is_dotgit(os.fsencode(entry.name)):
-        form = "symlink" if entry.is_symlink() else "file"
-        form = "directory" if entry.is_dir(follow_symlinks=False) else form
-        if getattr(found, form) is None:
-            setattr(found, form, entry.path)
-        holder = os.path.dirname(entry.path)
-        if found.root is None and holder != top:
-            found.root = holder
+    if dotgit.is_dotgit(os.fsencode(entry.name)) or entry.name in SKIPPED:
         return
-    if not entry.is_dir(follow_symlinks=False) or entry.name in SKIPPED:
+    if not entry.is_dir(follow_symlinks=False):
         return
     st = entry.stat(follow_symlinks=False)
     if st.st_dev != device:

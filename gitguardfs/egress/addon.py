@@ -21,10 +21,11 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import addresses, blocked, requests, urls
+from gitguardfs.egress import addresses, blocked, interfaces, requests, urls
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
-from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients
+from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
+from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
 from gitguardfs.egress.reports import allow_command, error_text, query_note
@@ -71,7 +72,7 @@ class AllowlistAddon:
         self._files = files
         self._connections = connections
         self._log = BlockedLog(files.blocked)
-        self._clients = Clients(self._close)
+        self._clients = Clients(self.close)
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
         self._tunnels: dict[str, tuple[str, int]] = {}
@@ -85,10 +86,14 @@ class AllowlistAddon:
             client.error = "too many connections at a time"
             log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
             return
-        io = self._connections[client.id].transports[client]
+        handler = self._connections[client.id]
+        io = handler.transports[client]
         assert isinstance(io.reader, asyncio.StreamReader)
+        assert isinstance(io.writer, asyncio.StreamWriter)
+        limit_client(io.writer.get_extra_info("socket"))
         self._readers[client.id] = LimitedReader(io.reader)
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
+        close_on_fault(handler, partial(self.close, client.id))
 
     def client_disconnected(self, client: Client) -> None:
         """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
@@ -102,12 +107,16 @@ class AllowlistAddon:
         self._tunnels.pop(client.id, None)
         self._private.pop(client.id, None)
 
-    def _close(self, client: str) -> None:
-        """Close a client's connection in the way of mitmproxy's own time limit, which is longer."""
+    def close(self, client: str) -> None:
+        """Close a client's connection, and those to servers that it uses.
+
+        It does so in the way of mitmproxy's own time limit, which is longer.
+        """
+        self._clients.remove(client)
         handler = self._connections.get(client)
         io = handler.transports.get(handler.client) if handler else None
         if io is not None and io.handler is not None:
-            io.handler.cancel("idle")
+            io.handler.cancel("closed by the addon")
         elif io is not None and io.writer is not None:  # mitmproxy does not read from it yet
             io.writer.close()
 
@@ -238,6 +247,7 @@ class AllowlistAddon:
             log.info("no connection for %s: %s", approval.url, server.error)
             return
         server.sni = approval.host
+        server.alpn_offers = (b"http/1.1",)  # else those of the client, any text
         server.error = None
 
     async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
@@ -252,21 +262,22 @@ class AllowlistAddon:
             )
         except OSError as error:
             raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
+        own = interfaces.networks()
         usable = []
         blocked_addresses = []
         kind = BlockKind.REQUEST
         for answer in answers:
             address = addresses.parsed(str(answer[4][0]))
             why = "no address" if address is None else addresses.why_blocked(
-                address, host, approval.is_private_allowed
+                address, host, approval.is_private_allowed, own
             )  # fmt: skip
             if why:
                 blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
-                if address is not None and not addresses.why_blocked(address, host, True):
+                if address is not None and not addresses.why_blocked(address, host, True, own):
                     kind = BlockKind.ADDRESS
             else:
                 usable.append((*answer[:4], answer[4]))
-                if address is not None and addresses.why_blocked(address, host, False):
+                if address is not None and addresses.why_blocked(address, host, False, own):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
@@ -279,7 +290,7 @@ class AllowlistAddon:
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        if response.status_code < 200:
+        if response.status_code < 200:  # the others of these are dropped
             log.info("%s answers %d: closed", flow.request.host, response.status_code)
             flow.kill()
         else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PRIVATE_WORD = "private-address"
 """At the end of a line: its host may have an address that is not public."""
@@ -28,21 +30,27 @@ def parsed(text: str) -> Address | None:
         return None
 
 
-def why_blocked(address: Address, host: str, is_private_allowed: bool) -> str:
+def why_blocked(
+    address: Address, host: str, is_private_allowed: bool, own: Collection[Network] = ()
+) -> str:
     """Say why a request for ``host`` must not go to ``address``; "" if it may.
 
+    ``own`` has the networks of this machine. Their addresses count as private, also where others
+    could reach them: this machine, and a router before it, let in more from inside.
     A line with PRIVATE_WORD allows private addresses for its host. It allows a loopback or
     link-local address only if its host is that address itself: no name server can lead there.
     """
     meant = _embedded_ipv4(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
         return "a multicast, broadcast or unspecified address: no line can allow it"
-    if meant.is_global and address.is_global and _is_in_public_network(address):
+    is_public = meant.is_global and address.is_global and _is_in_public_network(address)
+    if is_public and not any(found in network for network in own for found in (meant, address)):
         return ""
     if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
         return "a loopback or link-local address, to which no name may lead"
     if not is_private_allowed:
-        return f"not a public address; a line that ends with {PRIVATE_WORD} would allow it"
+        what = "in a network of this machine" if is_public else "not a public address"
+        return f"{what}; a line that ends with {PRIVATE_WORD} would allow it"
     return ""
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import sys
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 
 log = logging.getLogger("gitguardfs.egress")
@@ -22,6 +25,32 @@ emulated guest needs more than 30 s for twenty TLS handshakes at once."""
 IDLE_LIMIT = 300.0
 """Seconds from a response to the end of the next request's header. Most clients and servers keep
 idle connections for less."""
+
+BUFFER = 64 * 1024
+"""Bytes for each of the two buffers that the kernel has for a client. By itself it takes up to
+6 MiB for each, which a client fills by taking nothing of a download."""
+SERVER_WINDOW = 1024 * 1024
+"""Bytes that a server may send ahead. They are read only when the client has taken what came."""
+SERVER_UNSENT = 256 * 1024
+"""Bytes that wait in the kernel until a server takes them."""
+STALL_LIMIT = 300.0
+"""Seconds for which a client may take nothing of what was sent to it."""
+
+
+def limit_client(client: socket.socket | TransportSocket) -> None:
+    """Limit what the kernel keeps for a client, and how long. Raises OSError."""
+    for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        client.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)
+    if sys.platform == "linux":  # without it, a closed connection waits for its client for ever
+        milliseconds = int(STALL_LIMIT * 1000)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+def limit_server(server: socket.socket) -> None:
+    """Limit what the kernel keeps for a server; before connecting to it. Raises OSError."""
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SERVER_UNSENT)
+    if sys.platform == "linux":
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, SERVER_WINDOW)
 
 
 class Clients:

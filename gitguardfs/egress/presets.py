@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _ANTHROPIC = """\
-# Claude models and Claude Code: the API, then logging in with a subscription.
+# Claude models and Claude Code: the API, then logging in with a subscription. Logging in with an
+# account of the Console also needs POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
+# here. It is left out, since by it an agent makes keys that stay valid when the VM is gone.
 POST https://api.anthropic.com/v1/messages
 POST https://api.anthropic.com/v1/messages?beta=true
 POST https://api.anthropic.com/v1/messages/count_tokens
@@ -19,7 +21,6 @@ GET https://api.anthropic.com/api/oauth/profile
 GET https://api.anthropic.com/api/oauth/account/settings
 GET https://api.anthropic.com/api/oauth/usage
 GET https://api.anthropic.com/api/oauth/claude_cli/roles
-POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
 POST https://console.anthropic.com/v1/oauth/token
 POST https://platform.claude.com/v1/oauth/token
 """

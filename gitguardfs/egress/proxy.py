@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gitguardfs.egress import blocked
+from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
 from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
@@ -140,6 +141,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
         found = _resolved(None)
         if address[:2] not in [answer[4][:2] for answer in found]:
             raise OSError(f"{address[0]}: no connection to it was approved")
+        limit_server(sock)
         await super().sock_connect(sock, address)
 
 
@@ -187,15 +189,17 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
+    from gitguardfs.egress import faults, http1
     from gitguardfs.egress.addon import AllowlistAddon
 
+    http1.install()
     master = Master(Options())
     server = Proxyserver()
+    allowlist = AllowlistAddon(files, server.connections)
+    faults.close_on_hook_fault(master, allowlist.close)
     announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
     # Ours first: the other addons may still stop a request that it allows.
-    master.addons.add(
-        AllowlistAddon(files, server.connections), server, NextLayer(), TlsConfig(), announcer
-    )
+    master.addons.add(allowlist, server, NextLayer(), TlsConfig(), announcer)
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)

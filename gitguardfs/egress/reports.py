@@ -13,6 +13,8 @@ from gitguardfs.errors import shown
 
 MAX_SHOWN = 200
 """Characters of a URL or a line that are shown."""
+MAX_GROUPS = 50
+"""Groups of blocked requests that are shown, the latest: a client may ask for thousands of URLs."""
 
 
 def blocked_text(state_dir: Path) -> str:
@@ -23,7 +25,10 @@ def blocked_text(state_dir: Path) -> str:
         return "Nothing was blocked."
     rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
     lines = {rule.line for rule in rules}
-    return "\n\n".join(_group_text(group, lines) for group in groups)
+    texts = [_group_text(group, lines) for group in groups[-MAX_GROUPS:]]
+    if earlier := len(groups) - len(texts):
+        texts.append(f"{earlier} more, which are older, are in {shown(str(files.blocked))}")
+    return "\n\n".join(texts)
 
 
 def _group_text(group: Group, lines: set[str]) -> str:

@@ -24,7 +24,7 @@ from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.guard import dotgit as names
 from gitguardfs.guard import repository
-from gitguardfs.guard.rules import ALLOW, HIDE, Refused, RuleSet, Verdict
+from gitguardfs.guard.rules import ALLOW, Refused, RuleSet, Verdict
 from gitguardfs.protocol import NodeId, make
 
 MAX_SHOWN = 40
@@ -161,10 +161,6 @@ class Access:
     def allows(self, name: bytes) -> bool:
         """Return whether no rule matches ``name``."""
         return self._guard.verdict_of_name(name)[0] is ALLOW
-
-    def hides(self, name: bytes) -> bool:
-        """Return whether a rule hides ``name``."""
-        return self._guard.verdict_of_name(name)[0] is HIDE
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
         """Return one component of a symlink's target.

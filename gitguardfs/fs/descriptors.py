@@ -6,6 +6,9 @@ and compared with the node: another object raises OSError(ESTALE) and is never u
 
 A descriptor that a request has asked for is leased to it: it stays open until the request ends,
 which is when the next one begins. ``request`` counts them.
+
+On a mount below the source, a descriptor would keep the host from unmounting that. So there it is
+closed as soon as the request has been served.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import TypeVar, TypeVarTuple
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node, stale
+from gitguardfs.linux import syscalls
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -31,15 +35,21 @@ class DescriptorCache:
     holds_objects = True
     """Whether a descriptor leads to an object, and not to whatever is at its path."""
 
-    def __init__(self, limit: int) -> None:
-        """Keep ``limit`` descriptors, and those that are leased."""
+    def __init__(self, limit: int, root_fd: int) -> None:
+        """Keep ``limit`` descriptors, and those that are leased.
+
+        ``root_fd`` is a descriptor of the source. Raises OSError.
+        """
         self._limit = limit
+        self._mount = syscalls.mount_id(root_fd)
         # Keyed by node, not by its number: another node may have the number by now, while this one
         # is still the parent of some node.
         self._cached: OrderedDict[Node, None] = OrderedDict()
         self._pinned: set[Node] = set()
         self.request = 0
         """The number of the request under way; the error boundary raises it."""
+        self.passing: list[Node] = []
+        """Nodes on mounts below the source that have got a descriptor in this request."""
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
@@ -162,8 +172,24 @@ class DescriptorCache:
             return
         node.fd = fd
         self._cached[node] = None
+        if self._is_below_mount(node):
+            self.passing.append(node)
         if len(self._cached) > self._limit:
             self._shrink(self._limit)
+
+    def _is_below_mount(self, node: Node) -> bool:
+        """Return whether the descriptor of a node leads through a mount below the source."""
+        return syscalls.mount_id(node.fd) != self._mount
+
+    def close_passing(self) -> None:
+        """Close the descriptors of ``passing``, once the request has been served.
+
+        An object without a name keeps its descriptor: nothing else leads to it.
+        """
+        while self.passing:
+            node = self.passing.pop()
+            if node in self._cached:
+                self.close(node)
 
     def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
         """Keep ``fd`` of an object that has lost a name, perhaps its last one."""

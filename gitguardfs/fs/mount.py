@@ -68,7 +68,7 @@ class Mount:
             self.descriptors = NinepDescriptors(limit, around.root_fd)
             self.source = NinepSource(self.descriptors, is_local, self.handles.opens)
         else:
-            self.descriptors = DescriptorCache(limit)
+            self.descriptors = DescriptorCache(limit, around.root_fd)
             self.source = Source(self.descriptors, is_local)
         self.attributes = AttributeMapper(
             around.idmap, options, around.override, self.link_text if guard.contains_links else None

@@ -35,8 +35,9 @@ class NinepDescriptors(DescriptorCache):
     holds_objects = False
 
     def __init__(self, limit: int, root_fd: int) -> None:
-        super().__init__(limit)
+        super().__init__(limit, root_fd)
         self._root_fd = root_fd
+        self._device = os.fstat(root_fd).st_dev
         self._file: Node | None = None
         """The node of a file that has a descriptor, which the next request closes."""
         self._numbers: dict[Node, int] = {}
@@ -76,6 +77,10 @@ class NinepDescriptors(DescriptorCache):
             return
         self.close(node)
         super().keep(node, fd)
+
+    def _is_below_mount(self, node: Node) -> bool:
+        """Return whether the node is of another file system; 9p would ask the server for more."""
+        return node.dev != self._device
 
     def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
         """Keep ``fd`` of an object without a name; to others only their names lead."""

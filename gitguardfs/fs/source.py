@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
@@ -145,6 +146,11 @@ class Source:
     def names(self, fd: int) -> list[bytes]:
         """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
         return self._descriptors.with_room(os.listdir, _HERE % fd)
+
+    def some_names(self, fd: int, limit: int) -> list[bytes]:
+        """Return at most ``limit`` names in a directory. Raises OSError."""
+        with self._descriptors.with_room(os.scandir, _HERE % fd) as entries:
+            return [entry.name for entry in islice(entries, limit)]
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.

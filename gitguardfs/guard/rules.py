@@ -42,6 +42,7 @@ class GitMode(Enum):
     """The value of ``--git``."""
 
     DENY = "deny"
+    LIST = "list"
     READONLY = "readonly"
     HIDE = "hide"
     OFF = "off"
@@ -56,6 +57,7 @@ class LinkMode(Enum):
 
 _GIT_VERDICT = {
     GitMode.DENY: Verdict.DENY,
+    GitMode.LIST: Verdict.DENY,
     GitMode.READONLY: Verdict.READONLY,
     GitMode.HIDE: Verdict.HIDE,
     GitMode.OFF: Verdict.ALLOW,
@@ -90,7 +92,9 @@ class GuardRules:
 
 def check_glob(glob: str, option: str = "") -> None:
     """Raise UserError for a pattern that no name can match."""
-    if not glob or "/" in glob:
+    if not glob:
+        raise UserError(f"{option}'' is an empty name, which no file has", "leave it out")
+    if "/" in glob:
         raise UserError(
             f"{option}{glob!r} is not a pattern for one path component", "leave out the /"
         )
@@ -122,7 +126,8 @@ class RuleSet:
         self.has_rules = self.guards_git or self.has_globs
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
-        """Whether anything is kept out of listings."""
+        """Whether anything is hidden."""
+        self._lists_dotgit = rules.git is not GitMode.DENY
         self.is_plain = lru_cache(dotgit.CACHED_NAMES)(self._is_plain)
         """Returns whether a name is one component about which no rule says anything; cached."""
         self.verdict_of_name = lru_cache(dotgit.CACHED_NAMES)(self._verdict_of_name)
@@ -147,6 +152,16 @@ class RuleSet:
             if other > verdict and any(map(pattern.match, readings)):
                 verdict, rule = other, text
         return verdict, rule
+
+    def is_listed(self, name: bytes) -> bool:
+        """Return whether listings show an entry called ``name``.
+
+        ``--git=deny`` leaves ``.git`` out: many programs that read a whole tree end at what they
+        cannot open. A program that asks for ``.git`` by its name finds it.
+        """
+        if self.verdict_of_name(name)[0] is HIDE:
+            return False
+        return self._lists_dotgit or not self.is_dotgit(name)
 
     def is_dotgit(self, name: bytes) -> bool:
         """Return whether ``name`` is guarded because git could take it for ``.git``."""

@@ -26,17 +26,18 @@ SECRETS = (
 """Where programs keep keys, tokens and passwords, relative to a home directory."""
 
 
-def existing_directory(path: str) -> str:
-    """Return ``path`` resolved. Raises UserError if it is missing or must not be shared."""
+def existing_directory(path: str, otherwise: str = "") -> str:
+    """Return ``path`` resolved. Raises UserError if it is missing or must not be shared.
+
+    ``otherwise`` is added to the hint for a missing directory.
+    """
     if not path:
         raise UserError("the directory's name is empty")
     try:
         real = os.path.realpath(path, strict=True)
         is_directory = S_ISDIR(os.stat(real).st_mode)
     except FileNotFoundError:
-        raise UserError(
-            f"no such directory: {path}", "create it first; --elsewhere if another machine has it"
-        ) from None
+        raise UserError(f"no such directory: {path}", f"create it first{otherwise}") from None
     except NotADirectoryError:
         raise UserError(f"{path} is not a directory") from None
     except OSError as error:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
 import click
 
+from gitguardfs.command_line import CommandGroup
 from gitguardfs.constants import KVM_DEVICE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import sandbox
 from gitguardfs.host.directory import existing_directory, secrets_in
+from gitguardfs.host.packages import check_installed
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render import krun, quote
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from gitguardfs.render.size import mebibytes
-
-INSTALL = "Fedora: sudo dnf install podman crun-krun"
 
 PROJECT = click.option(
     "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
@@ -59,7 +58,7 @@ Examples:
 """
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=CommandGroup, epilog=EPILOG)
 def command() -> None:
     """Run an agent in a microVM of podman and krun that sees the project through the guard."""
 
@@ -121,7 +120,7 @@ def build(project: str, dry_run: bool) -> int:
     if dry_run:
         click.echo(quote.shell(words))
         return Exit.OK
-    _require_podman()
+    check_installed("podman")
     sandbox.refresh(found.path)
     os.execvp(words[0], words)  # noqa: S606
 
@@ -146,20 +145,13 @@ def run(project: str, dry_run: bool, words: tuple[str, ...]) -> int:
     if dry_run:
         click.echo(quote.shell(arguments))
         return Exit.OK
-    _require_podman()
-    _require_krun()
+    check_installed("podman", krun.RUNTIME)
+    _require_kvm()
     _require_image(found.spec)
     os.execvp(arguments[0], arguments)  # noqa: S606
 
 
-def _require_podman() -> None:
-    if shutil.which("podman") is None:
-        raise UserError("podman is not installed", INSTALL, Exit.SYSTEM)
-
-
-def _require_krun() -> None:
-    if shutil.which(krun.RUNTIME) is None:
-        raise UserError("krun, the runtime for microVMs, is not installed", INSTALL, Exit.SYSTEM)
+def _require_kvm() -> None:
     if not os.access(KVM_DEVICE, os.R_OK | os.W_OK):
         raise UserError(
             f"{KVM_DEVICE} cannot be used, and krun needs hardware virtualisation",

@@ -8,6 +8,7 @@ import platform
 import click
 
 from gitguardfs import config_files, installation
+from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
 from gitguardfs.host.directory import existing_directory, secrets_in
@@ -35,7 +36,7 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.option(
     "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
 )
@@ -139,8 +140,6 @@ def command(
 
 
 def _file(spec: LimaSpec, output: str | None) -> str:
-    if output == "":
-        raise UserError("the file's path is empty", "--output FILE, or leave it out")
     if output is None:
         return state.directory("lima", f"{spec.name}.yaml")
     return output if output == STDOUT else os.path.abspath(output)

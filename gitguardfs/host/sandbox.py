@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
-from gitguardfs.render import krun
+from gitguardfs.render import krun, quote
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 
 NAME = ".agent-sandbox"
@@ -87,7 +87,7 @@ def load(project: str) -> Sandbox:
     """Return what was written for a project. Raises UserError if that is missing or damaged."""
     path = path_of(project)
     state.check_apart(path, project)
-    again = "gitguard krun init"
+    again = quote.shell(["gitguard", "krun", "init", "--project", project])
     content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
         raise UserError(f"there is no {NAME} for {project}", f"run {again}", Exit.SYSTEM)

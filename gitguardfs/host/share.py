@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from gitguardfs import accounts
+from gitguardfs import accounts, config_files, installation
 from gitguardfs.audit import trust
 from gitguardfs.command_line import RespelledCommand
 from gitguardfs.constants import UTM_TAG
 from gitguardfs.errors import Exit, UserError
+from gitguardfs.host import packages
 from gitguardfs.host.directory import directory_elsewhere, existing_directory, secrets_in
-from gitguardfs.render import qemu, share_json, share_text, virtiofsd
+from gitguardfs.render import guard_commands, qemu, quote, share_json, share_text, virtiofsd
 from gitguardfs.render.share_spec import (
     GuardPlacement,
     Host,
@@ -39,6 +40,8 @@ Examples:
       what to choose in UTM on a Mac
   gitguard share ~/projects --tag projects --guard host --run
       guard .git here and share the view: out of reach even for guest root
+  gitguard share --bundle gitguardfs.tar
+      gitguardfs itself, for the guest to install
 
 docs/qemu-utm-libvirt.md of the source goes through it step by step.
 
@@ -46,12 +49,19 @@ docs/qemu-utm-libvirt.md of the source goes through it step by step.
 Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 
+TAR_MAGIC = slice(257, 265)
+"""Where a tar says that it is one (tar(5))."""
 COMMAND_LIMIT = 10.0
 """Seconds for a program that only reports a setting: it needs a fraction of one."""
 
+RUNTIME = "XDG_RUNTIME_DIR"
+"""Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
+OTHERWISE = "; --elsewhere if another machine has it"
+"""What else this command can do about a directory that does not exist."""
+
 
 @click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("directory")
+@click.argument("directory", required=False)
 @click.option(
     "--tag",
     metavar="TAG",
@@ -99,8 +109,15 @@ COMMAND_LIMIT = 10.0
     help="DIRECTORY is on another machine, for example a Mac: do not check it here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
+@click.option(
+    "--bundle",
+    metavar="FILE",
+    help="Write a tar of gitguardfs itself, which a guest installs; without DIRECTORY.",
+)
+@click.pass_context
 def command(
-    directory: str,
+    ctx: click.Context,
+    directory: str | None,
     tag: str,
     transport: str,
     hypervisor: str,
@@ -112,13 +129,19 @@ def command(
     network: str | None,
     elsewhere: bool,
     as_json: bool,
+    bundle: str | None,
 ) -> int:
     """Show how to share DIRECTORY with a virtual machine, and what to do in the guest then.
 
-    Changes nothing, unless --run starts the guard on the host.
+    Changes nothing, unless --run starts the guard on the host or --bundle writes FILE.
     """
-    if disk == "":
-        raise UserError("the disk's path is empty", "--disk PATH, or leave it out")
+    if bundle is not None:
+        given = click.core.ParameterSource.COMMANDLINE
+        if any(ctx.get_parameter_source(name) is given for name in ctx.params if name != "bundle"):
+            raise UserError("--bundle FILE goes alone", "run gitguard share DIRECTORY besides")
+        return _write_bundle(bundle)
+    if directory is None:
+        raise click.UsageError("Missing argument 'DIRECTORY'.")
     disk = disk and os.path.realpath(disk)
     machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
     stated = {name: value for name, value in machine.items() if value is not None}
@@ -130,7 +153,7 @@ def command(
         raise UserError("--run starts the guard here", "leave --elsewhere out")
     if network is not None:
         stated["network"] = MachineNetwork(network)
-    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory)
+    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory, OTHERWISE)
     spec = ShareSpec(
         directory=real,
         tag=tag,
@@ -141,6 +164,9 @@ def command(
         **stated,  # type: ignore[arg-type]
     )
     warnings = list(_warnings(real, elsewhere))
+    if spec.uses_runtime and not (elsewhere or os.path.isdir(spec.host.runtime)):
+        runtime = f"{spec.host.runtime} does not exist yet"
+        warnings.append(f"warning: {runtime}: log in as this user, or set {RUNTIME}")
     if run:
         from gitguardfs.host import start_guard  # not importable on macOS
 
@@ -153,6 +179,20 @@ def command(
         click.echo(share_text.render(spec, running=run, git=git), nl=False)
     for text in warnings:
         click.echo(f"gitguard share: {text}", err=True)
+    return Exit.OK
+
+
+def _write_bundle(file: str) -> int:
+    change = config_files.plan(file, installation.bundle())
+    if change.before and not change.before[TAR_MAGIC].startswith(b"ustar"):
+        raise UserError(f"{file} exists and is no tar", "choose another FILE")
+    try:
+        config_files.write(change)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", code=Exit.SYSTEM) from None
+    click.echo(f"{file}: copy it into the guest, and there")
+    for words in guard_commands.install_in_guest(os.path.basename(file)):
+        click.echo(share_text.INDENT + quote.shell(words))
     return Exit.OK
 
 
@@ -172,8 +212,8 @@ def this_host() -> Host:
         uid=uid,
         gid=gid,
         group=accounts.group_name(gid),
-        runtime="/run" if uid == 0 else os.environ.get("XDG_RUNTIME_DIR"),
-        selinux=needs_label(_os_release(), _getenforce()),
+        runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
+        selinux=needs_label(packages.os_release(), _getenforce()),
         is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
@@ -188,15 +228,7 @@ def first_of(paths: tuple[str, ...]) -> str | None:
 
 def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
     """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
-    kin = {os_release.get("ID", ""), *os_release.get("ID_LIKE", "").split()}
-    return "fedora" in kin and getenforce != "Disabled"
-
-
-def _os_release() -> Mapping[str, str]:
-    try:
-        return platform.freedesktop_os_release()
-    except OSError:
-        return {}
+    return packages.FEDORA in packages.kin(os_release) and getenforce != "Disabled"
 
 
 def _getenforce() -> str | None:

@@ -53,7 +53,7 @@ def _is_running(spec: ShareSpec) -> bool:
         return True
     raise UserError(
         f"another guard is mounted at {spec.mountpoint}",
-        f"choose another --tag, or stop it: {quote.shell(guard_commands.stop_on_host(spec))}",
+        f"stop it, or share by another tag: {quote.shell(guard_commands.stop_on_host(spec))}",
         Exit.MOUNT,
     )
 
@@ -92,10 +92,13 @@ def _command_lines() -> list[tuple[str, ...]]:
 def _make_directories(mountpoint: str) -> None:
     """Make the mount point, in a directory that only this user may enter. Raises UserError."""
     parent = os.path.dirname(mountpoint)
-    with suppress(FileExistsError):
-        os.mkdir(parent, 0o700)
     try:
+        with suppress(FileExistsError):
+            os.mkdir(parent, 0o700)
         fd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        hint = "systemd makes it at your login; or set XDG_RUNTIME_DIR to a directory of yours"
+        raise UserError(f"there is no {os.path.dirname(parent)}", hint, Exit.SYSTEM) from None
     except OSError as error:
         raise UserError(f"{parent}: {error.strerror}", "move it away", Exit.SYSTEM) from None
     try:

@@ -22,13 +22,13 @@ FSTAB_FILE = "gitguardfs.fstab"
 
 EPILOG = """\b
 Examples:
-  gitguard units projects -m /mnt/raw -mm /home/me/src --map 1000:1000
+  gitguard units projects -m /mnt/raw -mm /home/agent/src
       two lines for /etc/fstab
   gitguard units share --transport virtiofs --style systemd \\
-      -m /mnt/share -mm /home/me/src --owner 501:20 --user me \\
+      -m /mnt/share -mm /home/agent/src --owner 501:20 --user agent \\
       --output /etc/systemd/system
       units; then: systemctl daemon-reload
-      systemctl enable --now gitguardfs@home-me-src.service
+      systemctl enable --now gitguardfs@home-agent-src.service
 
 vm-mount writes the same and mounts. docs/guest.md of the source explains the lines.
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from gitguardfs.constants import SHARE_TYPES
-from gitguardfs.linux import mountinfo, processes, syscalls
+from gitguardfs.linux import dead_fuse, mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 
 PROC = processes.PROC
@@ -26,6 +27,9 @@ MAX_SEARCHES = 50
 MIN_SEARCHES = 8
 """The fewest searches, each in a random order. Two processes may pass a descriptor to each other,
 so that a single search misses it in both."""
+OLD_VIEWS_LIMIT = 5.0
+"""Seconds for the kernel's caches of an old view to run out: one second, unless --cache-timeout
+says more."""
 _PATH_ONLY = os.O_PATH | os.O_CLOEXEC
 
 
@@ -88,8 +92,9 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
     """Return the processes that hold something at or below one of the ``wanted`` directories.
 
     Processes that hold a directory in a detached mount are included. Such a mount may remain of a
-    mount namespace that has ended, and only its holder knows what is mounted in it. Processes in
-    whose sockets descriptors wait are included too, if some waited in every search.
+    mount namespace that has ended, and only its holder knows what is mounted in it. An old view,
+    without its daemon, is no such mount: nothing can be reached from there (``dead_fuse``).
+    Processes in whose sockets descriptors wait are included too, if some waited in every search.
 
     Only root may call this. Processes whose user ids are all 0 are left out, and so is a process
     that ends meanwhile; its children are searched. ``proc`` lists the processes. Raises OSError if
@@ -98,10 +103,11 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
     found: dict[int, Holder] = {}
     sent: list[dict[int, Holder]] = []
     seen: set[int] = set()
+    deadline = time.monotonic() + OLD_VIEWS_LIMIT
     for look in range(1, MAX_SEARCHES + 1):
         owners = {int(pid): _user_of(f"{proc}/{pid}") for pid in processes.pids(proc)}
         users = {pid: uid for pid, uid in owners.items() if uid}
-        attached = _AttachedMounts(proc)
+        attached = _AttachedMounts(proc, deadline)
         for pid in random.sample(sorted(users), len(users)):
             look_at = partial(_held_objects, wanted=wanted, attached=attached)
             one = _holder(proc, pid, users[pid], look_at)
@@ -133,7 +139,9 @@ def _user_of(process: str) -> int | None:
 class _AttachedMounts:
     """The mnt_ids in this namespace and, read when needed, in the namespaces of all processes."""
 
-    def __init__(self, proc: str) -> None:
+    def __init__(self, proc: str, deadline: float) -> None:
+        self.deadline = deadline
+        """Until when to wait for the caches of old views to run out."""
         self._proc = proc
         self._own = {mount.mnt_id for mount in mountinfo.listed()}
         self._others: set[int] | None = None
@@ -228,7 +236,8 @@ def _check_link(
     """Yield ``what``, a description of ``link``, if the link leads into a wanted directory.
 
     The link is opened first, and all checks use that descriptor. While it is open, the kernel gives
-    the mount's mnt_id to no other mount. No FUSE server gets a request: it might never answer.
+    the mount's mnt_id to no other mount. No user's FUSE server gets a request: it might never
+    answer.
     """
     try:
         fd = os.open(link, _PATH_ONLY)
@@ -304,7 +313,10 @@ def _whole_table(process: str) -> list[MountInfo] | None:
 
 
 def _is_detached(fd: int, task: str, attached: _AttachedMounts) -> bool:
-    """Return whether ``fd`` is of a directory whose mount is in no mount namespace of a process."""
+    """Return whether ``fd`` is of a directory whose mount is in no mount namespace of a process.
+
+    A directory from which nothing can be reached any more does not count.
+    """
     number = mountinfo.number_of(fd)
     if attached.is_own(number):
         return False
@@ -318,7 +330,8 @@ def _is_detached(fd: int, task: str, attached: _AttachedMounts) -> bool:
     return (
         not attached.has(number)
         and _mount(number, task) is None
-        and not _AttachedMounts(PROC).has(number)
+        and not _AttachedMounts(PROC, attached.deadline).has(number)
+        and not dead_fuse.leads_nowhere(fd, attached.deadline)
     )
 
 

@@ -14,6 +14,7 @@ AT_SYMLINK_FOLLOW = 0x400
 AT_EMPTY_PATH = 0x1000
 AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
+STATX_MNT_ID = 0x1000
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
@@ -112,7 +113,7 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 class _Statx(ctypes.Structure):
-    # struct statx of <linux/stat.h>, up to stx_dev_minor.
+    # struct statx of <linux/stat.h>, up to stx_mnt_id.
     _fields_ = (
         ("stx_mask", ctypes.c_uint32),
         ("_before", ctypes.c_uint8 * 76),
@@ -121,13 +122,14 @@ class _Statx(ctypes.Structure):
         ("_between", ctypes.c_uint8 * 44),
         ("dev_major", ctypes.c_uint32),
         ("dev_minor", ctypes.c_uint32),
-        ("_rest", ctypes.c_uint8 * 112),
+        ("mnt_id", ctypes.c_uint64),
+        ("_rest", ctypes.c_uint8 * 104),
     )
 
 
-_BORN = _Statx()
-_BORN_ADDRESS = ctypes.byref(_BORN)
-"""One buffer for all calls of ``birth_ns``: to make one takes longer than the system call."""
+_STATX = _Statx()
+_STATX_ADDRESS = ctypes.byref(_STATX)
+"""One buffer for ``birth_ns`` and ``mount_id``: to make one takes longer than the system call."""
 
 
 def birth_ns(fd: int) -> int:
@@ -136,14 +138,25 @@ def birth_ns(fd: int) -> int:
     Returns 0 if the kernel or the file system does not know it. Used on one thread only. Raises
     OSError.
     """
-    result = _BORN
-    if _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, _BORN_ADDRESS) < 0:
+    result = _STATX
+    if _libc.statx(fd, b"", AT_EMPTY_PATH, STATX_BTIME, _STATX_ADDRESS) < 0:
         if ctypes.get_errno() == errno.ENOSYS:
             return 0
         raise os_error(ctypes.get_errno())
     if not result.stx_mask & STATX_BTIME:
         return 0
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)
+
+
+def mount_id(fd: int) -> int:
+    """Return the id of the mount through which ``fd`` was opened, without asking a server.
+
+    Returns 0 if the kernel cannot tell (before Linux 5.8). Used on one thread only. Raises OSError.
+    """
+    flags = AT_EMPTY_PATH | AT_STATX_DONT_SYNC
+    if _libc.statx(fd, b"", flags, STATX_MNT_ID, _STATX_ADDRESS) < 0:
+        raise os_error(ctypes.get_errno())
+    return int(_STATX.mnt_id) if _STATX.stx_mask & STATX_MNT_ID else 0
 
 
 def device_of(fd: int) -> int:

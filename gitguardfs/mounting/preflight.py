@@ -9,10 +9,11 @@ import subprocess
 from dataclasses import dataclass
 
 from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SYSTEM_PATH
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.guard import dotgit, repository
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.mounting import lid
 from gitguardfs.paths import is_inside, mode_at
 
 FUSERMOUNT = "fusermount3"
@@ -34,15 +35,25 @@ class MountPaths:
 
 
 def check(
-    source: str, mountpoint: str, rules: GuardRules, is_root: bool, source_owner: int | None = None
+    source: str,
+    mountpoint: str,
+    rules: GuardRules,
+    is_root: bool,
+    source_owner: int | None = None,
+    nonempty: bool = False,
 ) -> MountPaths:
     """Resolve and check both directories and the system. Raises UserError.
 
     ``source_owner`` is a user other than root whose FUSE file system the source may be in.
+    ``nonempty`` says that the mount point may hold files, which the view hides.
     """
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
     source_fd = _open(source, "source", is_root, answers=True, also=source_owner)
+    if lid.lid_of(source_fd) is not None:
+        raise UserError(
+            f"{source} is the place of a view that is not mounted", "mount that view", Exit.MOUNT
+        )
     _refuse_mounts_of_users(source_fd, source, source_owner)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     _refuse_mounts_of_users(mountpoint_fd, mountpoint, None)
@@ -63,8 +74,36 @@ def check(
             f"{source} and {mountpoint} lie inside one another",
             "choose a mount point outside of the source",
         )
+    # Below a lid, and where the view takes the place of its source, nothing more gets hidden.
+    if not (nonempty or paths.covers_itself or lid.lid_of(mountpoint_fd) is not None):
+        check_empty(mountpoint, is_empty(mountpoint_fd))
     _check_not_below_git(source, paths.source, rules)
     return paths
+
+
+def check_empty(mountpoint: str, is_empty: bool) -> None:
+    """Raise UserError for a mount point that is not empty."""
+    if not is_empty:
+        raise UserError(
+            f"{mountpoint} is not empty: its content would be hidden",
+            "move the content away, or add -o nonempty",
+        )
+
+
+def is_empty(directory: int, name: str = ".") -> bool:
+    """Return whether a directory, relative to a descriptor, is known to be empty."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=directory)
+    except OSError:
+        return False
+    try:
+        with os.scandir(fd) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def _refuse_mounts_of_users(fd: int, path: str, also: int | None) -> None:
@@ -183,14 +222,24 @@ def _unmount(mount: mountinfo.MountInfo, is_root: bool) -> None:
                 f"something else was mounted at {path} meanwhile", "try again", Exit.MOUNT
             )
         return
-    program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
-    done = subprocess.run([program, "-u", "-z", path], capture_output=True, check=False)
-    if done.returncode != 0:
+    unmount_as_user(path, lazy=True)
+
+
+def unmount_as_user(path: str, *, lazy: bool) -> None:
+    """Unmount a view of the calling user, by fusermount3. Raises UserError."""
+    top = mountinfo.top_at(path)
+    if top is not None and top.owner not in (None, os.getuid()):
         raise UserError(
-            f"{path} is a dead FUSE mount of another user",
-            f"umount -l {shlex.quote(path)}",
+            f"{path} was mounted by {'root' if top.owner == 0 else f'user {top.owner}'}",
+            f"as that user or as root: umount {shlex.quote(path)}",
             Exit.MOUNT,
         )
+    program = shutil.which(FUSERMOUNT, path=_search_path()) or FUSERMOUNT
+    options = ["-u", *(["-z"] if lazy else [])]
+    done = subprocess.run([program, *options, "--", path], capture_output=True, check=False)
+    if done.returncode != 0:
+        said = os.fsdecode(done.stderr).strip().removeprefix(f"{FUSERMOUNT}: ")
+        raise UserError(shown(said) or f"cannot unmount {path}", code=Exit.MOUNT)
 
 
 def _check_not_below_git(source: str, real: str, rules: GuardRules) -> None:
@@ -228,5 +277,5 @@ def check_no_repository(name: str, path: str, rules: GuardRules) -> None:
     if repository.is_repository(mode_of):
         raise UserError(
             f"{name} looks like a git repository itself (it holds HEAD and refs)",
-            "give a directory above it, or --allow-bare",
+            "give a directory above it, or the option allow-bare",
         )

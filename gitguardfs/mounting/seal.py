@@ -22,25 +22,13 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import Exit, UserError, os_error
-from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import utab
+from gitguardfs.mounting import covers, utab
 
 NAME = "gitguardfs-seal"
-SEAL_FSTYPE = "ramfs"
-"""Not tmpfs: systemd orders a mount with a tmpfs on it after swap.target. Once the seal is off,
-systemd would never finish stopping that target, and the machine would not shut down. For the same
-reason a seal on a remote share has to be remote (mounting/utab)."""
-_FSTYPES = (SEAL_FSTYPE, "tmpfs")
+_FSTYPES = (covers.FSTYPE, "tmpfs")
 """The types that a seal may have: daemons of earlier versions used tmpfs."""
-_ATTRIBUTES = (
-    syscalls.MOUNT_ATTR_RDONLY
-    | syscalls.MOUNT_ATTR_NOSUID
-    | syscalls.MOUNT_ATTR_NODEV
-    | syscalls.MOUNT_ATTR_NOEXEC
-)
-_OPTIONS = {"mode": "000", "ro": ""}
-_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
@@ -59,12 +47,12 @@ class Seal:
         if seal is not None:
             self.covers = seal.parent_id
             """The mnt_id of the mount that the seal lies on."""
-            self._lock = os.open(f"/proc/self/fd/{source_fd}", _READ)
+            self._lock = os.open(f"/proc/self/fd/{source_fd}", covers.READ)
         else:
             self.covers = mountinfo.number_of(source_fd)
-            self._lock = _mount_seal(source_fd)
+            self._lock = covers.mount(NAME, source_fd, lock=_lock)
         try:
-            fcntl.flock(self._lock, _LOCK)
+            _lock(self._lock)
             self.check()
         except BaseException:
             if seal is None:
@@ -74,12 +62,18 @@ class Seal:
                 self.keep()
             raise
         with suppress(OSError):  # root has unmounted one of them since
-            utab.add_seal(_listed(self.covers), _listed(mountinfo.number_of(self._lock)))
+            seal = covers.listed(mountinfo.number_of(self._lock))
+            utab.add_cover(covers.listed(self.covers), seal)
+
+    @property
+    def root(self) -> int:
+        """A descriptor of the seal's root."""
+        return self._lock
 
     def check(self) -> None:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""
         number = mountinfo.number_of(self._lock)
-        if _listed(number).parent_id != self.covers or _is_covered(number):
+        if covers.listed(number).parent_id != self.covers or covers.is_covered(number):
             raise OSError(
                 errno.ESTALE, "another mount is directly below or above the seal", self._source
             )
@@ -87,10 +81,7 @@ class Seal:
     def remove(self) -> None:
         """Remove the seal: unmount exactly this mount, by its descriptor. Raises OSError."""
         try:
-            # umount2(2) would unmount the mount on top instead.
-            if _is_covered(mountinfo.number_of(self._lock)):
-                raise OSError(errno.EBUSY, "something is mounted over the seal", self._source)
-            syscalls.umount(b"/proc/self/fd/%d" % self._lock, syscalls.MNT_DETACH)
+            covers.unmount(self._lock)
         finally:
             os.close(self._lock)
 
@@ -99,20 +90,8 @@ class Seal:
         os.close(self._lock)
 
 
-def _mount_seal(directory: int, beneath: bool = False) -> int:
-    """Mount a seal on a directory; return a descriptor of the seal's own root, locked."""
-    seal = syscalls.new_mount(SEAL_FSTYPE, NAME, _ATTRIBUTES, _OPTIONS)
-    try:
-        root = os.open(f"/proc/self/fd/{seal}", _READ)
-        try:
-            fcntl.flock(root, _LOCK)
-            syscalls.attach_tree(seal, directory, beneath)
-        except BaseException:
-            os.close(root)
-            raise
-    finally:
-        os.close(seal)
-    return root
+def _lock(root: int) -> None:
+    fcntl.flock(root, _LOCK)
 
 
 def is_seal(mount: MountInfo) -> bool:
@@ -122,8 +101,7 @@ def is_seal(mount: MountInfo) -> bool:
 
 def sealing(fd: int) -> MountInfo | None:
     """Return the seal whose root ``fd`` is; None if ``fd`` is in another mount."""
-    top = next(iter(mountinfo.stack_of(fd)), None)
-    return top if top is not None and is_seal(top) else None
+    return covers.top_of(fd, is_seal)
 
 
 def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError:
@@ -169,7 +147,7 @@ def _seal_if_needed(source: str, wanted: bool) -> bool:
         except (FileNotFoundError, NotADirectoryError):
             raise
         except (safe_open.ForeignMountError, OSError):  # it need not answer to be sealed
-            fd = _open_top(source)
+            fd = covers.open_top(source)
         if sealing(fd) is None:
             if not (wanted or is_share(fd)):
                 return False
@@ -187,16 +165,6 @@ def _seal_if_needed(source: str, wanted: bool) -> bool:
     return True
 
 
-def _open_top(path: str) -> int:
-    """Return an O_PATH descriptor of the mount on top of ``path``, without a request to it."""
-    directory, name = os.path.split(path.rstrip("/"))
-    parent = safe_open.open_directory(directory or ".", os.geteuid() == 0)
-    try:
-        return os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    finally:
-        os.close(parent)
-
-
 def _seal_beneath(fd: int) -> None:
     """Put a seal between a user's mount and the mount below it.
 
@@ -207,7 +175,7 @@ def _seal_beneath(fd: int) -> None:
     if any(map(safe_open.is_foreign, below)):
         raise UserError("several users' mounts are on top of it")
     try:
-        root = _mount_seal(fd, beneath=True)
+        root = covers.mount(NAME, fd, beneath=True, lock=_lock)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -216,22 +184,10 @@ def _seal_beneath(fd: int) -> None:
         ) from None
     try:
         # If another mount came between, the seal is left: unmounting it would unmount that one.
-        if _listed(mountinfo.number_of(root)).parent_id != top.parent_id:
+        if covers.listed(mountinfo.number_of(root)).parent_id != top.parent_id:
             raise UserError("another mount is between the seal and the directory")
     finally:
         os.close(root)
-
-
-def _is_covered(number: int) -> bool:
-    return any(mount.parent_id == number for mount in mountinfo.listed())
-
-
-def _listed(number: int) -> MountInfo:
-    """Return a mount by its mnt_id. Raises OSError(ESTALE) if it is gone."""
-    found = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
-    if found is None:
-        raise os_error(errno.ESTALE)
-    return found
 
 
 def is_sealed(source: str) -> bool:
@@ -244,7 +200,7 @@ def check_free(source: str) -> None:
     """Raise UserError if a living daemon holds the seal of ``source``."""
     if not is_sealed(source):
         return
-    fd = _open_top(source)
+    fd = covers.open_top(source)
     try:
         check_unlocked(fd, source)
     finally:
@@ -256,11 +212,11 @@ def check_unlocked(fd: int, source: str) -> None:
     if sealing(fd) is None:
         return
     try:
-        lock = os.open(f"/proc/self/fd/{fd}", _READ)
+        lock = os.open(f"/proc/self/fd/{fd}", covers.READ)
     except PermissionError:
         raise UserError(f"{source} is sealed", "only root can guard it again", Exit.MOUNT) from None
     try:
-        fcntl.flock(lock, _LOCK)
+        _lock(lock)
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             raise
@@ -293,43 +249,9 @@ def remove_stale(source: str) -> None:
 def open_covered(source: str, seal_fd: int) -> int:
     """Return an O_PATH descriptor of what the seal covers whose root ``seal_fd`` is.
 
-    The seal stays on: a process that opened the raw share without it could keep that. The seal is
-    unmounted only in a new mount namespace that no other process sees, and the mounts below are
-    copied from there. Must be called before any thread is started. Raises OSError: ESTALE if
-    another directory is at ``source`` by now.
+    The seal stays on; see ``covers.open_covered``. Raises OSError.
     """
-    own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    syscalls.unshare_mounts()
-    try:
-        return _copy_covered(source, seal_fd)
-    finally:
-        syscalls.enter_mounts(own_namespace)
-        os.close(own_namespace)
-
-
-def _copy_covered(source: str, seal_fd: int) -> int:
-    expected = os.fstat(seal_fd)
-    while True:
-        fd = safe_open.open_directory(source, True)
-        try:
-            seal = sealing(fd)
-            if seal is None or not os.path.samestat(os.fstat(fd), expected):
-                raise os_error(errno.ESTALE)
-            syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
-        finally:
-            os.close(fd)
-        below = _open_top(source)
-        if mountinfo.number_of(below) != seal.parent_id:
-            os.close(below)
-            raise os_error(errno.ESTALE)
-        if sealing(below) is None:
-            break
-        expected = os.fstat(below)
-        os.close(below)
-    try:
-        return syscalls.clone_tree(b"/proc/self/fd/%d" % below)
-    finally:
-        os.close(below)
+    return covers.open_covered(source, seal_fd, is_seal)
 
 
 def is_share(fd: int) -> bool:

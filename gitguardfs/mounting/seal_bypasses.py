@@ -36,9 +36,9 @@ class _Exposure(IntEnum):
     UNKNOWN = 2
 
 
-END_THEM = "leave the directory or end it, then start again; or --allow-holders"
-WHEN_IDLE = "start again when users start fewer programs; or --allow-holders"
-SEARCH_FAILED = "--allow-holders starts all the same, with a warning"
+END_THEM = "leave the directory or end it, then start again; or the option allow-holders"
+WHEN_IDLE = "start again when users start fewer programs; or the option allow-holders"
+SEARCH_FAILED = "the option allow-holders starts all the same, with a warning"
 
 
 def describe(source: str, number: int, device: int) -> tuple[str, str]:

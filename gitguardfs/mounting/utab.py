@@ -9,7 +9,7 @@ at the path: first the share, then the seal. If the share is remote and the seal
 orders the unit after remote-fs-pre.target, and after local-fs-pre.target once the seal is on. In a
 shutdown the seal is removed, and systemd orders the unit after remote-fs-pre.target again. systemd
 257 then does not try again to stop local-fs-pre.target and waits for it for ever: the machine does
-not go down.
+not go down. The same holds for a view that fstab mounts, and the lid below it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def remove(mount: mountinfo.MountInfo) -> None:
     _call("umount", "--fake", "--", mount.path)
 
 
-def add_seal(share: mountinfo.MountInfo, seal: mountinfo.MountInfo) -> None:
-    """Let systemd take a seal for a remote mount if it takes the share below it for one.
+def add_cover(mount: mountinfo.MountInfo, cover: mountinfo.MountInfo) -> None:
+    """Let systemd take a seal or a lid for remote if it takes the share or view there for that.
 
-    To be called when the seal is on: any user can hold the lock of the file and so delay this.
-    systemd watches the file. The entry is left when the seal goes: ``umount --fake`` could remove
-    the share's instead. A seal on a directory of the share has a mount unit of its own, which goes
-    with it.
+    To be called when the cover is on: any user can hold the lock of the file and so delay this.
+    systemd watches the file. The entry is left when the cover goes: ``umount --fake`` could remove
+    the other mount's instead. A cover on a directory of the share has a mount unit of its own,
+    which goes with it.
     """
-    if seal.mount_point != share.mount_point or _NETDEV in _options(seal):
+    if cover.mount_point != mount.mount_point or _NETDEV in _options(cover):
         return
-    if share.fstype.removeprefix("fuse.") in _REMOTE_TYPES or _NETDEV in _options(share):
-        _call("mount", "-f", "-t", seal.fstype, "-o", _NETDEV, "--", seal.source, seal.path)
+    if mount.fstype.removeprefix("fuse.") in _REMOTE_TYPES or _NETDEV in _options(mount):
+        _call("mount", "-f", "-t", cover.fstype, "-o", _NETDEV, "--", cover.source, cover.path)
 
 
 def _options(mount: mountinfo.MountInfo) -> set[str]:

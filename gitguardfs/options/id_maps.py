@@ -41,30 +41,46 @@ class IdMapSpec:
         uids, gids = self._pairs(source, mountpoint)
         return IdMap(uids, gids, uid_offset=self.uid_offset, gid_offset=self.gid_offset)
 
-    def missing(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> tuple[str, ...]:
-        """Return the values of ``--map`` that are missing to keep ids of the share apart.
+    @property
+    def missing(self) -> str:
+        """Return the further ``--map`` that keeps all ids of the share apart; "" if they are.
 
         An id without a rule is shown unchanged, even if another id is mapped to it: then the
-        guest sees both as one.
+        guest sees both as one. It is spelled without commas, which would divide ``-o``. With an
+        offset there is no such map.
         """
-        users, groups = map(_swapped, self._pairs(source, mountpoint))
-        return (
-            *(f"{share}/{guest}" for share, guest in users),
-            *(f"@{share}/@{guest}" for share, guest in groups),
-        )
+        if self.uid_offset or self.gid_offset:
+            return ""
+        return spelled(swapped(self.uids), swapped(self.gids))
 
     def _pairs(self, source: tuple[int, int], mountpoint: tuple[int, int]) -> tuple[Pairs, Pairs]:
         if self.auto:
-            return ((source[0], mountpoint[0]),), ((source[1], mountpoint[1]),)
+            return both_ways(source[0], mountpoint[0]), both_ways(source[1], mountpoint[1])
         return self.uids, self.gids
 
 
-def _swapped(pairs: Pairs) -> Pairs:
+def swapped(pairs: Pairs) -> Pairs:
     """Return pairs that map each id which is only a target to an id which is only a source."""
     shares, guests = [share for share, _ in pairs], [guest for _, guest in pairs]
     doubled = [guest for guest in guests if guest not in shares]
     free = [share for share in shares if share not in guests]
     return tuple(zip(doubled, free, strict=True))
+
+
+def both_ways(share: int, guest: int) -> Pairs:
+    """Return the pairs that show ``share`` as ``guest``, and no other id of the share so."""
+    pairs = ((share, guest),)
+    return *pairs, *swapped(pairs)
+
+
+def spelled(uids: Pairs, gids: Pairs) -> str:
+    """Return the pairs as a value of ``--map``, in bindfs's spelling."""
+    return ":".join(
+        (
+            *(f"{share}/{guest}" for share, guest in uids),
+            *(f"@{share}/@{guest}" for share, guest in gids),
+        )
+    )
 
 
 def parse_maps(specs: Sequence[str]) -> IdMapSpec:

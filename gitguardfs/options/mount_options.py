@@ -58,6 +58,8 @@ class MountOptions:
     """Start although processes hold files or directories of the source from before the seal."""
     source_owner: int | None = None
     """The user whose FUSE file system the source may be in."""
+    nonempty: bool = False
+    """Mount over a directory that is not empty."""
     read_only: bool = False
     read_rate: float | None = None
     """In bytes per second, as ``write_rate``; None for no limit."""
@@ -105,6 +107,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
         allow_holders=values.flag("allow_holders"),
         source_owner=values.read("source_owner", user_id),
+        nonempty=values.flag("nonempty"),
         read_only=values.flag("read_only"),
         read_rate=values.read("read_rate", _rate),
         write_rate=values.read("write_rate", _rate),
@@ -257,7 +260,11 @@ def _symlinks(values: _Values) -> SymlinkPolicy | None:
 
 
 def _check_supported(given: RawOptions) -> None:
-    """Raise UserError for options of bindfs that cannot be supported and are unsafe to ignore."""
+    """Raise UserError for an empty value, and for options of bindfs that are unsafe to ignore."""
+    for key, value in given.items():
+        if value == "" or (isinstance(value, list) and "" in value):
+            name = key.removeprefix("old_").replace("_", "-")
+            raise UserError(f"{name} has an empty value", "give one, or leave the option out")
     if given.get("lock_forwarding"):
         raise UserError(
             "locks cannot be forwarded: the host's programs would not see them",

@@ -25,7 +25,7 @@ _TOLERATED = {
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "group", "owner",
     "suid", "nosuid", "dev", "nodev", "exec", "async", "atime", "diratime", "nodiratime",
     "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime", "nolazytime",
-    "silent", "loud", "default_permissions", "nonempty", "nomand", "noiversion", "symfollow",
+    "silent", "loud", "default_permissions", "nomand", "noiversion", "symfollow",
     "use_ino", "readdir_ino", "big_writes", "large_read", "hard_remove", "kernel_cache",
     "auto_cache", "async_read", "sync_read", "noforget", "intr", "splice_read", "splice_write",
     "splice_move", "no_splice_read", "no_splice_write", "no_splice_move",
@@ -36,6 +36,28 @@ _TOLERATED_PREFIXES = ("x-", "X-", "comment=", "subtype=", "setuid=", "max_read=
 
 _TIMEOUTS = ("attr_timeout=", "entry_timeout=", "negative_timeout=", "ac_attr_timeout=")
 """libfuse's options for ``cache-timeout``; the smallest value counts."""
+
+
+_REFUSED = {
+    "remount": ("remount is not supported", "unmount and mount again"),
+    "umask": (
+        "umask is not supported",
+        "perms changes the permissions that are shown: perms=0755 does what umask=022 did",
+    ),
+    "allow_root": (
+        "allow_root is not supported: the kernel lets in all users, or the mounting user only",
+        "leave it out; no-allow-other is for the mounting user only",
+    ),
+    "auto_unmount": (
+        "auto_unmount would leave the bare directory open after a crash",
+        "leave it out: the next start replaces a dead mount",
+    ),
+    "writeback_cache": (
+        "with writeback_cache the kernel would not see what the host changes", "leave it out"
+    ),
+    "modules": ("modules of libfuse would change names after the guard's check", "leave it out"),
+}  # fmt: skip
+"""By option of mount(8) and libfuse: why it is refused, and what to do."""
 
 
 _SPELLINGS = {
@@ -105,8 +127,8 @@ def parse_o(values: Iterable[str]) -> RawOptions:
             kernel.append(word)
         elif word.startswith(_TIMEOUTS):
             timeouts.append(seconds(value))
-        elif name == "remount":
-            raise UserError("remount is not supported", "unmount and mount again")
+        elif name in _REFUSED:
+            raise UserError(*_REFUSED[name])
         elif option is None:
             raise UserError(f"unknown option {word!r} in -o", "see gitguardfs --help")
         elif bool(has_value) != bool(option.metavar):
@@ -121,6 +143,21 @@ def parse_o(values: Iterable[str]) -> RawOptions:
     if timeouts:
         given.setdefault("cache_timeout", str(min(timeouts)))
     return given
+
+
+def spelling_of(name: str) -> str | None:
+    """Return how an option is written that the command line does not know as ``--name``.
+
+    Returns None if ``-o`` does not know it either. Raises UserError for one that is refused there.
+    """
+    option = BY_NAME.get(name.replace("_", "-"))
+    if option is not None and not option.in_o_only:
+        return f"--{option.name}"
+    if option is None and name not in {*_KERNEL, *_TOLERATED}:
+        if name in _REFUSED:
+            raise UserError(*_REFUSED[name])
+        return None
+    return f"-o {name}=..." if option is not None and option.metavar else f"-o {name}"
 
 
 def _wants_devices(words: Sequence[str]) -> bool:

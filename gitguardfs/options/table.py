@@ -57,9 +57,9 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 
 OPTIONS = (
     Option(
-        "git", GUARD, "How .git is guarded: visible but not usable (deny, the default), read-only, "
-        "hidden, or not at all. With off, xattr is rw and set-id bits stay, as in bindfs.",
-        "deny|readonly|hide|off",
+        "git", GUARD, "How .git is guarded: closed, and in no listing (deny, the default), closed "
+        "and listed, read-only, hidden, or not at all. With off, xattr is rw and set-id bits stay, "
+        "as in bindfs.", "deny|list|readonly|hide|off",
     ),
     Option("deny", GUARD, "Deny names that match GLOB too: one path component, any case. "
            "Repeatable.", "GLOB", multiple=True),
@@ -168,6 +168,8 @@ OPTIONS = (
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),
+    Option("nonempty", MOUNT, "Mount over a directory that is not empty; its files are hidden "
+           "meanwhile."),
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
     Option("foreground", MOUNT, "Stay in the foreground; notify systemd (NOTIFY_SOCKET) when "

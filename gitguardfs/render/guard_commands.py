@@ -1,14 +1,16 @@
-"""The commands that start and stop a guard: gitguardfs on the host, vm-mount in the guest."""
+"""The commands around a guard: gitguardfs on the host; in the guest from install.sh to vm-mount."""
 
 from __future__ import annotations
 
 import os
 
-from gitguardfs.render import quote, utm
+from gitguardfs.constants import AGENT, AGENT_HOME
+from gitguardfs.render import qemu, utm
 from gitguardfs.render.share_spec import Hypervisor, ShareSpec, Transport
 
-HOME = "~/"
-"""For the guest's shell to expand: the host does not know the guest's user."""
+BUNDLE = "gitguardfs.tar"
+UNPACKED = "gitguardfs"
+"""The directory in a bundle (installation.bundle)."""
 
 
 def start_on_host(spec: ShareSpec) -> list[list[str]]:
@@ -38,25 +40,36 @@ def stop_on_host(spec: ShareSpec) -> list[str]:
     return ["fusermount3", "-u", spec.mountpoint]
 
 
+def pack(file: str = BUNDLE) -> list[str]:
+    """Return the command of the host that packs gitguardfs for a guest."""
+    return ["gitguard", "share", "--bundle", file]
+
+
+def copy_to_guest(spec: ShareSpec) -> list[str]:
+    """Return the command that copies the packed gitguardfs into a guest with an ssh server."""
+    if spec.hypervisor is Hypervisor.QEMU:
+        return qemu.copy(BUNDLE)
+    return ["scp", BUNDLE, "USER@GUEST:"]
+
+
+def install_in_guest(file: str = BUNDLE) -> list[list[str]]:
+    """Return the commands of the guest that install what ``pack`` has packed."""
+    return [["tar", "-xf", file], ["sudo", f"./{UNPACKED}/guest-setup/install.sh"]]
+
+
+def make_user() -> list[str]:
+    """Return the command of the guest that makes the agent's user, who has no sudo."""
+    return ["sudo", "useradd", "-m", "-s", "/bin/bash", AGENT]
+
+
 def start_in_guest(spec: ShareSpec) -> list[str]:
-    """Return the command that mounts and guards the share in the guest, as words.
-
-    The path of ``--map-mount`` begins with ``~/``.
-    """
-    return [*_vm_mount(spec), HOME + _name(spec)]
-
-
-def start_in_guest_shell(spec: ShareSpec) -> str:
-    """Return the same command for the guest's shell, which expands the ``~``."""
-    return f"{quote.shell(_vm_mount(spec))} {HOME}{quote.shell([_name(spec)])}"
-
-
-def _vm_mount(spec: ShareSpec) -> list[str]:
-    return ["sudo", "vm-mount", "--tag", spec.tag, "--map-mount"]
+    """Return the command that mounts and guards the share in the guest, in the agent's home."""
+    place = f"{AGENT_HOME}/{_name(spec)}"
+    return ["sudo", "vm-mount", "--tag", spec.tag, "--map-mount", place]
 
 
 def _name(spec: ShareSpec) -> str:
-    """Return the view's path in the home of the guest's user."""
+    """Return the view's name in the home of the agent's user."""
     if spec.hypervisor is Hypervisor.UTM and spec.transport is Transport.VIRTIOFS:
         return utm.GUEST_NAME
     return spec.name

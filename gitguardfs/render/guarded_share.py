@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
-from gitguardfs.options.id_maps import parse_maps
+from gitguardfs.options.id_maps import both_ways, parse_maps, spelled
 from gitguardfs.options.mount_options import build
 from gitguardfs.options.parsing import parse_o, quote_o
 
@@ -127,8 +127,8 @@ def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
 
 
 def owner_map(share: tuple[int, int], guest: tuple[int, int]) -> str:
-    """Return the map that shows the share's owner (uid, gid) as the guest's user."""
-    return f"{share[0]}/{guest[0]}:@{share[1]}/@{guest[1]}"
+    """Return the map that shows the share's owner (uid, gid), and nobody else, as the guest's."""
+    return spelled(both_ways(share[0], guest[0]), both_ways(share[1], guest[1]))
 
 
 def check_tag(tag: str, transport: str | None = None) -> None:
@@ -184,7 +184,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
     if "map" in found:
         raise UserError(
             "the option map cannot be given with -o",
-            "--user names the owner to show; gitguard units also has --map",
+            "leave it out: owners are mapped without it, or by --map of gitguard units",
         )
     if "mountpoint" in found:
         raise UserError("the option mountpoint cannot be given with -o", "leave it out")

@@ -17,7 +17,8 @@ FIRMWARE_PLACES = (
 )
 """Where it is on Debian and Ubuntu, and on Fedora."""
 SSH_PORT = 2222
-"""Port on this machine's 127.0.0.1 that leads to ssh in a guest with a restricted network."""
+"""Port on this machine's 127.0.0.1 that leads to ssh in the guest."""
+NETWORK = "user,model=virtio-net-pci"
 INSTALLER = "installer.iso"
 """A placeholder for the installer's image that the user has downloaded."""
 DISK_SIZE = "20G"
@@ -97,11 +98,12 @@ def _board(spec: ShareSpec) -> list[str]:
 
 
 def _network(network: MachineNetwork) -> list[str]:
-    """Return the arguments of a user network; RESTRICTED lets the guest connect to nothing."""
-    options = ["user", "model=virtio-net-pci"]
-    if network is MachineNetwork.RESTRICTED:
-        options += ["restrict=on", "ipv6=off", f"hostfwd=tcp:127.0.0.1:{SSH_PORT}-:22"]
-    return ["-nic", ",".join(options)]
+    """Return the arguments of a user network; RESTRICTED lets the guest connect to nothing.
+
+    ssh leads into either from this machine.
+    """
+    closed = ["restrict=on", "ipv6=off"] if network is MachineNetwork.RESTRICTED else []
+    return ["-nic", ",".join([NETWORK, *closed, f"hostfwd=tcp:127.0.0.1:{SSH_PORT}-:22"])]
 
 
 def install(spec: ShareSpec) -> list[str]:
@@ -111,7 +113,7 @@ def install(spec: ShareSpec) -> list[str]:
     """
     # The board for ARM has no "boot once"; with an empty disk it boots the installer anyway.
     once = [] if spec.host.is_arm else ["-boot", "once=d"]
-    return [*machine(spec), *_network(MachineNetwork.OPEN), "-cdrom", INSTALLER, *once]
+    return [*machine(spec), "-nic", NETWORK, "-cdrom", INSTALLER, *once]
 
 
 def run(spec: ShareSpec) -> list[str]:
@@ -119,8 +121,11 @@ def run(spec: ShareSpec) -> list[str]:
     return [*machine(spec), *_network(spec.network), *share(spec)]
 
 
-def login(spec: ShareSpec) -> list[str] | None:
-    """Return the command that logs in to the guest; None if its window is used instead."""
-    if spec.network is not MachineNetwork.RESTRICTED:
-        return None
+def login() -> list[str]:
+    """Return the command that logs in to the guest."""
     return ["ssh", "-p", str(SSH_PORT), "USER@127.0.0.1"]
+
+
+def copy(file: str) -> list[str]:
+    """Return the command that copies a file into the guest."""
+    return ["scp", "-P", str(SSH_PORT), file, "USER@127.0.0.1:"]

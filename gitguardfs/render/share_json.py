@@ -31,6 +31,12 @@ def as_object(
         "virtiofsd": _virtiofsd(spec),
         "libvirt": _libvirt(spec) if spec.hypervisor is Hypervisor.LIBVIRT else None,
         "utm": _utm(spec) if spec.hypervisor is Hypervisor.UTM else None,
+        "bundle": {
+            "make": guard_commands.pack(),
+            "copy": guard_commands.copy_to_guest(spec),
+            "install": guard_commands.install_in_guest(),
+        },
+        "user": guard_commands.make_user(),
         "guest": guard_commands.start_in_guest(spec),
         "git": git,
         "warnings": list(warnings),
@@ -55,7 +61,7 @@ def _qemu(spec: ShareSpec) -> dict[str, object]:
         "run": qemu.run(spec),
         "arguments": qemu.share(spec),
         "network": spec.network.value,
-        "login": qemu.login(spec),
+        "login": qemu.login(),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gitguardfs.constants import UTM_TAG
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import UserError
 from gitguardfs.guard import dotgit
 from gitguardfs.paths import is_inside
 from gitguardfs.render.guarded_share import check_tag
@@ -60,7 +60,7 @@ class Host:
     uid: int
     gid: int
     group: str
-    runtime: str | None
+    runtime: str
     """That user's directory that a reboot empties: $XDG_RUNTIME_DIR, or /run for root."""
     selinux: bool = False
     """Whether files need a label before a confined QEMU may use them."""
@@ -113,8 +113,8 @@ class ShareSpec:
 
     @property
     def mountpoint(self) -> str:
-        """Return where the guarded view is mounted on the host. Raises UserError."""
-        return os.path.join(self._runtime(), "gitguardfs", self.tag)
+        """Return where the guarded view is mounted on the host."""
+        return os.path.join(self.host.runtime, "gitguardfs", self.tag)
 
     @property
     def exported(self) -> str:
@@ -123,22 +123,19 @@ class ShareSpec:
 
     @property
     def socket(self) -> str:
-        """Return the path of the socket between virtiofsd and QEMU. Raises UserError."""
-        return os.path.join(self._runtime(), f"gitguardfs-{self.tag}.sock")
+        """Return the path of the socket between virtiofsd and QEMU."""
+        return os.path.join(self.host.runtime, f"gitguardfs-{self.tag}.sock")
+
+    @property
+    def uses_runtime(self) -> bool:
+        """Return whether the host's runtime directory gets a mount or a socket."""
+        is_served = self.hypervisor is Hypervisor.QEMU and self.transport is Transport.VIRTIOFS
+        return self.guard is GuardPlacement.HOST or is_served
 
     @property
     def name(self) -> str:
         """Return the directory's name in the guest."""
         return os.path.basename(self.directory) or self.tag
-
-    def _runtime(self) -> str:
-        if self.host.runtime is None:
-            raise UserError(
-                "there is no XDG_RUNTIME_DIR to put mounts and sockets in",
-                "log in as that user, or run it as root",
-                Exit.SYSTEM,
-            )
-        return self.host.runtime
 
     def _check_guard_on_host(self) -> None:
         if self.hypervisor is Hypervisor.UTM or self.host.is_mac:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gitguardfs.constants import AGENT, AGENT_HOME, UTM_TAG
 from gitguardfs.render import (
     guard_commands,
     libvirt,
@@ -23,6 +24,8 @@ from gitguardfs.render.share_spec import (
 )
 
 INDENT = "    "
+SETUP_TAG = "setup"
+"""The tag of a second share, by which a file gets into the guest."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def _sections(spec: ShareSpec, running: bool) -> Iterator[Section]:
     yield from {Hypervisor.QEMU: _qemu, Hypervisor.LIBVIRT: _libvirt, Hypervisor.UTM: _utm}[
         spec.hypervisor
     ](spec)
-    yield _guest(spec)
+    yield from _guest(spec)
 
 
 def _guard(spec: ShareSpec, running: bool) -> Section:
@@ -104,13 +107,11 @@ def _qemu(spec: ShareSpec) -> Iterator[Section]:
         (quote.shell_lines(qemu.run(spec)),),
         (*_network_notes(spec), *_machine_notes(spec)),
     )
-    login = qemu.login(spec)
-    if login is not None:
-        yield Section(
-            "Log in to the guest",
-            (quote.shell(login),),
-            (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
-        )
+    yield Section(
+        "Log in to the guest, if it has an ssh server",
+        (quote.shell(qemu.login()),),
+        (f"If QEMU says that port {qemu.SSH_PORT} is taken, choose another in both commands.",),
+    )
     yield Section(
         "The share alone, for a command line of your own",
         (quote.shell_lines(qemu.share(spec)),),
@@ -212,16 +213,64 @@ def _utm(spec: ShareSpec) -> Iterator[Section]:
     notes = ["A Mac's files usually belong to 501:20; vm-mount finds it out (by hand: --map auto)."]
     if spec.transport is Transport.VIRTIOFS:
         notes.append(
-            f"The share holds the directory under its name: ~/{utm.GUEST_NAME}/{spec.name}"
+            "The share holds the directory under its name: "
+            f"{AGENT_HOME}/{utm.GUEST_NAME}/{spec.name}"
         )
     yield Section(f"UTM, backend {utm.BACKENDS[spec.transport]}", ("\n".join(lines),), tuple(notes))
     yield Section("UTM: the network", notes=utm.network(spec))
 
 
-def _guest(spec: ShareSpec) -> Section:
+def _guest(spec: ShareSpec) -> Iterator[Section]:
+    yield Section(
+        "gitguardfs itself, for the guest: once, here",
+        (
+            quote.shell(guard_commands.pack()),
+            quote.shell(guard_commands.copy_to_guest(spec)),
+        ),
+        _second_share(spec),
+    )
+    yield Section(
+        "In the guest, once: install it",
+        tuple(quote.shell(words) for words in guard_commands.install_in_guest()),
+        (
+            "It fetches fuse3, python3-pyfuse3, python3-trio and python3-click. In a guest without",
+            "  a network install these with the system. With one, a clone will do as well, or",
+            "  the Debian package: sudo apt install ./gitguardfs_*_all.deb",
+        ),
+    )
+    yield Section(
+        "In the guest, once: a user of the agent's own, without sudo",
+        (quote.shell(guard_commands.make_user()),),
+        (
+            f"If there is none yet. Start the agent as this user (sudo -iu {AGENT}), never as your",
+            "  own: who can become root can get round a guard in the guest.",
+        ),
+    )
     why = (
         "It maps the owners; .git is guarded on the host already."
         if spec.guard is GuardPlacement.HOST
         else "It maps the owners, guards .git and mounts both again at each boot."
     )
-    return Section("In the guest, once", (guard_commands.start_in_guest_shell(spec),), (why,))
+    yield Section(
+        "In the guest, once: the share",
+        (quote.shell(guard_commands.start_in_guest(spec)),),
+        (why,),
+    )
+
+
+def _second_share(spec: ShareSpec) -> tuple[str, ...]:
+    """Return how the packed gitguardfs gets into a guest that ssh does not lead into."""
+    if spec.hypervisor is Hypervisor.UTM:
+        return (
+            "Without ssh: put it into a directory of its own, share that before the project, and",
+            f"  in the guest {_mount(spec, UTM_TAG)}",
+        )
+    return (
+        f"Without ssh: put it into a directory of its own, share that too, with --tag {SETUP_TAG},",
+        f"  and in the guest {_mount(spec, SETUP_TAG)}",
+    )
+
+
+def _mount(spec: ShareSpec, tag: str) -> str:
+    options = ["-o", "trans=virtio,version=9p2000.L"] if spec.transport is Transport.P9 else []
+    return quote.shell(["sudo", "mount", "-t", spec.transport.value, *options, tag, "/mnt"])

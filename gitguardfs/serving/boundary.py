@@ -107,7 +107,11 @@ def guarded_by(guard: GuardedBy) -> Callable[[Method[B, P, R]], Method[B, P, R]]
         def bounded(*args: Any) -> R:  # with ``self``: to take the tuple apart costs 0.2 us
             try:
                 args[0].boundary.descriptors.request += 1
-                return method(*args)  # type: ignore[call-arg]
+                try:
+                    return method(*args)  # type: ignore[call-arg]
+                finally:
+                    if (descriptors := args[0].boundary.descriptors).passing:
+                        descriptors.close_passing()
             except RequestError:
                 raise
             except Exception as error:

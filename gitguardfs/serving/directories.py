@@ -10,6 +10,7 @@ from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.handles import DirectoryHandle
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import ROOT_ID, Node, ObjectKey
+from gitguardfs.guard.rules import ALLOW
 from gitguardfs.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
@@ -47,6 +48,7 @@ class Directories:
         self._syncing = syncing
         self._can_list_names_only = can_list_names_only
         self._is_plain = mount.guard.is_plain
+        self._is_listed = mount.guard.is_listed
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
@@ -118,10 +120,13 @@ class Directories:
             except FileNotFoundError:
                 continue  # removed since the snapshot
             except OSError:  # reported by name alone, so that its own lookup gives the error
-                if not self._access.hides(name):
+                if self._is_listed(name):
                     yield DirEntry(name, DirOffset(index + 1), inode=UNKNOWN_INODE), None
                 continue
             node, reply = found
+            if node.verdict is not ALLOW and not self._is_listed(name):
+                self._resolver.undo_lookup(node)
+                continue
             yield make(DirEntry, (name, index + 1, reply, 0, 0)), node
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from stat import S_IFDIR
 
+from gitguardfs.fs.letter_case import LetterCase
 from gitguardfs.fs.mount import Mount
 from gitguardfs.protocol import Caller, EntryReply, NodeId, RequestError
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
@@ -20,6 +21,7 @@ class Lookup:
         self._resolver = mount.resolver
         self._source = mount.source
         self._advice = advice
+        self._case = LetterCase(mount.source)
         timeout = mount.options.cache_timeout
         self._absent = EntryReply(NodeId(0), None, timeout, 0.0) if timeout else None
 
@@ -27,8 +29,9 @@ class Lookup:
     def lookup(self, caller: Caller, parent_id: NodeId, name: bytes) -> EntryReply:
         """Find an entry and count a lookup of its node. A guarded name can be looked up.
 
-        Raises RequestError: EACCES below a guarded directory, ENOENT (with an entry timeout, a
-        negative reply is returned), ESTALE, or the source's error.
+        Raises RequestError: EACCES below a guarded directory, ENOENT, ESTALE, or the source's
+        error. If the kernel may remember that nothing has the name, returns a negative reply
+        instead of ENOENT.
         """
         ref = self._access.name(parent_id, name)
         try:
@@ -38,7 +41,7 @@ class Lookup:
         else:
             found = self._resolver.entry(ref, st, caller.uid)
         if found is None:
-            if self._absent is None:
+            if self._absent is None or not self._case.matters(ref.parent, ref.fd):
                 raise RequestError(errno.ENOENT)
             return self._absent
         node, reply = found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shlex
 import socket
 import subprocess
@@ -27,7 +29,10 @@ _TAIL = 64 << 10
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
-_PANIC = re.compile(rb"Kernel panic|Attempted to kill init")
+_MAX_SAID = 4096
+"""Bytes of the end of a command's output that are kept: the guest can write without end."""
+
+_PANIC = re.compile(rb"Kernel panic - not syncing")  # longer than the name of a process
 _ACCELERATOR = re.compile(rb"kvm|hvf", re.IGNORECASE)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\r\x00-\x08\x0b-\x1f\x7f]")
 
@@ -125,14 +130,19 @@ class Boot:
             time.sleep(_LOOK_EVERY)  # cloud-init restarts sshd
 
     def _run(self, words: list[str], deadline: float) -> tuple[int, str]:
+        """Run a command; return its status and the end of its output. Raises BootError."""
+        said = b""
         with subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process:
+            assert process.stdout is not None
             try:
                 while True:
-                    with suppress(subprocess.TimeoutExpired):
-                        output, _ = process.communicate(timeout=_LOOK_EVERY)
-                        return process.returncode, output.decode(errors="replace")
+                    if select.select([process.stdout], [], [], _LOOK_EVERY)[0]:
+                        part = os.read(process.stdout.fileno(), _TAIL)
+                        if not part:
+                            return process.wait(), said.decode(errors="replace")
+                        said = (said + part)[-_MAX_SAID:]
                     self.progress.show("the guest is set up", last_line(self.state.console))
                     self._check()
                     if time.monotonic() > deadline:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from gitguardfs.command_line import Command, CommandGroup
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
@@ -79,7 +80,7 @@ def _project(command: Any) -> Any:
     )(command)
 
 
-class _NeedsExtra(click.Command):
+class _NeedsExtra(Command):
     """A command that needs the packages of the extra ``vm``; its --help does not."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -87,7 +88,7 @@ class _NeedsExtra(click.Command):
         return super().invoke(ctx)
 
 
-class _Group(click.Group):
+class _Group(CommandGroup):
     command_class = _NeedsExtra
 
 
@@ -244,13 +245,15 @@ def reset(project: str | None, yes: bool) -> None:
     """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
     from gitguardfs.vm import running, state
 
-    where = state.find(project)
-    if not where.exists:
-        click.echo(f"{shown(where.project)} has no VM", err=True)
+    try:
+        where = state.existing(project)
+    except UserError as error:
+        click.echo(error.message, err=True)
         return
     if not yes:
         click.confirm(
-            f"Delete the VM of {where.project}, with its allowlist and every login made in it?",
+            f"Delete the VM of {shown(where.project)}, with its allowlist and every login made in"
+            " it?",
             abort=True, err=True,
         )  # fmt: skip
     running.reset(where)
@@ -259,17 +262,16 @@ def reset(project: str | None, yes: bool) -> None:
 @command.command(short_help="Run the VM's proxy alone, until Ctrl-C.")
 @_project
 def proxy(project: str | None) -> None:
-    """Run the VM's proxy alone, until Ctrl-C: to replace one that has ended, or for another VM."""
+    """Run the VM's proxy alone, until Ctrl-C: to replace one that has ended."""
     from pathlib import Path
 
     from gitguardfs.egress import proxy as egress
     from gitguardfs.vm import report, state, trusted_programs
 
-    where = state.find(project)
+    where = state.existing(project)
     trusted_programs.check(where.project)
     if (pid := report.proxy_pid(where)) is not None:
         raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
-    state.create(where)
     click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)
     egress.run(Path(where.directory))
 

@@ -24,6 +24,7 @@ from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.directory import existing_directory
+from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
     host_guard,
@@ -71,9 +72,10 @@ def up(state: State, arguments: UpArguments) -> int:
 
     Raises UserError.
     """
-    check_programs()
     existing_directory(state.project)
-    trusted_programs.check(state.project, qemu.program(_is_arm()), *trusted_programs.PACKAGES)
+    programs = (qemu.program(_is_arm()), *trusted_programs.PROGRAMS)
+    check_installed(*programs)
+    trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
     with ExitStack() as stack:
         states.create(state)
@@ -150,15 +152,6 @@ def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
             f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
             file=sys.stderr,
         )
-
-
-def check_programs() -> None:
-    """Raise UserError if a program is missing; the hint names its package."""
-    package = "qemu-system-arm" if _is_arm() else "qemu-system-x86"
-    for program, holder in {qemu.program(_is_arm()): package, **trusted_programs.PACKAGES}.items():
-        if shutil.which(program) is None:
-            install = "brew install qemu" if sys.platform == "darwin" else f"apt install {holder}"
-            raise UserError(f"{program} is not installed", install, Exit.SYSTEM)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ RULES = f"""# Rules of this machine
 You work in a sandbox VM on a project that a human shares with you.
 
 - Never run `git push`, and never ask for credentials that would allow it. The human reviews,
-  commits and pushes on their own machine. `.git` is guarded here: it can be seen, not used.
+  commits and pushes on their own machine. `.git` is guarded here: it is closed, and in no listing.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
   response with status 418 says what to ask the human for. Do not look for another way out.
 - What you change in the project changes on the human's disk at once. There is no undo.

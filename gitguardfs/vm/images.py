@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from dataclasses import dataclass
+from typing import Any
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, trusted_programs
@@ -34,6 +36,8 @@ PINNED = {
 }
 """Images by name and processor."""
 
+SELF_CONTAINED = ("raw", "qcow2")
+"""Formats of images that are one file unless they say otherwise. Others can be lists of files."""
 _DISKS = ("disk.qcow2", "disk.img")
 APPEND = "root=/dev/vda rw"
 """Kernel arguments for a local image without a cmdline: the whole disk is the root."""
@@ -157,7 +161,8 @@ def refuse_image_in_project(image: Image, project: str) -> None:
 def ensure_overlay(image: Image, disk: str) -> None:
     """Make the VM's disk over the image, unless there is one.
 
-    Raises UserError if that fails, or if there is a disk over another image.
+    Raises UserError if that fails, if there is a disk over another image, or if QEMU would follow
+    the image to other files.
     """
     if os.path.exists(disk):
         base = _described(disk).get("full-backing-filename")
@@ -177,8 +182,9 @@ def ensure_overlay(image: Image, disk: str) -> None:
                 f"the image {shown(image.disk)} is gone",
                 "put it back, or delete the VM: gitguard vm reset",
             )
+        _self_contained(image.disk)
         return
-    base_info = _described(image.disk)
+    base_info = _self_contained(image.disk)
     size = max(DISK_SIZE, int(base_info["virtual-size"]))
     new = f"{disk}.new"
     _qemu_img("create", "-q", "-f", "qcow2", "-F", base_info["format"], "-b", image.disk, new,
@@ -186,7 +192,24 @@ def ensure_overlay(image: Image, disk: str) -> None:
     os.rename(new, disk)
 
 
-def _described(disk: str) -> dict[str, str]:
+def _self_contained(disk: str) -> dict[str, Any]:
+    """Describe an image; raise UserError if it names other files or servers, which QEMU would open.
+
+    They may lie in the project, or be any file of the user's, which the guest could then read.
+    """
+    found = _described(disk)
+    specific = found.get("format-specific", {}).get("data", {})
+    other = found.get("backing-filename") or specific.get("data-file")
+    if other is not None or found["format"] not in SELF_CONTAINED:
+        what = f"leads to {shown(other)}" if other else f"has the format {shown(found['format'])}"
+        raise UserError(
+            f"the image {shown(disk)} {what}",
+            f"make one file of it: qemu-img convert -O qcow2 {shown(shlex.quote(disk))} NEW.qcow2",
+        )
+    return found
+
+
+def _described(disk: str) -> dict[str, Any]:
     # -U: do not wait for the lock of a running QEMU. This only reads the header.
     answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
     assert isinstance(answer, dict)

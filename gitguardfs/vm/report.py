@@ -10,9 +10,12 @@ from pathlib import Path
 
 from gitguardfs.egress import reports
 from gitguardfs.egress.files import StateFiles
-from gitguardfs.errors import UserError, shown
+from gitguardfs.errors import UserError, counted, shown
 from gitguardfs.vm import provision, qmp, running, settings
 from gitguardfs.vm.state import State, is_held
+
+_PLACES = {"guest": "in the guest", "host": "on the host"}
+"""Where .git is guarded, by the setting ``guard``."""
 
 
 def status(state: State) -> str:
@@ -23,10 +26,10 @@ def status(state: State) -> str:
         "proxy": _proxy(state),
         "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (missing)"),
         "in the guest": shown(provision.view_of(own.project)),
-        "guard": f"on the {own.guard}, .git: {own.git}",
+        "guard": f"{_PLACES[own.guard]}, .git: {own.git}",
         "hidden": shown(_hidden(own.hide)),
         "image": shown(own.image),
-        "machine": f"{own.cpus} processors, {own.memory} MiB" + _hardened(own.hardened),
+        "machine": f"{counted(own.cpus, 'processor')}, {own.memory} MiB" + _hardened(own.hardened),
         "state": shown(state.directory),
     }
     width = max(map(len, rows))
@@ -44,7 +47,7 @@ def _hardened(is_hardened: bool) -> str:
 
 def _running(state: State) -> str:
     if not running.is_running(state):
-        return "not running"
+        return "not running" if state.has_disk else "none yet: its first start did not finish"
     pid = running.session_pid(state)
     whose = f"started by process {pid}" if pid else "left by a vm up that was killed"
     try:

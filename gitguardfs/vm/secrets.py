@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from contextlib import suppress
 
 from gitguardfs import secret_names
 from gitguardfs.errors import shown, warn
@@ -26,21 +27,19 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
     """
     seen = 0
     paths = []
-    for path, below, files in os.walk(project):
-        names = [*files, *below]
-        seen += len(names)
-        relative = os.path.relpath(path, project)
-        paths += [
-            os.path.normpath(os.path.join(relative, name))
-            for name in names
-            if looks_secret(name) and not is_hidden(name, hidden)
-        ]
-        below[:] = [
-            name for name in below if not (name in SKIPPED_DIRECTORIES or is_hidden(name, hidden))
-        ]
-        if seen > MAX_ENTRIES:
-            warn(f"searched only {seen} entries of {project} for secrets")
-            break
+    left = [project]  # os.walk() of Python 3.11 calls itself, and fails in a deep tree
+    while left and seen <= MAX_ENTRIES:
+        with suppress(OSError), os.scandir(left.pop()) as listing:
+            for entry in listing:
+                seen += 1
+                if is_hidden(entry.name, hidden):
+                    continue
+                if looks_secret(entry.name):
+                    paths.append(os.path.relpath(entry.path, project))
+                if entry.name not in SKIPPED_DIRECTORIES and entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+    if seen > MAX_ENTRIES:
+        warn(f"searched only {seen} entries of {shown(project)} for secrets")
     return sorted(paths)
 
 

@@ -25,6 +25,7 @@ import platformdirs
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.paths import is_inside
+from gitguardfs.render import quote
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -150,12 +151,15 @@ def find(project: str | None) -> State:
 
 def existing(project: str | None) -> State:
     """Return the state of an existing VM. Raises UserError if there is none."""
-    state = find(project)
-    if not state.exists:
-        raise UserError(
-            f"{shown(state.project)} has no VM", "gitguard vm up makes one", Exit.SYSTEM
-        )
-    return state
+    directory = os.path.realpath(project or os.getcwd())
+    hint = "name the project: --project DIR"
+    with suppress(UserError):  # a directory that can have no VM, such as a home, has none
+        state = find(project)
+        if state.exists:
+            return state
+        where = [] if directory == os.path.realpath(os.getcwd()) else ["--project", directory]
+        hint = f"{quote.shell(['gitguard', 'vm', 'up', *where])} makes one"
+    raise UserError(f"{shown(directory)} has no VM", hint, Exit.SYSTEM)
 
 
 def create(state: State) -> None:

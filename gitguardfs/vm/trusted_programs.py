@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import sys
 
 import gitguardfs
 from gitguardfs import installation
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.host.packages import not_installed
 from gitguardfs.paths import is_inside
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
-PACKAGES = {QEMU_IMG: "qemu-utils", SSH: "openssh-client", SSH_KEYGEN: "openssh-client"}
-"""Programs that are needed besides QEMU, with their Debian packages."""
+PROGRAMS = (QEMU_IMG, SSH, SSH_KEYGEN)
+"""Programs that are needed besides QEMU."""
 _EDITABLE_HOOK = ".__path_hook__"
 """The end of the entry that setuptools adds for an editable install, which is not a directory."""
 INSTALL = "install gitguardfs outside of the project: pipx install '.[vm]' in a checkout"
@@ -28,7 +30,7 @@ def path_of(name: str) -> str:
     """Return the absolute path of the program ``name``, looked up once. Raises UserError."""
     found = _found(name, os.environ.get("PATH", os.defpath))
     if found is None:
-        raise UserError(f"{name} is not installed", code=Exit.SYSTEM)
+        raise not_installed(name)
     return found
 
 
@@ -38,12 +40,21 @@ def _found(name: str, directories: str) -> str | None:
     return None if found is None else os.path.abspath(found)
 
 
+_VARIABLES = re.compile(
+    r"(?:LD|DYLD|OPENSSL)_.*|PYTHON.*|SSL_CERT_(?:FILE|DIR)|GCONV_PATH|QEMU_MODULE_DIR"
+)
+"""Environment variables by which programs find code, or the authorities that they trust."""
+_PATH_VARIABLES = ("PATH", "HOME", "BASE", "PREFIX", "DIR", "FILE", "CONF")
+"""Ends of the names of those whose values are paths, also without a ``/``."""
+
+
 def check(project: str, *names: str) -> None:
     """Raise UserError if gitguardfs, Python or one of the programs ``names`` lies in the project.
 
-    The agent could change such a program, which then would run on the host. ``project`` is
-    resolved.
+    The agent could change such a program, which then would run on the host. The same holds for what
+    environment variables name. ``project`` is resolved.
     """
+    _check_environment(project)
     for what, path in (
         ("gitguardfs", os.path.dirname(os.path.abspath(gitguardfs.__file__))),
         ("gitguardfs", installation.PACKAGE_PARENT),
@@ -71,6 +82,21 @@ def check(project: str, *names: str) -> None:
                 "remove that directory from PATH",
                 Exit.SYSTEM,
             )
+
+
+def _check_environment(project: str) -> None:
+    for name, value in os.environ.items():
+        if not value or not _VARIABLES.fullmatch(name):
+            continue
+        for path in re.split("[: ]" if name == "LD_PRELOAD" else ":", value):
+            is_path = "/" in path or name.endswith(_PATH_VARIABLES)
+            if is_path and lies_in(path, project):
+                raise UserError(
+                    f"{name} leads into the project ({shown(path or '.')}), where the agent could"
+                    " change what programs on the host use",
+                    f"unset {name}",
+                    Exit.SYSTEM,
+                )
 
 
 def lies_in(path: str, project: str) -> bool:

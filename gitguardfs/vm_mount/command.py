@@ -16,13 +16,24 @@ import click
 
 import gitguardfs
 from gitguardfs.command_line import RespelledCommand
+from gitguardfs.doctor import privilege_checks
+from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import MODULES as TRANSPORT_MODULES
 from gitguardfs.render.guarded_share import GuardedShare, owner_map
-from gitguardfs.vm_mount import facts, mountpoint, plan_guard, plan_removal, plan_share, report
+from gitguardfs.vm_mount import (
+    facts,
+    mountpoint,
+    plan_boot,
+    plan_guard,
+    plan_removal,
+    plan_share,
+    report,
+)
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import MountRequest, Style
 from gitguardfs.vm_mount.transaction import Step, Transaction
@@ -31,9 +42,9 @@ MODULES = (*dict.fromkeys(chain(*TRANSPORT_MODULES.values())), "9p", "fuse")
 
 EPILOG = """\b
 Examples:
-  sudo vm-mount --tag projects --map-mount /home/me/projects
-  sudo vm-mount --tag projects -m /mnt/raw -mm /home/me/src --style fstab
-  sudo vm-mount -mm /home/me/share -o git=readonly,hide=.env
+  sudo vm-mount --tag projects --map-mount /home/agent/projects
+  sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
+  sudo vm-mount -mm /home/agent/share -o git=readonly,hide=.env
   sudo vm-mount --remove --tag projects
 
 docs/guest.md of the source says what is written, and what is refused.
@@ -52,13 +63,12 @@ class Arguments:
     mount: str | None = None
     map_mount: str | None = None
     transport: str | None = None
-    style: str | None = None
+    style: Style | None = None
     user: str | None = None
     options: tuple[str, ...] = ()
     persist: bool = True
     interactive: bool = False
     yes: bool = False
-    cover: bool = False
     git_off: bool = False
     dry_run: bool = False
 
@@ -91,7 +101,8 @@ class Arguments:
 @click.option(
     "--style",
     type=click.Choice(["fstab", "systemd"]),
-    help="What mounts it at boot.  [default: systemd if it runs here, otherwise fstab]",
+    help="What mounts it at boot.  [default: what does so already; otherwise systemd if it runs"
+    " here, or else fstab]",
 )
 @click.option(
     "--user",
@@ -104,7 +115,6 @@ class Arguments:
     "--interactive", is_flag=True, help="Ask for what is missing, and before changing anything."
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before changing anything.")
-@click.option("--cover", is_flag=True, help="Mount over a directory that is not empty.")
 @click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
@@ -173,7 +183,7 @@ def _install(
         _print(report.preview(state, spec, first, second))
         if arguments.dry_run:
             changed = bool(first or second)
-            _print(report.result(state, request, spec, changed=changed, would=True))
+            _print_result(state, request, spec, changed=changed, would=True)
             return Exit.OK
         _confirm(bool(first or second))
         state = facts.gather(system)  # it may have changed while the user was asked
@@ -187,8 +197,18 @@ def _install(
             second = plan_guard.guard_steps(system, state, request, spec, program)
         _print(report.lost_options(state, spec))
         transaction.apply(second)
-    _print(report.result(state, request, spec, changed=bool(first or second)))
+    _print_result(state, request, spec, changed=bool(first or second))
     return Exit.OK
+
+
+def _print_result(
+    state: Facts, request: MountRequest, spec: GuardedShare, *, changed: bool, would: bool = False
+) -> None:
+    """Print what is mounted and guarded, and how the owner of the view can get round the guard."""
+    _print(report.result(state, request, spec, changed=changed, would=would))
+    if request.policy is not GitMode.OFF:
+        owner = find_user(str(request.user[0]))
+        _print(report.warnings(privilege_checks.ways_to_root(owner, CheckedSystem())))
 
 
 def load_modules() -> None:
@@ -212,15 +232,10 @@ def _request(
     tag = arguments.tag or _ask_tag(state, arguments)
     place = arguments.map_mount or _ask(arguments, "Where should the guarded view be mounted?")
     if place is None:
-        raise UserError("no mount point for the view", "--map-mount /home/USER/projects")
-    style: Style = "systemd" if state.has_systemd else "fstab"
-    if arguments.style is not None:
-        style = "systemd" if arguments.style == "systemd" else "fstab"
-    if style == "systemd" and arguments.persist and not state.has_systemd:
+        raise UserError("no mount point for the view", "--map-mount /home/agent/projects")
+    if arguments.style == "systemd" and arguments.persist and not state.has_systemd:
         raise UserError("systemd does not run here", "--style fstab")
-    if not arguments.persist:
-        style = "none"
-    elif not is_installed:
+    if arguments.persist and not is_installed:
         raise UserError(
             "gitguardfs is not installed, so nothing could mount the view at boot",
             "guest-setup/install.sh, or --no-persist",
@@ -228,15 +243,16 @@ def _request(
         )
     paths = arguments.mount or _mount_of(system, state, tag), place
     mount, map_mount = mountpoint.resolve_all(paths, state.mounts)
+    plan_share.check_not_of_the_system(map_mount.path)  # a home itself lies in no home
+    style = arguments.style or plan_boot.style_of(state, map_mount.path)
     return MountRequest(
         tag=tag,
         mount=mount,
         map_mount=map_mount,
         user=facts.owner_of_view(map_mount.path, arguments.user),
-        style=style,
+        style=style if arguments.persist else "none",
         transport=arguments.transport,
         options=("git=off", *arguments.options) if arguments.git_off else arguments.options,
-        cover=arguments.cover,
         git_off=arguments.git_off,
     )
 
@@ -294,7 +310,8 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
         [] if found is None else plan_removal.remove_steps(system, state, found, _program(system))
     )
     if found is None or not steps:
-        print_progress("Nothing to remove.")
+        there = ", ".join(map(str, plan_removal.everything(state)))
+        print_progress(f"Nothing to remove{f': there is only {there}' if there else ''}.")
         return Exit.OK
     if arguments.dry_run or arguments.asks:
         _print(report.steps(steps))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
-from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting import guards, lid, seal
 from gitguardfs.render import systemd
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
@@ -110,6 +112,10 @@ class Facts:
     def guards(self) -> list[MountInfo]:
         """Return every gitguardfs mount of root."""
         return [m for m in self.mounts if guards.is_guard(m)]
+
+    def has_lid(self, path: str) -> bool:
+        """Return whether a lid is mounted at ``path``, with or without a view on it."""
+        return any(lid.is_lid(m) and m.path == path for m in self.mounts)
 
     def is_sealed(self, path: str) -> bool:
         """Return whether a seal is on top of the mounts at ``path``."""
@@ -224,9 +230,7 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
     if user is None:
         owner = accounts.owner_of_home(map_mount)
         if owner is None:
-            raise UserError(
-                f"{map_mount} is in no user's home", "name the owner to show: --user NAME"
-            )
+            raise _without_owner(map_mount)
         return owner.uid, owner.gid
     uid, colon, gid = user.partition(":")
     if accounts.is_number(uid) and accounts.is_number(gid):
@@ -238,6 +242,29 @@ def owner_of_view(map_mount: str, user: str | None) -> Ids:
     if not found.exists:
         raise UserError(f"no such user: {user}", WITHOUT_ACCOUNT)
     return found.uid, found.gid
+
+
+def _without_owner(map_mount: str) -> UserError:
+    """Return the error for a view that is in no user's home, with what is likely to help."""
+    hint = "name the owner to show: --user NAME"
+    user = accounts.named_by_home(map_mount)
+    if user is not None:
+        what = f"{user.home} is the home of {user.name}"
+        path = shlex.quote(user.home)
+        if map_mount == user.home:
+            return UserError(
+                f"{what}, which a mount would hide", f"choose a directory in it: {path}/projects"
+            )
+        if os.path.lexists(user.home):
+            return UserError(f"{what}, but does not belong to {user.name}", hint)
+        make = f"sudo install -d -o {user.uid} -g {user.gid} -m 700 {path}"
+        return UserError(f"{what}, but does not exist", f"{make}; or {hint}")
+    if below_home := re.match("/(?:var/)?home/([a-z_][a-z0-9_-]*)/", map_mount):
+        name = below_home[1]
+        return UserError(
+            f"there is no user {name}", f"sudo useradd --create-home {name}; or {hint}"
+        )
+    return UserError(f"{map_mount} is in no user's home", hint)
 
 
 def guard_command(system: SystemPaths) -> str | None:

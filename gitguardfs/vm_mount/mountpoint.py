@@ -16,7 +16,7 @@ from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
-from gitguardfs.mounting import guards
+from gitguardfs.mounting import guards, lid, preflight
 from gitguardfs.vm_mount.steps_files import MakeDirectories
 
 
@@ -100,32 +100,23 @@ def not_ours(path: str) -> UserError:
 
 
 def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
-    """Return whether a directory is empty; if a view is mounted on it, look below the view."""
+    """Return whether a directory is empty; look below a view or a lid that is mounted on it."""
     number = mountinfo.number_of(found.fd)
+    top = next((mount for mount in mounts if mount.mnt_id == number), None)
+    if top is None or not (guards.is_guard(top) or lid.is_lid(top)):
+        return preflight.is_empty(found.fd)
     try:
-        if all(view.mnt_id != number for view in filter(guards.is_guard, mounts)):
-            return _lists_nothing(".", found.fd)
         parent = safe_open.open_directory(os.path.dirname(found.path), True)
         try:
             below = syscalls.clone_tree(b"/proc/self/fd/%d" % parent, recursive=False)
         finally:
             os.close(parent)
         try:
-            return _lists_nothing(os.path.basename(found.path), below)
+            return preflight.is_empty(below, os.path.basename(found.path))
         finally:
             os.close(below)
     except OSError:
         return False  # not known: treated as not empty
-
-
-def _lists_nothing(name: str, directory: int) -> bool:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, flags, dir_fd=directory)
-    try:
-        with os.scandir(fd) as entries:
-            return next(entries, None) is None
-    finally:
-        os.close(fd)
 
 
 def main(program: str, path: str) -> None:

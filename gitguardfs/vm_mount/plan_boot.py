@@ -16,6 +16,14 @@ from gitguardfs.vm_mount.steps_mount import StartService
 from gitguardfs.vm_mount.transaction import Step
 
 
+def style_of(facts: Facts, map_mount: str) -> Style:
+    """Return the style of the entries for this view; if there are none, the one that suits."""
+    lines = fstab_entries.entries(facts.fstab)
+    if any(line.is_guard and line.is_ours and line.target == map_mount for line in lines):
+        return "fstab"
+    return "systemd" if facts.has_systemd else "fstab"
+
+
 def changes(
     system: SystemPaths, facts: Facts, style: Style, spec: GuardedShare
 ) -> list[FileChange]:
@@ -61,7 +69,8 @@ def unit_change(system: SystemPaths, facts: Facts, name: str, after: bytes | Non
     before = facts.units.get(name)
     path = os.path.join(system.units, name)
     if before is not None and not systemd.is_ours(before):
-        raise UserError(f"{path} was not written by gitguardfs", "move it away, or --style fstab")
+        hint = "move it away" if after is None else "move it away, or --style fstab"
+        raise UserError(f"{path} was not written by gitguardfs", hint)
     return FileChange(path, before, after)
 
 

@@ -7,7 +7,7 @@ import shlex
 from gitguardfs.constants import FSTYPE, SUBTYPE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import guards
+from gitguardfs.mounting import guards, lid
 from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import systemd
@@ -15,7 +15,7 @@ from gitguardfs.render.guarded_share import GuardedShare
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.mountpoint import not_ours
-from gitguardfs.vm_mount.plan_share import MountRequest, check_empty, make
+from gitguardfs.vm_mount.plan_share import MountRequest, make
 from gitguardfs.vm_mount.steps_mount import StartGuard, StopGuard
 from gitguardfs.vm_mount.transaction import Step
 
@@ -42,7 +42,7 @@ def guard_steps(
         changes_boot = bool(changes)
     if is_right and not changes_boot:
         return []
-    check_empty(request.map_mount, request.cover)
+    request.check_empty(request.map_mount)
     found: list[Step] = []
     if facts.guard_at(spec.map_mount) is not None:
         found.append(stop(system, facts, spec.mount, spec.map_mount, program))
@@ -79,6 +79,8 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
 def _check_guards(facts: Facts, request: MountRequest) -> None:
     mount, map_mount = request.mount.path, request.map_mount.path
     top = mountinfo.top_at(map_mount, facts.mounts)
+    if top is not None and lid.is_lid(top):
+        top = None
     if top is not None and top.fstype != FSTYPE:
         raise UserError(f"{top.fstype} is mounted at {map_mount}", "choose another --map-mount")
     if top is not None and not guards.is_guard(top):

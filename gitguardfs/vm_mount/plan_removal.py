@@ -14,7 +14,7 @@ from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_boot import disable, unit_change, unit_names, write_steps
 from gitguardfs.vm_mount.plan_guard import stop
 from gitguardfs.vm_mount.steps_files import RemoveDirectory
-from gitguardfs.vm_mount.steps_mount import UnmountDead, UnmountShare, Unseal
+from gitguardfs.vm_mount.steps_mount import RemoveLid, UnmountDead, UnmountShare, Unseal
 from gitguardfs.vm_mount.transaction import Step
 
 
@@ -28,6 +28,10 @@ class InstalledShare:
     tag: str | None
     mount: str
     map_mounts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the share's tag and the places that show it, or the place of a guard alone."""
+        return " at ".join([self.tag or "a guard", " and ".join([self.mount, *self.map_mounts])])
 
     def is_called(self, tag: str) -> bool:
         """Return whether ``tag`` names this share; its mount point counts if its tag is unknown."""
@@ -48,7 +52,7 @@ def find(
         and (map_mount is None or map_mount in one.map_mounts)
     ]
     if len(matching) > 1:
-        names = ", ".join(f"{one.tag or 'a guard'} at {one.mount}" for one in matching)
+        names = ", ".join(map(str, matching))
         raise UserError(f"which share? There are: {names}", "--tag TAG, or --mount PATH")
     return matching[0] if matching else None
 
@@ -87,6 +91,8 @@ def remove_steps(
             found_steps.append(stop(system, facts, found.mount, path, program))
         elif (dead := facts.any_guard_at(path)) is not None:
             found_steps.append(UnmountDead(path, dead))
+        if facts.has_lid(path):
+            found_steps.append(RemoveLid(path))
     share = facts.share_at(found.mount)
     if share is not None:
         plan_share.check_not_covered(facts, share)

@@ -21,6 +21,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import Ids
 from gitguardfs.linux.safe_open import PathComponent
+from gitguardfs.mounting import preflight
 from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.render.guarded_share import (
     Cache,
@@ -50,8 +51,6 @@ class MountRequest:
     style: Style
     transport: str | None = None
     options: tuple[str, ...] = ()
-    cover: bool = False
-    """Mount over directories that are not empty."""
     git_off: bool = False
     """Guard nothing: .git stays open."""
 
@@ -94,30 +93,32 @@ class MountRequest:
         """Return whether the raw share is to be sealed."""
         return self._parsed.get("seal") is not False
 
+    def check_empty(self, place: Mountpoint) -> None:
+        """Raise UserError for a mount point that is not empty, unless that was asked for."""
+        if not self._parsed.get("nonempty"):
+            preflight.check_empty(place.path, place.is_empty)
 
+
+_HOME = re.compile(r"/(var/)?home/[^/]+", re.DOTALL)  # Silverblue has its homes in /var
 _SYSTEM = re.compile(
     r"/([^/]+)?"  # / and its direct children
     r"|/(etc|usr|bin|sbin|lib[^/]*|boot|dev|proc|sys|run)/.*"
-    r"|/(var/)?home/[^/]+|/var/[^/]+",  # Silverblue has its homes in /var
+    r"|/var/[^/]+",
     re.DOTALL,
 )
 
 
 def check_not_of_the_system(path: str) -> None:
     """Raise UserError for a directory that the system needs: /, /etc/..., a home."""
+    if _HOME.fullmatch(path):
+        raise UserError(
+            f"{path} is a home directory, which a mount would hide",
+            f"choose a directory in it: {shlex.quote(path)}/projects",
+        )
     if _SYSTEM.fullmatch(path):
         raise UserError(
             f"{path} is a directory of the system, which a mount would hide",
             "choose another: /home/USER/projects, /srv/projects, /mnt/projects",
-        )
-
-
-def check_empty(mountpoint: Mountpoint, cover: bool) -> None:
-    """Raise UserError for a directory that is not empty, unless ``cover`` allows that."""
-    if not mountpoint.is_empty and not cover:
-        raise UserError(
-            f"{mountpoint.path} is not empty: its content would be hidden",
-            "move the content away, or add --cover",
         )
 
 
@@ -169,7 +170,7 @@ def share_steps(system: SystemPaths, facts: Facts, request: MountRequest) -> lis
         raise UserError(f"{top.fstype} is mounted at {mount}", "choose another --mount")
     check_not_of_the_system(mount)
     _check_closed(mount, request.mount.components)
-    check_empty(request.mount, request.cover)
+    request.check_empty(request.mount)
     transports = facts.tags.transports_of(request.tag)
     if request.transport is not None:
         transports = tuple(transport for transport in transports if transport == request.transport)

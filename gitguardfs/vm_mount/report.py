@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from gitguardfs import accounts
+from gitguardfs.findings import Result
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import quote
@@ -18,6 +19,7 @@ from gitguardfs.vm_mount.transaction import Step
 
 _POLICIES = {
     GitMode.DENY: "guarded: .git is denied",
+    GitMode.LIST: "guarded: .git is denied, and listed",
     GitMode.READONLY: "guarded: .git can be read, not changed",
     GitMode.HIDE: "guarded: .git is hidden",
     GitMode.OFF: "NOT guarded: .git is open (git=off)",
@@ -70,3 +72,10 @@ def result(
         user = accounts.find(str(request.user[0])).name
         command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
         yield f"Next: {quote.shell(command)}"
+
+
+def warnings(ways_to_root: Iterable[Result]) -> Iterator[str]:
+    """Yield each way in which the owner of the view can become root, and what helps."""
+    for row in ways_to_root:
+        yield f"Warning: the guard does not hold against root, and {row.title} ({row.detail})."
+        yield f"  {row.hint}"

@@ -14,7 +14,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.linux.kernel_log import DEVICE, KernelLog
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import call
-from gitguardfs.mounting import guards, seal
+from gitguardfs.mounting import guards, lid, seal
 from gitguardfs.mounting.sealed_mount import mount_covered
 from gitguardfs.mounting.unmount import (
     remove_seals,
@@ -98,6 +98,7 @@ class StartGuard:
         at = os.fsencode(self.map_mount)
         before = {guard.identity for guard in guards.guards() if guard.mount_point != at}
         was_sealed = seal.is_sealed(self.source)
+        had_lid = lid.is_at(self.map_mount)
 
         def undo() -> None:
             for guard in guards.guards():
@@ -105,6 +106,8 @@ class StartGuard:
                 is_ours = guard.source in (self.source, SUBTYPE)
                 if is_new and is_ours and not guards.is_dead(guard.mount_point):
                     stop_keeping_seal(guard, self.source)
+            if not had_lid:
+                lid.remove_at(self.map_mount)
             if not was_sealed:
                 remove_seals(self.source)
 
@@ -133,6 +136,7 @@ class StartService:
     def do(self) -> Undo:
         """Start the service, or restart it if it runs."""
         was_sealed = seal.is_sealed(self.source)
+        had_lid = lid.is_at(self.map_mount)
 
         def undo() -> None:
             at = os.fsencode(self.map_mount)
@@ -140,6 +144,8 @@ class StartService:
                 if guard.mount_point == at and not guards.is_dead(at):
                     stop_keeping_seal(guard, self.source)
             call((self.systemctl, "stop", self.service))
+            if not had_lid:
+                lid.remove_at(self.map_mount)
             if not was_sealed:
                 remove_seals(self.source)
 
@@ -217,6 +223,21 @@ class UnmountDead:
     def do(self) -> None:
         """Unmount the view lazily; no process can use it any more."""
         unmount(self.guard, lazy=True)
+
+
+@dataclass(frozen=True)
+class RemoveLid:
+    """Removes the lid that a daemon has left on a view's mount point."""
+
+    map_mount: str
+
+    def describe(self) -> str:
+        """Return the command."""
+        return f"umount {shlex.quote(self.map_mount)}  # the lid"
+
+    def do(self) -> None:
+        """Remove the lid; a guard that an undo starts puts on its own."""
+        lid.remove_at(self.map_mount)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -
     assert [values(entry)] == world.attributes.presented
     await world.ops.release(info.fh)
     (world.source / "dir").mkdir()
-    (world.source / ".git").mkdir()
+    (world.source / "second").mkdir()
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
     world.attributes.presented.clear()
     token = Token()
@@ -68,9 +68,25 @@ async def test_nothing_is_remembered_without_a_timeout(make_world: MakeWorld) ->
     await refused(world.ops.lookup(ROOT_ID, b"none", world.ctx), errno.ENOENT)
 
 
-async def test_what_is_not_there_is_remembered_for_the_timeout(world: World) -> None:
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_what_is_not_there_is_remembered_for_the_timeout(
+    make_world: MakeWorld, is_local: bool
+) -> None:
+    """Only where a name is shown to have another meaning in other letters."""
+    world = make_world(is_local=is_local)
+    for names in ((), ("123",), ("Name", "nAME")):
+        for name in names:
+            (world.source / name).touch()
+        await refused(world.ops.lookup(ROOT_ID, b"none", world.ctx), errno.ENOENT)
+    (world.source / "nAME").unlink()
+    (world.source / "empty").mkdir()
     entry = await world.ops.lookup(ROOT_ID, b"none", world.ctx)
     assert (entry.st_ino, entry.entry_timeout) == (0, 1.0)
+    empty = await world.id("empty")
+    if is_local:
+        await refused(world.ops.lookup(empty, b"none", world.ctx), errno.ENOENT)
+    else:  # a share is the same everywhere
+        assert (await world.ops.lookup(empty, b"none", world.ctx)).entry_timeout == 1.0
 
 
 @needs_root

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.fs.revalidation import LONGEST_AGO, NEAREST
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_revalidation import make_repository
@@ -29,6 +29,7 @@ async def deep(world: World) -> int:
     path.mkdir(parents=True)
     (path / "f").write_text("f")
     (world.source / "r/.git").mkdir(parents=True)
+    await world.ops.lookup(ROOT_ID, b"none", world.ctx)  # the first one also asks about letters
     return await world.id("/".join(NAMES))
 
 

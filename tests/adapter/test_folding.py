@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.guard.links import neutral
 from gitguardfs.guard.rules import GuardRules
@@ -181,3 +182,18 @@ async def test_a_symlink_is_no_way_round_by_a_short_name(
     ordinary = target.replace(b"~1", b"~2").decode()
     await symlink(world, "src/other", ordinary.encode())
     assert os.readlink(world.source / "src/other") == ordinary
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+@pytest.mark.parametrize("there", [(), ("1",), ("1", "Other"), ("HEAD",)])
+async def test_the_kernel_remembers_no_missing_name(
+    make_world: MakeWorld, there: tuple[str, ...], is_local: bool
+) -> None:
+    """What is made as "Missing" is there as "missing" at once."""
+    world = make_world(is_local=is_local)
+    for name in there:
+        (world.source / name).touch()
+    for _ in range(2):
+        await refused(world.ops.lookup(ROOT_ID, b"missing", world.ctx), errno.ENOENT)
+    await touch(world, "Missing")
+    assert (await world.entry("missing")).st_ino == (await world.entry("Missing")).st_ino

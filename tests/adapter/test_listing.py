@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG
+from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG
 
 import pytest
 from pyfuse3 import EntryAttributes
@@ -23,9 +23,28 @@ FINDER, LISTER = Context(pid=100), Context(pid=200)
 
 @pytest.fixture
 def world(make_world: MakeWorld) -> World:
-    world = make_world(reports_names_only=True)
+    world = make_world(rules=GuardRules(GitMode.LIST), reports_names_only=True)
     fill(world)
     return world
+
+
+@pytest.mark.parametrize("names_only", [True, False])
+@pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
+async def test_git_is_found_by_its_name_and_not_listed(
+    make_world: MakeWorld, kind: str, names_only: bool
+) -> None:
+    world = make_world(rules=GuardRules(deny=("secret",)), reports_names_only=names_only)
+    for name in (".git", "GIT~1", ".git. .", ".gitignore", "secret"):
+        path = world.source / name
+        if kind == "symlink":
+            path.symlink_to("x")
+        else:
+            (path.touch if kind == "file" else path.mkdir)()
+    for _ in range(2):
+        assert set(await world.list("")) == {b".gitignore", b"secret"}
+    known = {node.name for node in world.state.nodes} - {b""}
+    assert known <= {b".gitignore", b"secret"}, "the kernel is told of no other"
+    assert (await world.entry(".git")).st_mode == S_IFMT((world.source / ".git").lstat().st_mode)
 
 
 def fill(world: World) -> None:

@@ -125,8 +125,9 @@ async def test_no_operation_by_name_reaches_a_guarded_name(
 @pytest.mark.parametrize("there", ["file", "directory", "symlink"])
 @pytest.mark.parametrize("name", NAMES)
 async def test_lookup_and_listing_mask_a_guarded_name(
-    world: World, name: bytes, there: str
+    make_world: MakeWorld, name: bytes, there: str
 ) -> None:
+    world = make_world(rules=GuardRules(GitMode.LIST))
     path = os.fsencode(world.source) + b"/" + name
     SOURCES[there](path)
     listed = (await world.list(""))[name]

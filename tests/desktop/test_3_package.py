@@ -99,6 +99,17 @@ def by_the_agent(system: System, *command: str | Path) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
+def test_apt_does_not_install_it_beside_a_checkout(desktop: Desktop, package: Path) -> None:
+    checkout = desktop.system.root / "usr/local/lib/gitguardfs"
+    (checkout / "lib/gitguardfs").mkdir(parents=True)
+    try:
+        done = apt_get(desktop.system, "install", package)
+    finally:
+        shutil.rmtree(checkout)
+    assert done.returncode != 0 and "install.sh --uninstall" in done.stdout + done.stderr
+    assert not (desktop.system.root / "usr/bin/gitguardfs").exists()
+
+
 def test_apt_installs_it_and_its_files_are_as_packed(system: System) -> None:
     assert said(system, "dpkg-query", "-W", "-f=${db:Status-Status} ${Version}", "gitguardfs") == (
         f"installed {gitguardfs.__version__}"

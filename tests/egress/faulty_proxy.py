@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from gitguardfs.egress import addon, clients, proxy
+from gitguardfs.egress import addon, clients, http1, proxy
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.blocked import BlockedLog
 
@@ -35,9 +35,13 @@ def main() -> int:
     elif fault == "server_connect":
         addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
-        clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT = 2.0, 4.0
+        clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
     elif fault == "no automatic collection":
         gc.disable()
+    elif fault == "trailers":
+        http1.install = lambda: None
+    elif fault.startswith("hook "):
+        setattr(addon.AllowlistAddon, fault.removeprefix("hook "), broken)
     elif fault == "log":
         BlockedLog.add = broken  # type: ignore[assignment, method-assign]
     else:

@@ -10,7 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.egress.bypasses import head
-from tests.egress.upstream import PRIVATE, PUBLIC, SILENT_PORT, UNTRUSTED_PORT
+from tests.egress.upstream import (
+    NAMES,
+    NEIGHBOUR,
+    NEIGHBOUR_6,
+    OWN,
+    OWN_6,
+    PRIVATE,
+    PUBLIC,
+    SILENT_PORT,
+    UNTRUSTED_PORT,
+)
 from tests.egress.world import SLOW, SLOW_PORT, World
 
 OK = "GET https://allowed.test/ok/*"
@@ -296,6 +306,21 @@ def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(wor
     assert world.get("http://[0:0::1]/yes").status == 200
     assert [c.address[0] for c in world.upstream.connections] == ["::1"]
     assert b"Host: [::1]\r\n" in world.upstream.raw
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["own.test", OWN, f"[{OWN_6}]", "neighbour.test", NEIGHBOUR, f"[{NEIGHBOUR_6}]"],
+)
+def test_addresses_of_this_machine_and_its_networks_are_not_public(world: World, host: str) -> None:
+    world.allow(f"GET http://{host}/ok")
+    answer = world.get(f"http://{host}/ok")
+    assert b"in a network of this machine" in answer.body
+    assert world.upstream.connections == []
+    assert [entry["kind"] for entry in world.blocked] == ["address"]
+    if OWN in (host, *NAMES.get(host, [])):
+        world.allow(f"GET http://{host}/ok private-address")
+        assert world.get(f"http://{host}/ok").status == 200
 
 
 def test_a_connection_to_a_private_address_serves_the_lines_with_its_word_alone(

@@ -135,6 +135,18 @@ def test_idle_connections_are_closed_and_those_in_use_are_not(
         assert " ERROR " not in world.log
 
 
+def test_a_client_that_takes_nothing_loses_its_connection(
+    upstream: Upstream, dns: FakeDns, state: Path
+) -> None:
+    with running(state, upstream, dns, [sys.executable, str(FAULTY), "impatient"]) as world:
+        world.allow("GET http://allowed.test/*")
+        before = world.open_sockets()
+        with world.client() as client:
+            client.send(head("GET http://allowed.test/size=900000000"))
+            world.wait_until(lambda: world.open_sockets() == before + 2)
+            world.wait_until(lambda: world.open_sockets() == before)
+
+
 def seconds_until_closed(client: Client) -> float:
     """Read until the proxy closes a connection. Raises TimeoutError if it does not."""
     begin = time.monotonic()

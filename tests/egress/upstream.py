@@ -22,6 +22,9 @@ PUBLIC = "11.22.33.44"
 OTHER = "11.22.33.55"
 PRIVATE = "10.1.2.3"
 LINK_LOCAL = "169.254.169.254"
+OWN, NEIGHBOUR = "22.33.44.5", "22.33.44.9"
+"""Public addresses: of an interface of this machine, and of another machine in its network."""
+OWN_6, NEIGHBOUR_6 = "2a00:1:2:3::5", "2a00:1:2:3::9"
 NAMES = {
     "allowed.test": [PUBLIC],
     "other.test": [OTHER],
@@ -30,6 +33,8 @@ NAMES = {
     "metadata.test": [LINK_LOCAL],
     "mixed.test": ["127.0.0.1", PRIVATE, PUBLIC],
     "xn--bcher-kva.test": [PUBLIC],
+    "own.test": [OWN],
+    "neighbour.test": [NEIGHBOUR],
 }
 UNTRUSTED_PORT = 444
 SILENT_PORT = 445
@@ -279,8 +284,10 @@ def own_network(directory: Path) -> Iterator[None]:
         assert libc.unshare(new_net) == 0, "cannot make a network namespace"
         try:
             commands = ["link set lo up"]
+            # Routes, not addresses: to the proxy these are machines somewhere else.
             for address in (PUBLIC, OTHER, PRIVATE, LINK_LOCAL):
-                commands.append(f"address add {address}/32 dev lo")
+                commands.append(f"route add local {address}/32 dev lo")
+            commands += [f"address add {OWN}/24 dev lo", f"address add {OWN_6}/64 dev lo"]
             for command in commands:
                 subprocess.run(["ip", *command.split()], check=True)
             resolv = directory / "resolv.conf"

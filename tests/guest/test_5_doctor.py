@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT
+from tests.guest.setting_up import AGENT, vm_mount
 from tests.guest.world import GUARDS, Guard, World
 
 MAIN = GUARDS[0]
@@ -54,6 +54,13 @@ def test_nothing_is_found_where_nothing_is_wrong(guest: Machine, each: Guard) ->
     assert guest.sh(f"ls -A {each.view}") == before, "it left something behind"
 
 
+def test_the_agent_need_not_be_named_by_the_user_who_has_sudo(guest: Machine) -> None:
+    words = ["env", "SUDO_UID=1001", "gitguard", "doctor", MAIN.view, "--json"]
+    done = guest.run(words, timeout=LIMIT).ok()
+    rows = {row["id"]: row for row in json.loads(done.stdout)}
+    assert rows["run.user"]["status"] == "note" and "agent" in rows["run.user"]["title"]
+
+
 def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
     # Both protections have to be removed: the seal and the private parent.
     # On 9p, access=0 would still protect it.
@@ -69,7 +76,10 @@ def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
 
 @pytest.fixture(scope="module")
 def with_rights(guarded: World) -> Findings:
-    """Return the findings when the agent may use sudo and is in a group that owns the disks."""
+    """Return the findings when the agent may use sudo and is in a group that owns the disks.
+
+    "vm-mount" has what vm-mount prints then.
+    """
     guest, path = guarded.machine, "/etc/sudoers.d/agent"
     with broken(
         guest,
@@ -78,7 +88,8 @@ def with_rights(guarded: World) -> Findings:
         f"rm {path} && gpasswd -d agent disk",
     ):
         assert guest.run("sudo -n true", uid=AGENT).rc == 0, "sudo does not work here"
-        return examine(guest, MAIN.view)[1]
+        warned = guest.run(vm_mount(MAIN), forked=True).ok().stdout
+        return {**examine(guest, MAIN.view)[1], "vm-mount": warned}
 
 
 def test_sudo_without_a_password_is_found(with_rights: Findings) -> None:
@@ -87,6 +98,16 @@ def test_sudo_without_a_password_is_found(with_rights: Findings) -> None:
 
 def test_a_group_that_gives_root_is_found(with_rights: Findings) -> None:
     assert "rights.groups" in with_rights
+
+
+def test_vm_mount_warns_of_both_and_otherwise_of_nothing(
+    guest: Machine, with_rights: Findings
+) -> None:
+    warnings = [
+        line for line in with_rights["vm-mount"].splitlines() if line.startswith("Warning: ")
+    ]
+    assert len(warnings) == 2 and "sudo" in warnings[0] and "disk" in warnings[1], warnings
+    assert "Warning" not in guest.run(vm_mount(MAIN), forked=True).ok().stdout
 
 
 def test_a_guard_that_is_off_is_found(guest: Machine) -> None:

@@ -147,7 +147,8 @@ def test_repositories_are_shown_guarded(field: Siege, name: str) -> None:
         owner = 65534 if actor == "fake root" else 0
         view = field.through_guard(project)
         assert act(actor, _look, view / name) == (kind, owner, owner)
-        assert Path(name).name in act(actor, os.listdir, (view / name).parent)
+        is_listed = Path(name).name in act(actor, os.listdir, (view / name).parent)
+        assert is_listed == (Path(name).name != ".git")
 
 
 def test_a_bare_repository_made_by_the_host_is_guarded_at_once(field: Siege) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.errorfs import errorfs
 from tests.support.mounting import Mounted, area, gitguardfs, until
 from tests.support.people import AGENT, as_user
 
@@ -329,6 +330,20 @@ def test_a_file_that_the_host_moves_away_shows_the_one_in_its_place(long_cached:
     (long_cached.host / "note").write_text("after\n")
     assert (long_cached.guest / "note~").read_text() == "before\n"
     assert (long_cached.guest / "note").read_text() == "after\n"
+
+
+@pytest.mark.parametrize("directory", [".", "empty"])
+def test_a_name_made_in_other_letters_is_there_at_once(directory: str) -> None:
+    with (
+        area() as here,
+        errorfs(here / "host", here / "share", here / "control", fold=True) as share,
+        gitguardfs(share.path, here / "view", "--cache-timeout", str(LONG)) as mounted,
+    ):
+        (share.host / "empty").mkdir()
+        place = mounted.path / directory
+        assert not (place / "missing").exists()
+        (place / "Missing").write_text("new\n")
+        assert (place / "missing").read_text() == "new\n"
 
 
 def test_both_names_of_a_file_show_one_inode_number(long_cached: Pair) -> None:

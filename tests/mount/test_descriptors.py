@@ -221,7 +221,7 @@ def test_descriptors_are_given_back_when_the_kernel_forgets() -> None:
                 return mounted.descriptors() <= start + SLACK
 
             until(dropped, "the daemon closes what the kernel has forgotten")
-            assert len(os.listdir(mounted.path)) == 31, "and goes on"
+            assert len(os.listdir(mounted.path)) == 30, "and goes on"
 
 
 # ---------------------------------------------------------------------------- Slow sources

@@ -21,13 +21,14 @@ from gitguardfs.doctor import (
     attack_checks,
     on_repository,
     planting,
+    privilege_checks,
     search,
 )
 from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem
+from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, processes, syscalls
@@ -708,6 +709,21 @@ def test_sudo_without_a_password_is_found(
     program(directory / "sudo", text)
     system = replace(QUIET, search_path=f"{directory}:/usr/bin:/bin", programs=())
     assert findings(examine(guarded.path, system)) == expected
+    ways = privilege_checks.ways_to_root(find_user(str(AGENT)), system)
+    assert [row.id for row in ways] == expected
+
+
+def test_sudo_with_a_password_is_a_way_to_root_and_no_finding(
+    guarded: Mounted, place: Path
+) -> None:
+    directory = place / "bin-asking"
+    directory.mkdir()
+    listing = "User a may run the following commands on b:\\n    (ALL) ALL\\n"
+    program(directory / "sudo", f'case "$*" in *-l*) printf "{listing}";; *) exit 1;; esac')
+    system = replace(QUIET, search_path=f"{directory}:/usr/bin:/bin", programs=())
+    assert findings(examine(guarded.path, system)) == []
+    [way] = privilege_checks.ways_to_root(find_user(str(AGENT)), system)
+    assert way.title.endswith("has sudo with a password") and way.detail == "ALL"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyfuse3 import FUSEError
 
 from gitguardfs.errors import Exit
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GuardRules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.mounting import seal
 from tests.adapter.world import Later, World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import ERRNOS, READING, ROOT, Fault, Share, errorfs
@@ -212,7 +212,7 @@ async def test_a_listing_drops_no_name(share: Share, number: int, name: str) -> 
     (share.host / "d").mkdir()
     (share.host / "f").touch()
     (share.host / ".git").mkdir()
-    with guarding(share) as world:
+    with guarding(share, rules=GuardRules(GitMode.LIST)) as world:
         with share.failing(Fault(("LOOKUP",), name, number)):
             assert set(await world.list("")) == {b"d", b"f", b".git"}
         (share.host / "f").unlink()

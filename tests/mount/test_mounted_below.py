@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import area, gitguardfs, unmount
+from tests.support.mounting import area, gitguardfs, unmount, until
 
 
 @pytest.fixture
@@ -52,3 +52,39 @@ def test_listings_and_stat_agree_on_inode_numbers(here: Path) -> None:
             subprocess.run([sys.executable, "-c", LOOKS, path], check=True)
         numbers = [(mounted.path / "below" / name).stat().st_ino for name in ("file", "second")]
         assert numbers[0] == numbers[1] != (mounted.path / "file").stat().st_ino
+
+
+USES = """
+set -e
+cd "$0"
+ls -lR . >/dev/null
+find . >/dev/null
+mkdir sub/made
+echo text >sub/made/new
+chmod 600 sub/made/new
+ln -s new sub/made/link
+readlink sub/made/link >/dev/null
+mv sub/made/new moved
+stat link sub/made . >/dev/null
+"""
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "bind"])
+def test_the_host_can_unmount_what_nobody_uses(here: Path, kind: str) -> None:
+    """A bind mount has the source's own device."""
+    below = here / "source/below"
+    if kind == "bind":
+        unmount(below)
+        (here / "elsewhere/sub").mkdir(parents=True)
+        (here / "elsewhere/link").symlink_to("x")
+        subprocess.run(["mount", "--bind", here / "elsewhere", below], check=True)
+    with gitguardfs(here / "source", here / "view") as mounted:
+        top = mounted.path / "below"
+        subprocess.run(["sh", "-c", USES, top], check=True)
+        (top / "moved").write_text("closed again by a request that nobody waits for")
+        until(lambda: subprocess.run(["umount", below], check=False).returncode == 0, "umount")
+        assert (mounted.path / "file").exists()
+        subprocess.run(["mount", "-t", "tmpfs", "below", below], check=True)
+        subprocess.run(["ls", "-lR", mounted.path], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(["umount", below], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "below", below], check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -663,13 +664,43 @@ def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
     assert (f"{here}/view is root's, so all files are shown as root's" in done.stderr) == is_said
 
 
-def test_ids_that_become_one_are_said_with_what_keeps_them_apart(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "offered"),
+    [
+        (("--map", "1000:1500"), r"(--map) (\S+),"),
+        (("-o", "map=1000:1500"), r"(map=\S+) with -o"),
+        (("-o", "ro,map=501/1500:@20/@1000"), r"(map=\S+) with -o"),
+    ],
+)  # fmt: skip
+def test_ids_that_become_one_are_said_with_what_keeps_them_apart(
+    here: Path, given: tuple[str, str], offered: str
+) -> None:
+    """What the warning offers is added as it stands, where the map was given."""
     (here / "view").mkdir()
-    for maps, missing in (("1000:1001", "1001/1000,@1001/@1000"), ("1000:1001,1001:1000", "")):
+
+    def said(*options: str) -> str:
         done = subprocess.run(
-            command(here / "source", here / "view", "--map", maps), capture_output=True, text=True
+            command(here / "source", here / "view", *options), capture_output=True, text=True
         )
-        assert done.returncode == 0
+        assert done.returncode == 0, done.stderr
         unmount(here / "view")
-        assert ("two ids of the share as one" in done.stderr) == bool(missing)
-        assert missing in done.stderr
+        return done.stderr
+
+    warning = said(*given)
+    assert "two ids of the share as one" in warning
+    match = re.search(offered, warning)
+    assert match is not None, warning
+    option, value = given
+    mended = (*given, *match.groups()) if option == "--map" else (option, f"{value},{match[1]}")
+    assert "two ids" not in said(*mended)
+
+
+@pytest.mark.parametrize("given", ["auto", "1000:1500,1500:1000", "1000:1000"])
+def test_ids_that_stay_apart_are_not_warned_of(here: Path, given: str) -> None:
+    (here / "view").mkdir()
+    os.chown(here / "view", AGENT + 1, AGENT + 1)
+    done = subprocess.run(
+        command(here / "source", here / "view", "--map", given), capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "two ids" not in done.stderr, done.stderr
+    unmount(here / "view")

@@ -299,8 +299,7 @@ def test_rm_rf_takes_all_but_a_repository(desk: Desk) -> None:
     until((desk.guest / "vendor").exists, "the host's new directory")
     done = desk.run("rm", "-rf", "vendor", ok=False)
     assert done.returncode == 1
-    assert "vendor/inner/.git" in done.stderr
-    assert "Permission denied" in done.stderr
+    assert "'vendor/inner': Directory not empty" in done.stderr
     left = sorted(str(p.relative_to(desk.host)) for p in desk.host.glob("vendor/**/*"))
     assert [name for name in left if "/.git/" not in name] == ["vendor/inner", "vendor/inner/.git"]
     git(inner, "fsck", "--strict")
@@ -515,15 +514,14 @@ def _make_python_package(path: str) -> None:
 # ---------------------------------------------------------------------- Searching, editing
 
 
-def test_ripgrep_searches_and_stops_at_nothing_but_git(desk: Desk, original: Path) -> None:
+def test_ripgrep_searches_and_finds_nothing_of_git(desk: Desk, original: Path) -> None:
     needs("rg")
     desk.run("cp", "-a", original, "tree")
     desk.run("sh", "-c", "echo needle > 'tree/directory 3/déep/hay'")
     found = desk.run("rg", "--files-with-matches", "needle").stdout
     assert found == "tree/directory 3/déep/hay\n"
     done = desk.run("rg", "--hidden", "--no-ignore", "--files-with-matches", "refs/heads", ok=False)
-    assert done.stdout == ""
-    assert "Permission denied" in done.stderr
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def _save_by_rename(path: str, text: str) -> None:
@@ -561,7 +559,7 @@ def test_an_editor_saves_by_rename(desk: Desk) -> None:
         assert (desk.guest / "README").read_text() == readme.read_text()
     st = readme.stat()
     assert (stat.S_IMODE(st.st_mode), st.st_uid, st.st_gid) == (0o664, HOST_UID, HOST_GID)
-    assert sorted(os.listdir(desk.guest)) == [".git", "README", "src"]
+    assert sorted(os.listdir(desk.guest)) == ["README", "src"]
     assert git(desk.host, "status", "--porcelain") == " M README\n"
 
 

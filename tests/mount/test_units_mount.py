@@ -143,7 +143,7 @@ def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_openin
 ) -> None:
     done = manager.systemctl("start", manager.unit)
     assert done.returncode == 0, (manager.area / "daemon.log").read_text()
-    assert manager.mounts() == ["ramfs", "fuse.gitguardfs"]
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
     assert manager.read("view/project/hello.c") == "int main;"
     assert manager.read("view/project/.git/config") == "Permission denied"
     assert manager.inside("sh", "-c", f"echo x >{manager.area}/view/new").returncode == 0
@@ -163,7 +163,7 @@ def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_openin
 
     wait_for(is_back, "the restart", manager)
     assert seen == {"No such file or directory"}
-    assert manager.mounts() == ["ramfs", "fuse.gitguardfs"]
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
     assert manager.read("view/project/hello.c") == "int main;"
     assert manager.read("view/project/.git/config") == "Permission denied"
 
@@ -183,10 +183,10 @@ def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Mana
     manager.systemctl("start", manager.unit)
     manager.systemctl("kill", "--signal=SIGUSR2", manager.unit)
     wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
-    assert (manager.mounts(), manager.shown("NRestarts")) == (["ramfs"], "0")
+    assert (manager.mounts(), manager.shown("NRestarts")) == (["ramfs", "ramfs"], "0")
     assert manager.read("src/project/hello.c") == "No such file or directory"
     assert manager.systemctl("start", manager.unit).returncode == 0
-    assert manager.mounts() == ["ramfs", "fuse.gitguardfs"]
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
     assert manager.read("view/project/hello.c") == "int main;"
 
 

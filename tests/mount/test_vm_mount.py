@@ -28,6 +28,7 @@ from gitguardfs.vm_mount import command as vm_mount
 from gitguardfs.vm_mount import facts, plan_guard
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import MS_BIND, mount, umount
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
 
 READS_OF_NOTHING_TO_DO = 2
@@ -41,7 +42,8 @@ def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
     text = world.fstab().decode()
     assert text.startswith(FOREIGN.decode() + "\n")
     assert f"projects {world.raw} 9p trans=virtio," in text
-    assert f"{world.raw} {world.view} fuse.gitguardfs map=501/1000:@20/@1000," in text
+    both_ways = "map=501/1000:1000/501:@20/@1000:@1000/@20"
+    assert f"{world.raw} {world.view} fuse.gitguardfs {both_ways}," in text
     assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
     assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
     assert os.stat(world.raw.parent).st_uid == 0
@@ -53,6 +55,34 @@ def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
     for name in ("a", "a/b"):
         assert os.stat(world.area / "home/me" / name).st_uid == AGENT
     assert world.fstab() == FOREIGN
+
+
+@pytest.mark.parametrize("changes", [{}, {"dry_run": True}, {"git_off": True}])
+def test_an_owner_who_can_become_root_is_warned_of(
+    world: World, capsys: pytest.CaptureFixture[str], changes: dict[str, bool]
+) -> None:
+    owner = accounts.find(str(AGENT)).name
+    groups = world.area / "group"
+    groups.write_text(Path("/etc/group").read_text() + f"docker:x:64242:{owner}\n")
+    mount(str(groups), Path("/etc/group"), flags=MS_BIND)
+    try:
+        assert world.install(**changes) == 0
+    finally:
+        umount(Path("/etc/group"))
+    said = capsys.readouterr().out
+    assert ("Warning" in said and "docker" in said) == (not changes.get("git_off")), said
+    assert world.install() == 0
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
+    """The share is 501's; the guest's own 501 is another user, shown and stored as itself."""
+    world.install()
+    os.chmod(world.view, 0o777)
+    made = world.view / "made"
+    as_user(os.mkdir, made, uid=501)
+    assert os.stat(made).st_uid == 501
+    assert os.stat(world.view).st_uid == AGENT
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -94,13 +124,35 @@ def test_removal_leaves_what_was_there_before(
     assert capsys.readouterr().out == "Nothing to remove.\n"
 
 
+def test_a_removal_that_matches_nothing_names_what_there_is(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install()
+    before = world.state()
+    capsys.readouterr()
+    assert world.remove(tag="nosuch") == 0
+    said = capsys.readouterr().out
+    assert said == f"Nothing to remove: there is only projects at {world.raw} and {world.view}.\n"
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_second_run_keeps_what_mounts_the_view_at_boot(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    world.install(style=style)
+    world.install(style=None, options=("git=hide",))
+    assert (b"git=hide" in world.fstab()) == (style == "fstab")
+    units = [p for p in (world.area / "units").rglob("*") if not p.is_dir()]
+    assert bool(units) == (style == "systemd")
+
+
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_changed_option_replaces_entry_and_view(systemd_world: World, style: str) -> None:
     world = systemd_world
     world.install(style=style)
     world.install(style=style, options=("hide=hello.c",))
-    assert as_user(os.listdir, world.view / "project") == [".git"]
-    assert len([line for line in mountinfo() if str(world.view) in line]) == 1
+    assert as_user(os.path.lexists, world.view / "project/.git")
+    assert len([line for line in mountinfo() if str(world.view) in line]) == 2
     written = world.fstab() + b"".join(p.read_bytes() for p in world.area.glob("units/*.d/*"))
     assert written.count(b"hide=hello.c") == 1
     assert written.count(b"map=") == 1
@@ -358,7 +410,7 @@ def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
     world.install()
     entry = world.fstab()
     world.install(persist=False, options=("hide=hello.c",))
-    assert as_user(os.listdir, world.view / "project") == [".git"]
+    assert as_user(os.path.lexists, world.view / "project/.git")
     assert world.fstab() == entry
 
 
@@ -398,7 +450,7 @@ def test_a_users_fake_at_the_place_of_the_view_is_called_what_it_is(world: World
 def test_a_users_fake_elsewhere_is_in_nobodys_way(world: World) -> None:
     with fake_view(world):
         assert world.install(map_mount=f"{world.view}2") == 0
-        assert len(mounted_in(world)) == 4
+        assert len(mounted_in(world)) == 5
         assert world.remove() == 0
 
 
@@ -505,14 +557,16 @@ def test_the_raw_share_is_never_open_while_it_is_set_up_or_changed(
         world.install(mount=str(raw), style=style)
         world.install(mount=str(raw), style=style, options=("hide=hello.c",))
         assert os.stat(raw.parent).st_mode & 0o777 == 0o755
-    assert as_user(os.listdir, world.view / "project") == [".git"]
+    assert as_user(os.path.lexists, world.view / "project/.git")
     with nobody_gets_in(raw):
         (world.area / "broken").touch()
         with pytest.raises(UserError, match="out of order"):
             world.install(mount=str(raw), style=style)
         (world.area / "broken").unlink()
         world.install(mount=str(raw), style=style)
-    assert mounted_in(world) == [f"{raw} tmpfs", f"{raw} ramfs", f"{world.view} fuse.gitguardfs"]
+    assert mounted_in(world) == [
+        f"{raw} tmpfs", f"{raw} ramfs", f"{world.view} ramfs", f"{world.view} fuse.gitguardfs",
+    ]  # fmt: skip
 
 
 def test_a_share_that_cannot_be_sealed_is_not_mounted(
@@ -620,7 +674,7 @@ def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
     assert daemon is not None
     for _ in range(3):
         unmounting._check_unused(guard, daemon)
-    assert len(mounted_in(world)) == 3
+    assert len(mounted_in(world)) == 4
     is_guarded(world)
 
 
@@ -704,7 +758,7 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
         with nobody_gets_in(world.raw):
             assert world.install(options=("hide=hello.c",)) == 0
         assert guards.is_daemon(str(earlier.pid))
-        assert as_user(os.listdir, world.view / "project") == [".git"]
+        assert as_user(os.path.lexists, world.view / "project/.git")
 
 
 def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
@@ -882,18 +936,18 @@ def full_view(world: World) -> None:
     os.chown(world.view, AGENT, AGENT)
 
 
-def test_only_a_flag_of_its_own_covers_what_is_in_a_directory(world: World) -> None:
+def test_only_nonempty_covers_what_is_in_a_directory(world: World) -> None:
     full_view(world)
     before = world.state()
     with pytest.raises(UserError, match="is not empty"):
         world.install(yes=True)
     assert world.state() == before
-    assert world.install(cover=True, persist=False) == 0
+    assert world.install(options=("nonempty",), persist=False) == 0
     is_guarded(world)
     # The files below the view count, not the ones in it.
     with pytest.raises(UserError, match="is not empty"):
         world.install(persist=False, options=("git=hide",))
-    assert world.install(persist=False, options=("git=hide",), cover=True) == 0
+    assert world.install(persist=False, options=("git=hide", "nonempty")) == 0
     kill_daemon(world)
     with pytest.raises(UserError, match="is not empty"):
         world.install(persist=False)

@@ -20,6 +20,8 @@ DEPTH = ("adapter/test_depth.py",)
 HELD = ("adapter/test_held_names.py",)
 TEXTS = ("unit/test_links.py",)
 NODES = ("unit/test_nodes.py",)
+LISTING = ("adapter/test_listing.py",)
+BELOW = ("mount/test_mounted_below.py",)
 
 MUTANTS = (
     # Names
@@ -417,9 +419,49 @@ MUTANTS = (
         "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
         "serving/directories.py",
-        "if not self._access.hides(name):",
+        "if self._is_listed(name):",
         "if False:",
         ERRORS,
+    ),
+    Mutant(
+        "listing-shows-git",
+        "watchers and archivers end at a .git that they find and cannot open",
+        "serving/directories.py",
+        "if node.verdict is not ALLOW and not self._is_listed(name):",
+        "if False:",
+        LISTING,
+    ),
+    Mutant(
+        "listing-counts-lookups-of-git",
+        "each listing leaves a node of .git behind, which the kernel never forgets",
+        "serving/directories.py",
+        "                self._resolver.undo_lookup(node)\n                continue",
+        "                continue",
+        LISTING,
+    ),
+    Mutant(
+        "descriptors-below-mounts-stay",
+        "the host cannot unmount a file system below the source that nobody uses",
+        "fs/descriptors.py",
+        "            self.passing.append(node)",
+        "            pass",
+        BELOW,
+    ),
+    Mutant(
+        "case-is-taken-to-matter",
+        "a file made as Missing is not found as missing for a second, where these are one name",
+        "fs/letter_case.py",
+        "            return None\n        return None",
+        "            return None\n        return True",
+        FOLDING,
+    ),
+    Mutant(
+        "case-is-never-asked-about",
+        "the same in each directory",
+        "serving/lookup.py",
+        "if self._absent is None or not self._case.matters(ref.parent, ref.fd):",
+        "if self._absent is None:",
+        FOLDING,
     ),
     Mutant(
         "links-target-rights-ignored",

@@ -83,7 +83,7 @@ MUTANTS = (
         "seal-of-a-remote-share-is-local",
         "systemd takes the seal of a remote share for a local mount",
         "mounting/utab.py",
-        "or _NETDEV in _options(share):",
+        "or _NETDEV in _options(mount):",
         "or False:",
         ("mount/test_seal_mounts.py",),
     ),
@@ -114,7 +114,7 @@ MUTANTS = (
     Mutant(
         "seal-readable",
         "everybody may list the seal",
-        "mounting/seal.py",
+        "mounting/covers.py",
         '"mode": "000"',
         '"mode": "755"',
         SEALED,
@@ -122,8 +122,8 @@ MUTANTS = (
     Mutant(
         "seal-removes-what-covers-it",
         "at the end what is mounted over the seal is unmounted in its place",
-        "mounting/seal.py",
-        "if _is_covered(mountinfo.number_of(self._lock)):",
+        "mounting/covers.py",
+        "if is_covered(mountinfo.number_of(root)):",
         "if False:",
         (
             *SEALED,
@@ -134,8 +134,8 @@ MUTANTS = (
         "seal-not-compared-with-lock",
         "a mount that came between the seal and the share is overlooked",
         "mounting/seal.py",
-        "if _listed(number).parent_id != self.covers or _is_covered(number):",
-        "if _is_covered(number):",
+        "if covers.listed(number).parent_id != self.covers or covers.is_covered(number):",
+        "if covers.is_covered(number):",
         (*SEALED, "mount/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all"),
     ),
     Mutant(
@@ -160,8 +160,8 @@ MUTANTS = (
         "seal-of-an-earlier-version-unknown",
         "the seal that an earlier version has left is taken for somebody's mount",
         "mounting/seal.py",
-        '_FSTYPES = (SEAL_FSTYPE, "tmpfs")',
-        "_FSTYPES = (SEAL_FSTYPE,)",
+        '_FSTYPES = (covers.FSTYPE, "tmpfs")',
+        "_FSTYPES = (covers.FSTYPE,)",
         (
             "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_removed",
         ),

@@ -20,6 +20,22 @@ def vm_mount_paths(*names: str) -> tuple[str, ...]:
 
 MUTANTS = (
     Mutant(
+        "command-takes-empty-values",
+        "vm reset -y --project '' deletes the VM of the current directory",
+        "command_line.py",
+        'if ctx.params.get(param.name or "") == "":',
+        'if ctx.params.get(param.name or "") is param:',
+        ("unit/test_commands.py",),
+    ),
+    Mutant(
+        "group-takes-a-path-for-help",
+        "mount -t fuse.gitguard succeeds, and mounts nothing",
+        "command_line.py",
+        "if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:",
+        "if ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:",
+        ("unit/test_commands.py",),
+    ),
+    Mutant(
         "doctor-forgets-environment",
         "GIT_CONFIG_COUNT can hide that git trusts bare repositories",
         "doctor/host_checks.py",

@@ -32,6 +32,16 @@ def build(hook: str, source: Path, target: Path) -> Path:
     return target / done.stdout.splitlines()[-1]
 
 
+def bundle_by(modules: Path, work: Path) -> bytes:
+    """Return what ``gitguard share --bundle`` of an installation in ``modules`` packs."""
+    start = "from gitguardfs.commands.gitguard import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", start, "share", "--bundle", work / "bundle.tar"],
+        env={**os.environ, "PYTHONPATH": str(modules)}, cwd="/", check=True, timeout=60,
+    )  # fmt: skip
+    return (work / "bundle.tar").read_bytes()
+
+
 def lost_links(tree: Path) -> dict[str, list[str]]:
     """Return the links of each document in an unpacked package that lead to no file of it."""
     directory = tree / "usr/share/doc/gitguardfs"

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from tests.packaging.conftest import build
+from gitguardfs import installation
+from tests.packaging.conftest import build, bundle_by
 from tests.support.mounting import REPOSITORY
 
 
@@ -89,6 +90,16 @@ def test_the_wheel_has_the_package_and_what_a_guest_needs(
     data = f"gitguardfs-{gitguardfs.__version__}.data/data/share/gitguardfs/guest-setup/install.sh"
     assert data in names
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+
+
+def test_what_pip_installs_packs_for_a_guest_what_a_checkout_packs(
+    wheel: zipfile.ZipFile, place: Path
+) -> None:
+    prefix = place / "wheel/prefix"
+    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--ignore-installed"]
+    subprocess.run([*pip, "--prefix", prefix, str(wheel.filename)], check=True, timeout=300)
+    (modules,) = prefix.glob("lib/python*/site-packages")
+    assert bundle_by(modules, place / "wheel") == installation.bundle()
 
 
 def test_the_metadata_is_whole(wheel: zipfile.ZipFile) -> None:

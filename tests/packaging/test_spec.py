@@ -5,6 +5,7 @@ Two things are stand-ins: Fedora's own macros, and pyfuse3, which is not built h
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -138,3 +139,14 @@ def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
 def test_it_is_not_removed_while_something_guards(package: Path) -> None:
     said = query(package, "--scripts")
     assert "preuninstall scriptlet" in said and f"{MODULES}/refuse-removal.sh || exit 1" in said
+
+
+def test_it_is_not_installed_beside_a_checkout(package: Path, place: Path) -> None:
+    script = query(package, "--queryformat", "%{PREIN}")
+    (place / "checkout-of-rpm/lib/gitguardfs").mkdir(parents=True)
+    for installed, code in ((place / "checkout-of-rpm", 1), (place / "rpm", 0)):
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", "1"],
+            env={**os.environ, "INSTALLED": str(installed)}, check=False,
+        )  # fmt: skip
+        assert done.returncode == code

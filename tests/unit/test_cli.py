@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,7 @@ USAGE = [
     ["a", "b", "--hide", ""],
     ["a", "b", "-o", "protect=a/b"],
     ["a", "b", "--no-seal", "-o", "seal"],
+    ["a", "b", "--umask=022"],
 ]
 
 
@@ -85,6 +87,34 @@ def test_wrong_usage_is_one_line_and_1(
     assert int(str(ended.value.code)) == Exit.USAGE
     assert said.out == ""
     assert said.err.startswith("gitguardfs: ") and said.err.count("\n") == 1, said.err
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--uid=3", "write --force-user"), ("--ro", "write --read-only"), ("--rw", "write -o rw"),
+        ("--create_for_user=3", "write --create-for-user"), ("--noatime", "write -o noatime"),
+        ("--fsname=x", "write -o fsname=..."), ("--allow_root", "the mounting user only"),
+    ],
+)  # fmt: skip
+def test_an_option_of_o_alone_is_answered_with_its_spelling(word: str, hint: str) -> None:
+    done = run("a", "b", word)
+    assert done.returncode == Exit.USAGE
+    assert hint in done.stderr and done.stderr.count("\n") == 1
+    spelled = re.findall("write (.*)\\)$", done.stderr)
+    if spelled and "..." not in spelled[0]:
+        value = [word.partition("=")[2]] if "=" in word else []
+        assert "no such mount point" in run("a", "b", *spelled[0].split(), *value).stderr
+
+
+@pytest.mark.parametrize("name", ["deny", "protect", "hide", "audit-log", "fsname"])
+def test_an_empty_value_is_an_error_that_says_so(name: str) -> None:
+    for words in (["-o", f"{name}="], [f"--{name}="])[: 1 if name == "fsname" else 2]:
+        done = run("a", "b", *words)
+        assert done.returncode == Exit.USAGE
+        assert done.stderr == (
+            f"gitguardfs: {name} has an empty value (give one, or leave the option out)\n"
+        )
 
 
 def test_a_usage_error_of_the_whole_program() -> None:
@@ -126,7 +156,7 @@ def test_a_bare_repository_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "src/below").mkdir()
     (tmp_path / "mnt").mkdir()
     for source in (tmp_path / "src", tmp_path / "src/below"):
-        _one_line(run(source, tmp_path / "mnt"), Exit.USAGE, "repository", "--allow-bare")
+        _one_line(run(source, tmp_path / "mnt"), Exit.USAGE, "repository", "allow-bare")
 
 
 @needs_fuse

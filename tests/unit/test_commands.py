@@ -25,10 +25,12 @@ PROGRAMS = {
 WIDTH = 80
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *arguments: str, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     code = f"from {PROGRAMS[program]} import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd="/",
+        [python, "-c", code, *arguments], capture_output=True, text=True, cwd="/",
         env={**os.environ, "COLUMNS": str(WIDTH), "PYTHONPATH": PACKAGE_PARENT},
     )  # fmt: skip
 
@@ -68,10 +70,78 @@ def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
 
 
-def test_gitguard_alone_shows_its_help_and_is_2() -> None:
-    done = run("gitguard")
-    assert done.returncode == 2
-    assert "Commands:" in done.stdout + done.stderr
+def has_click(python: str) -> bool:
+    return subprocess.run([python, "-c", "import click"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.fixture(params=[sys.executable, "/usr/bin/python3"], ids=["newest click", "the system's"])
+def python(request: pytest.FixtureRequest) -> str:
+    """A Python with its own click; before 8.2 click takes some wrong usage for a wish for help."""
+    found = str(request.param)
+    if not has_click(found):
+        pytest.skip(f"{found} has no click (python3-click)")
+    return found
+
+
+@pytest.mark.parametrize("words", [[], ["krun"], ["vm"]], ids=" ".join)
+def test_a_group_without_a_command_shows_its_help_and_is_2(words: list[str], python: str) -> None:
+    done = run("gitguard", *words, python=python)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "Commands:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/a", "/b"], "/a is no command: gitguard mounts nothing (gitguardfs SOURCE MOUNTPOINT"),
+        (["/a", "/b", "-o", "rw"], "fuse.gitguardfs)"),  # by mount -t fuse.gitguard
+        (["krun", "/a"], "gitguard krun: no such command: '/a'"),
+        (["vm", "./a"], "gitguard vm: no such command: './a'"),
+        (["shar"], "gitguard: no such command: 'shar'"),
+    ],
+)
+def test_what_is_no_command_of_a_group_is_wrong_usage(
+    words: list[str], said: str, python: str
+) -> None:
+    done = run("gitguard", *words, python=python)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["vm-mount", "--tag", ""], ["vm-mount", "--map-mount", ""],
+        ["gitguard", "share", ""], ["gitguard", "share", "/", "--disk", ""],
+        ["gitguard", "units", "t", "-m", "", "-mm", "/v"], ["gitguard", "lima", "--output", ""],
+        ["gitguard", "krun", "run", "--project", ""], ["gitguard", "vm", "status", "--project", ""],
+        ["gitguard", "doctor", ""], ["gitguard", "audit", ""],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_value_is_not_taken_for_one_that_was_left_out(words: list[str]) -> None:
+    """A script's variable may be unset, and the default may be another directory."""
+    program, *arguments = words
+    done = run(program, *arguments)
+    assert done.returncode == (1 if program == "vm-mount" else 2)
+    assert "it is empty" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "offered"),
+    [
+        ("gitguardfs", "--protct", ["--protect"]),
+        ("vm-mount", "--tga", ["--tag"]),
+        ("vm-mount", "--map", []),  # neither --tag nor --map-mount is meant
+        ("gitguard share", "--bogus", []),
+    ],
+)
+def test_only_an_option_that_is_nearly_the_same_is_offered(
+    command: str, wrong: str, offered: list[str], python: str
+) -> None:
+    done = run(*command.split(), wrong, "x", python=python)
+    said = done.stderr.removesuffix(f" (see {command} --help)\n")
+    assert re.findall(r"--[a-z-]+", said) == [wrong, *offered]
 
 
 @pytest.mark.parametrize("program", ["gitguardfs", "vm-mount"])

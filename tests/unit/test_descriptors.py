@@ -56,7 +56,7 @@ def place(tmp_path: Path) -> Iterator[Directory]:
     before = open_fds()
     nodes = NodeTable(os.stat(tmp_path))
     nodes.root.fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
-    cache = DescriptorCache(FEW)
+    cache = DescriptorCache(FEW, nodes.root.fd)
     yield Directory(tmp_path, cache, nodes)
     cache.close_all()
     os.close(nodes.root.fd)
@@ -262,7 +262,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
 nodes = NodeTable(os.fstat(root))
 nodes.root.fd = root
-cache = DescriptorCache(10_000)
+cache = DescriptorCache(10_000, root)
 for number in range(300):
     name = b"f%d" % number
     os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=root)) \\

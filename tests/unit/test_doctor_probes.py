@@ -26,6 +26,7 @@ from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, run_as
 from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
+from tests.support.trees import nested
 
 ME = User(os.getuid(), os.getgid(), tuple(os.getgroups()), "me")
 
@@ -322,6 +323,13 @@ def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path:
         (tmp_path / f"{number}").touch()
     assert privilege_checks.writable_among([str(tmp_path)], limit=4)[1] == []
     assert privilege_checks.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
+
+
+def test_a_deep_tree_is_searched(tmp_path: Path) -> None:
+    with nested(tmp_path, 1_200):
+        found, unfinished = privilege_checks.writable_among([str(tmp_path / "d")])
+    assert f"{tmp_path}/{'/'.join('d' * 1_200)}" in found
+    assert unfinished == []
 
 
 def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:

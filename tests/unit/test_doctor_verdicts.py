@@ -9,6 +9,8 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -210,15 +212,16 @@ def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
 # ------------------------------------------------------------------------- whom to become
 
 
-def test_an_owner_who_is_hardly_the_agent_is_a_finding() -> None:
-    def found(user: User, caller: str | None) -> list[str]:
-        return [r.detail for r in doctor.check_default_user(Context("/v", user, True), caller)]
+def test_the_owner_of_the_view_is_the_agent_unless_no_user_has_that_number() -> None:
+    def found(user: User, caller: str | None) -> list[Result]:
+        return doctor.check_default_user(Context("/my view", user, True), caller)
 
     assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
-    assert "by uid 1001" in found(AGENT, "1001")[0]
-    [said] = doctor.check_default_user(Context("/my view", AGENT, True), "1001")
-    assert "sudo gitguard doctor '/my view' --user agent" in said.hint
-    assert "no account" in found(User(501, 501, (501,), "501", has_account=False), None)[0]
+    [said] = found(AGENT, "1001")
+    assert said.status is Status.NOTE and "agent" in said.title
+    assert "sudo gitguard doctor '/my view' --user NAME" in said.hint
+    [said] = found(User(501, 501, (501,), "501", has_account=False), None)
+    assert said.status is Status.FINDING and "no account" in said.detail
 
 
 # --------------------------------------------------------------------- mounts beside the guard
@@ -395,6 +398,30 @@ def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
     assert judge(False, SUDO + "    (ALL) ALL\n") is Status.NOTE
     assert judge(False, "") is Status.OK
+
+
+SUDO_FREE = ProgramOutput(0, SUDO + "    (root) NOPASSWD: /bin/a\n")
+SUDO_ASKS = ProgramOutput(0, SUDO + "    (ALL) ALL\n")
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_FREE, True),
+        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_ASKS, True),
+        lambda user: privilege_checks.judge_doas(user.name, True, []),
+        lambda user: privilege_checks.judge_groups(user, ["docker"]),
+        lambda user: privilege_checks.judge_groups(user, ["sudo"]),
+    ],
+)
+def test_who_can_become_root_is_to_give_the_agent_another_user(
+    judge: Callable[[User], Result],
+) -> None:
+    """Without sudo perhaps nobody can become root: taking it away is not the first advice."""
+    own = judge(replace(AGENT, name="me")).hint
+    assert own.startswith("give the agent a user of its own: sudo useradd"), own
+    assert own.endswith(judge(AGENT).hint.replace("-d agent", "-d me"))
+    assert "useradd" not in judge(AGENT).hint
 
 
 @pytest.mark.parametrize(

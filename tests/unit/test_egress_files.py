@@ -172,6 +172,17 @@ def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
         assert reports.query_note(line) == ""
 
 
+def test_only_the_latest_groups_are_shown_and_the_number_of_the_others(state: Path) -> None:
+    state.mkdir()
+    log = BlockedLog(StateFiles(state).blocked)
+    for number in range(reports.MAX_GROUPS + 7):
+        log.add("GET", f"https://a.test/{number}", "why", BlockKind.RULE)
+    *groups, rest = reports.blocked_text(state).split("\n\n")
+    assert len(groups) == reports.MAX_GROUPS
+    assert groups[0].startswith("GET https://a.test/7\n")
+    assert rest == f"7 more, which are older, are in {state}/blocked.jsonl"
+
+
 def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -> None:
     state.mkdir()
     path = StateFiles(state).blocked

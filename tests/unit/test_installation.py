@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -74,3 +75,28 @@ def test_scripts_are_found_beside_the_package_or_below_its_prefix(tmp_path: Path
     assert installation.script_directory(str(holder)) == str(share)
     shutil.copytree(REPOSITORY / "guest-setup", holder / "guest-setup")
     assert installation.script_directory(str(holder)) == str(holder / "guest-setup")
+
+
+def test_what_is_packed_is_the_same_however_it_was_installed(tmp_path: Path) -> None:
+    """As by the package: other owners, modes and times, scripts elsewhere, and compiled files."""
+    here = installation.bundle()
+    prefix = tmp_path / "usr"
+    holder = prefix / "lib/python3/dist-packages"
+    shutil.copytree(REPOSITORY / "gitguardfs", holder / "gitguardfs")
+    shutil.copytree(REPOSITORY / "guest-setup", prefix / "share/gitguardfs/guest-setup")
+    for path in prefix.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o640)
+        os.utime(path, (1, 1))
+    (holder / "gitguardfs/__pycache__/x.pyc").parent.mkdir(exist_ok=True)
+    (holder / "gitguardfs/__pycache__/x.pyc").touch()
+    assert installation.bundle(str(holder)) == here
+
+
+def test_what_is_packed_is_unpacked_in_one_directory(tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_bytes(installation.bundle())
+    done = subprocess.run(
+        ["tar", "-xvf", "b.tar"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "" and "gitguardfs/guest-setup/install.sh" in done.stdout.splitlines()
+    assert os.listdir(tmp_path / "gitguardfs") and len(os.listdir(tmp_path)) == 2
+    assert os.access(tmp_path / "gitguardfs/guest-setup/install.sh", os.X_OK)

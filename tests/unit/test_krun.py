@@ -271,9 +271,9 @@ def test_a_dry_run_prints_podmans_command_and_needs_no_podman(host: Host) -> Non
 
 def test_what_is_missing_is_one_line(host: Host) -> None:
     host.krun("init")
-    for verb in ("build", "run"):
+    for verb, missing in (("build", "podman is"), ("run", "podman and krun are")):
         done = host.krun(verb)
-        assert done.returncode == 3 and "podman is not installed" in done.stderr
+        assert done.returncode == 3 and f"{missing} not installed" in done.stderr
         assert done.stderr.count("\n") == 1
     host.program("podman", PODMAN)
     done = host.krun("run")

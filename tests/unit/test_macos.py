@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs.installation import PACKAGE_PARENT
+from gitguardfs.installation import PACKAGE_PARENT, bundle
 
 # Modules that macOS lacks, or that do not work there: fcntl without leases, ctypes without
 # renameat2.
@@ -90,6 +90,12 @@ def test_share_prints_the_command_for_a_macs_qemu(tmp_path: Path) -> None:
     for words in (["--transport", "virtiofs"], ["--guard", "host"]):
         refused = run("share", tmp_path, *words)
         assert refused.returncode != 0 and len(refused.stderr.splitlines()) == 1
+
+
+def test_what_a_guest_installs_is_packed(tmp_path: Path) -> None:
+    done = run("share", "--bundle", tmp_path / "b.tar")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "b.tar").read_bytes() == bundle()
 
 
 def test_units_prints_and_writes_what_the_guest_needs(tmp_path: Path) -> None:

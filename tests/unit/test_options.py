@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import pwd
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,17 +83,19 @@ def test_malformed_and_contradictory_maps_are_one_line(specs: list[str]) -> None
 @pytest.mark.parametrize(
     ("maps", "missing"),
     [
-        (["1000:1001"], ["1001/1000", "@1001/@1000"]), (["1000:1000"], []), ([], []),
-        (["501/1000:@20/@1000"], ["1000/501", "@1000/@20"]), (["1:2,2:1"], []),
-        (["1/2:2/3"], ["3/1"]), (["auto"], ["1000/501", "@1001/@20"]),
+        (["1000:1001"], "1001/1000:@1001/@1000"), (["1000:1000"], ""), ([], ""),
+        (["501/1000:@20/@1000"], "1000/501:@1000/@20"), (["1:2,2:1"], ""),
+        (["1/2:2/3"], "3/1"), (["auto"], ""),
     ],
 )  # fmt: skip
-def test_what_would_keep_ids_apart(maps: list[str], missing: list[str]) -> None:
-    spec = parse_maps(maps)
-    assert list(spec.missing((501, 20), (1000, 1001))) == missing
-    if maps not in ([], ["auto"]):
-        both = parse_maps([*maps, *missing])
-        assert list(both.missing((0, 0), (0, 0))) == []
+def test_what_would_keep_ids_apart(maps: list[str], missing: str) -> None:
+    assert parse_maps(maps).missing == missing
+    if missing:
+        assert parse_maps([*maps, missing]).missing == ""
+
+
+def test_nothing_keeps_ids_apart_that_an_offset_moves() -> None:
+    assert replace(parse_maps(["1000:1001"]), uid_offset=1).missing == ""
 
 
 def test_auto_makes_the_owner_of_the_source_the_owner_of_the_mount_point() -> None:
@@ -101,6 +104,7 @@ def test_auto_makes_the_owner_of_the_source_the_owner_of_the_mount_point() -> No
     idmap = spec.resolve((501, 20), (1000, 1001))
     assert idmap.guest_ids(ShareUid(501), ShareGid(20)) == (1000, 1001)
     assert idmap.share_uid(GuestUid(1000)) == 501
+    assert idmap.guest_ids(ShareUid(1000), ShareGid(1001)) == (501, 20), "nobody else's are shown"
     assert IdMapSpec(((1, 2),)).resolve((501, 20), (1000, 1001)).guest_ids(
         ShareUid(501), ShareGid(20)
     ) == (501, 20)
@@ -120,7 +124,7 @@ GENERIC: list[tuple[str, dict[str, Any]]] = [
     ("async,atime,diratime,relatime,norelatime,strictatime,nostrictatime", {}),
     ("lazytime,nolazytime,silent,loud", {}),
     ("nomand,noiversion,symfollow", {}),
-    ("default_permissions", {}), ("nonempty", {}),
+    ("default_permissions", {}), ("nonempty", {"nonempty": True}),
     ("noatime", {"kernel": ["noatime"]}),
     ("nodiratime,sync,dirsync,noexec", {"kernel": ["sync", "dirsync", "noexec"]}),
     ("allow_other", {"kernel": ["allow_other"]}),

@@ -11,10 +11,14 @@ import pytest
 RECIPES = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
-def blocks(section: str) -> str:
+def section(title: str) -> str:
+    """The text of a section."""
+    return RECIPES.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def blocks(title: str) -> str:
     """The shell code of a section."""
-    text = RECIPES.read_text().split(f"\n## {section}\n")[1].split("\n## ")[0]
-    found = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```sh\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
     assert found
     return "".join(found)
 
@@ -111,3 +115,25 @@ def test_a_commit_runs_no_hook_of_the_tree(project: Project) -> None:
     project.sh(f"{look}\n{blocks('Commit')}", stdin="y\n")
     assert project.sh("git log --format=%s -1") == "Parse dates with a time zone\n"
     assert not list(project.path.glob("ran-*"))
+
+
+def test_two_snapshots_show_what_the_agent_did_also_before_the_first_commit(
+    project: Project,
+) -> None:
+    """With a hook and an fsmonitor that would run a file of the agent's."""
+    project.sh("rm -rf .git && git init -q -b main && git config core.fsmonitor ./run")
+    project.sh("git config core.hooksPath . && printf '#!/bin/sh\\ntouch ran\\n' > run")
+    project.sh("chmod +x run && cp run reference-transaction && cp run post-index-change")
+    snapshot(project)
+    project.sh("echo evil > src/parser.c && rm untracked && echo left > left-behind")
+    compare = re.findall(r"^    (.*)$", section("Review"), re.MULTILINE)
+    assert compare[0] == "snapshot after-parser"
+    look = blocks("Review").split("\n\n")[0]
+    said = project.sh("\n".join([blocks("Before a session"), look, *compare]))
+    for shown in ("-2\n+evil", "-new", "+left"):
+        assert shown in said, said
+    assert not (project.path / "ran").exists()
+    project.sh(blocks("Undo"))
+    assert (project.path / "src/parser.c").read_text() == "2\n"
+    assert (project.path / "untracked").read_text() == "new\n"
+    assert (project.path / "left-behind").exists()

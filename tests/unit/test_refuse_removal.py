@@ -1,4 +1,4 @@
-"""The check before a package is removed: no share may be left open."""
+"""The checks before a package is removed, no share may be left open, and before it is installed."""
 
 from __future__ import annotations
 
@@ -71,3 +71,25 @@ def test_no_user_can_keep_it(machine: Path) -> None:
     line = "60 22 0:50 / /home/me/p rw - fuse.gitguardfs /x rw,user_id=1000,group_id=0\n"
     (machine / "mountinfo").write_text(OTHERS + line)
     assert ask(machine).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "there", "refused"),
+    [
+        ("install", True, True), ("1", True, True), ("install", False, False), ("1", False, False),
+        ("upgrade", True, False), ("2", True, False), ("abort-upgrade", True, False),
+    ],
+)  # fmt: skip
+def test_a_package_is_not_installed_beside_a_checkout(
+    tmp_path: Path, reason: str, there: bool, refused: bool
+) -> None:
+    """The reasons are those of dpkg and of rpm. install.sh looks for the package."""
+    if there:
+        (tmp_path / "lib/gitguardfs").mkdir(parents=True)
+    done = subprocess.run(
+        [SCRIPT.with_name("refuse-install.sh"), reason],
+        env={"PATH": "/usr/bin:/bin", "INSTALLED": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (int(refused), int(refused))
+    assert (f"{tmp_path}/lib/guest-setup/install.sh --uninstall" in done.stderr) == refused

@@ -62,7 +62,7 @@ def _is_refused(check: Callable[[], object]) -> bool:
 def _held(path: str) -> bool:
     fd = os.open(path, os.O_PATH | os.O_DIRECTORY)
     try:
-        return Source(DescriptorCache(8), lambda _: True).holds_repository(fd)
+        return Source(DescriptorCache(8, fd), lambda _: True).holds_repository(fd)
     finally:
         os.close(fd)
 

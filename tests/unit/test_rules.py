@@ -24,6 +24,7 @@ def test_stricter_verdicts_are_larger() -> None:
     ("policy", "verdict"),
     [
         (GitMode.DENY, DENY),
+        (GitMode.LIST, DENY),
         (GitMode.READONLY, READONLY),
         (GitMode.HIDE, HIDE),
         (GitMode.OFF, ALLOW),

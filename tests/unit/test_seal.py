@@ -13,7 +13,7 @@ import pytest
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import preflight, seal
+from gitguardfs.mounting import covers, preflight, seal
 from gitguardfs.vm_mount.steps_mount import _undone
 from tests.support.mounting import PLACE
 
@@ -45,7 +45,7 @@ class Kernel:
         monkeypatch.setattr(mountinfo, "detach", self.detach)
 
 
-SEAL = (seal.SEAL_FSTYPE, seal.NAME)
+SEAL = (covers.FSTYPE, seal.NAME)
 SHARE = ("9p", "projects")
 
 

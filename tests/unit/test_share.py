@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -152,14 +153,23 @@ def test_a_socket_path_too_long_for_the_kernel_is_refused() -> None:
     assert made(host=host, transport=Transport.P9)
 
 
-def test_without_a_runtime_directory_only_what_needs_one_is_refused() -> None:
-    host = Host(uid=1000, gid=1000, group="me", runtime=None)
-    assert share_text.render(made(host=host), running=False)
-    assert share_json.as_object(made(host=host), running=False)["exported"]
-    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
-        made(host=host, guard=GuardPlacement.HOST)
-    with pytest.raises(UserError, match="XDG_RUNTIME_DIR"):
-        made(host=host, transport=Transport.VIRTIOFS)
+def test_without_a_runtime_directory_all_is_printed_and_only_a_start_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(share, "secrets_in", lambda _: [])
+    warning = "/run/user/54321 does not exist yet: log in as this user, or set XDG_RUNTIME_DIR"
+    for options, place in (
+        (("--transport", "virtiofs"), "/run/user/54321/gitguardfs-share.sock"),
+        (("--guard", "host"), "/run/user/54321/gitguardfs/share"),
+    ):
+        said = gitguard_share(tmp_path, *options)
+        assert place in said and warning in said
+    for options in ((), ("--transport", "virtiofs", "--for", "libvirt")):
+        assert warning not in gitguard_share(tmp_path, *options)
+    with pytest.raises(UserError, match=r"there is no /run/user/54321 .*at your login"):
+        gitguard_share(tmp_path, "--guard", "host", "--run")
 
 
 @pytest.mark.parametrize(
@@ -171,11 +181,6 @@ def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
 ) -> None:
     with pytest.raises(UserError, match="--for qemu"):
         gitguard_share(tmp_path, "--for", hypervisor, *option)
-
-
-def test_an_empty_disk_is_refused_and_not_taken_for_the_default(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="empty"):
-        gitguard_share(tmp_path, "--disk", "")
 
 
 def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
@@ -352,7 +357,7 @@ def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
 
 KEYS = {
     "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
-    "virtiofsd", "libvirt", "utm", "guest", "git", "warnings",
+    "virtiofsd", "libvirt", "utm", "bundle", "user", "guest", "git", "warnings",
 }  # fmt: skip
 
 
@@ -439,20 +444,71 @@ def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
     assert "Debian 12" not in share_text.render(spec, running=False)
 
 
-def test_the_guest_is_told_the_tag_and_a_place_in_its_home() -> None:
+def test_the_guest_is_told_the_tag_and_a_place_in_the_agents_home() -> None:
     said = share_json.as_object(made("/srv/my code", "work"), running=False)
     expected = "sudo vm-mount --tag work --map-mount"
-    assert said["guest"] == [*expected.split(), "~/my code"]
-    assert f"{expected} ~/'my code'\n" in share_text.render(
+    assert said["guest"] == [*expected.split(), "/home/agent/my code"]
+    assert f"{expected} '/home/agent/my code'\n" in share_text.render(
         made("/srv/my code", "work"), running=False
     )
+
+
+@pytest.mark.parametrize("hypervisor", list(Hypervisor))
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_the_whole_way_into_the_guest_is_told(
+    hypervisor: Hypervisor, transport: Transport, network: MachineNetwork
+) -> None:
+    spec = made(hypervisor=hypervisor, transport=transport, network=network)
+    said: Any = share_json.as_object(spec, running=False)
+    text = share_text.render(spec, running=False)
+    steps = [said["bundle"]["make"], *said["bundle"]["install"], said["user"], said["guest"]]
+    places = [text.index(f"    {shlex.join(words)}\n") for words in steps]
+    assert places == sorted(places)
+    assert f"sudo mount -t {transport} " in text, "the second share, where ssh leads nowhere"
+
+
+def test_the_packages_that_a_guest_without_a_network_lacks_are_named() -> None:
+    install = Path(installation.script_directory(), "install.sh").read_text()
+    match = re.search(r"^RUNTIME_DEBIAN=\((.*)\)", install, re.MULTILINE)
+    assert match is not None
+    text = share_text.render(made(), running=False)
+    assert [p for p in match[1].split() if p != "python3" and p not in text] == []
+
+
+# What --bundle writes
+
+
+@pytest.mark.parametrize("more", [["."], ["--json"], [".", "--tag", "x"], ["--for", "qemu"]])
+def test_a_bundle_is_written_alone(tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(UserError, match="alone"):
+        gitguard_share("--bundle", tmp_path / "b.tar", *more)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_bundle_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(UserError, match=r"^/proc/b\.tar: "):
+        gitguard_share("--bundle", "/proc/b.tar")
+
+
+def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(UserError, match="is no tar"):
+        gitguard_share("--bundle", tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+    for _ in range(2):
+        said = gitguard_share("--bundle", tmp_path / "my b.tar")
+        assert "tar -xf 'my b.tar'" in said
+    (tmp_path / "my b.tar").write_bytes(installation.bundle().replace(b"2026", b"2025"))
+    gitguard_share("--bundle", tmp_path / "my b.tar")
+    assert (tmp_path / "my b.tar").read_bytes() == installation.bundle()
 
 
 @pytest.mark.parametrize(
     ("transport", "shown", "place"),
     [
-        (Transport.P9, "VirtFS", "~/projects"),
-        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "~/share"),
+        (Transport.P9, "VirtFS", "/home/agent/projects"),
+        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "/home/agent/share"),
     ],
 )
 def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
@@ -473,7 +529,7 @@ def test_the_text_says_what_the_open_network_opens_and_how_to_close_it() -> None
     for word in ("10.0.2.2", "127.0.0.1", "the internet", "--network restricted"):
         assert word in text
     said: Any = share_json.as_object(made(), running=False)
-    assert (said["qemu"]["network"], said["qemu"]["login"]) == ("open", None)
+    assert said["qemu"]["network"] == "open"
 
 
 def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
@@ -481,10 +537,17 @@ def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
     said: Any = share_json.as_object(spec, running=False)
     (nic,) = [words for words in said["qemu"]["run"] if words.startswith("user,")]
     assert nic.split(",")[2:] == ["restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:2222-:22"]
-    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
     assert "restrict=on" not in " ".join(said["qemu"]["install"])  # the installer fetches packages
     text = share_text.render(spec, running=False)
     assert "reaches nothing" in text and "let the agent in only now" in text
+
+
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_ssh_leads_into_every_machine_that_is_printed(network: MachineNetwork) -> None:
+    said: Any = share_json.as_object(made(network=network), running=False)
+    assert "hostfwd=tcp:127.0.0.1:2222-:22" in " ".join(said["qemu"]["run"])
+    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
+    assert "ssh -p 2222" in share_text.render(made(network=network), running=False)
 
 
 def test_the_option_restricts_the_network(tmp_path: Path) -> None:
@@ -512,7 +575,7 @@ def test_a_host_with_arm_processors_gets_their_machine() -> None:
         "qemu-system-aarch64", "-machine", "virt", "-bios", "/usr/share/a,b/QEMU_EFI.fd",
     ]  # fmt: skip
     assert "-boot" not in said["qemu"]["install"] and "-cdrom" in said["qemu"]["install"]
-    assert "package" not in share_text.render(made(host=host), running=False)
+    assert "Debian's package" not in share_text.render(made(host=host), running=False)
     text = share_text.render(made(host=replace(host, firmware=None)), running=False)
     assert "-bios edk2-aarch64-code.fd" in text and "qemu-efi-aarch64" in text
 

@@ -63,6 +63,8 @@ def stopped_machine(
     kvm = arguments.index("kvm")
     # Where there is a /dev/kvm that does not work, QEMU aborts instead of going on to tcg.
     arguments = [*arguments[: kvm - 1], *arguments[kvm + 1 :]]
+    # Any free port: the printed one may be taken on this machine.
+    arguments = [word.replace(f":{qemu.SSH_PORT}-", ":0-") for word in arguments]
     asked: list[dict[str, Any]] = [{"execute": "qmp_capabilities"}]
     asked += [
         {"execute": "qom-get", "arguments": {"path": f"{ANONYMOUS}/device[{i}]", "property": name}}
@@ -117,15 +119,17 @@ def test_qemu_takes_the_installers_command_line(place: Path) -> None:
     assert qemu.INSTALLER in [d["inserted"]["file"] for d in disks if "inserted" in d]
 
 
-def test_qemu_takes_the_restricted_network_and_opens_one_port_on_the_loopback(place: Path) -> None:
-    spec = created(shared(place, network=MachineNetwork.RESTRICTED))
-    # Any free port: the printed one may be taken on this machine.
-    words = [word.replace(f":{qemu.SSH_PORT}-", ":0-") for word in qemu.run(spec)]
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_qemu_takes_the_network_and_opens_one_port_on_the_loopback(
+    place: Path, network: MachineNetwork
+) -> None:
+    spec = created(shared(place, network=network))
+    words = qemu.run(spec)
     found = answers(stopped_machine(words, place, asking=[human("info usernet")]))
-    (network,) = [text for text in found if isinstance(text, str) and "HOST_FORWARD" in text]
-    forwards = [line.split() for line in network.splitlines() if "HOST_FORWARD" in line]
+    (said,) = [text for text in found if isinstance(text, str) and "HOST_FORWARD" in text]
+    forwards = [line.split() for line in said.splitlines() if "HOST_FORWARD" in line]
     assert [(words[2], words[4:6]) for words in forwards] == [("127.0.0.1", ["10.0.2.15", "22"])]
-    broken = [word.replace("restrict=on", "restricted=on") for word in words]
+    broken = [word.replace("hostfwd=", "restricted=on,hostfwd=") for word in words]
     assert "restricted" in stopped_machine(broken, place).stderr
 
 

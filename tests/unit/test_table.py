@@ -86,6 +86,17 @@ def test_each_option_is_taken_by_both_names_and_comes_to_the_same(
         assert read_arguments([f"--{word}", "/s", "/m"]) == (("/s", "/m"), (word,))
 
 
+def test_what_the_document_calls_refused_says_why() -> None:
+    rows = [line for line in DOCUMENT.split("\n") if "| **refused**" in line]
+    words = [word for row in rows for word in re.findall("`([^`]+)`", row.split("|")[1])]
+    assert len(words) >= len(REFUSED) + 4
+    for word in words:
+        name = word.removeprefix("-o ").removeprefix("--")
+        with pytest.raises(UserError) as error:
+            build("/s", "/m", parse_o([f"{name}x" if name.endswith("=") else name]))
+        assert "unknown option" not in str(error.value) and error.value.hint
+
+
 @pytest.mark.parametrize("name", [n for n in BINDFS_LONG if n not in ("direct-io", "map")])
 def test_each_option_from_bindfs_is_in_the_document(name: str) -> None:
     stem, _, ending = name.rpartition("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from gitguardfs.audit import trust
 from gitguardfs.errors import UserError
+from gitguardfs.host import packages
 from gitguardfs.vm import (
     boot,
     command,
@@ -26,6 +28,7 @@ from gitguardfs.vm import (
     logs,
     provision,
     qemu_command,
+    report,
     secrets,
     settings,
 )
@@ -35,6 +38,7 @@ from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 from tests.support.mounting import until
+from tests.support.trees import nested
 
 # Started where the agent can write, as users will start it.
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
@@ -89,7 +93,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pipx install --force '.[vm]'" in str(error.value)
 
 
-@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"],
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
                                    ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
                                    ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
 def test_without_a_vm_each_says_what_to_do(
@@ -117,6 +121,20 @@ def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch)
             assert ("has no VM" in done.stderr) != made
 
 
+def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        project = f"{short}/a\x1b]0;b\x07"
+        os.mkdir(project)
+        states.create(states.state_of(project))
+        done = CliRunner().invoke(command.reset, ["--project", project], input="n\n")
+        assert "Delete the VM of" in done.stderr
+        assert states.state_of(project).exists
+    assert all(character.isprintable() or character == "\n" for character in done.output)
+
+
 def test_root_is_refused(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,21 +144,45 @@ def test_root_is_refused(
     assert not states.state_of(str(world / "project")).exists
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_all_programs_that_are_missing_are_named_at_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match=r"qemu-system-\w+ is not installed .apt install qemu"):
-        driver.check_programs()
+    monkeypatch.setattr(packages, "family", lambda: packages.FEDORA)
+    monkeypatch.setenv("PATH", str(world))
+    state = states.state_of(str(world / "project"))
+    with pytest.raises(UserError) as error:
+        driver.up(state, driver.UpArguments(Settings(state.project)))
+    names = r"qemu-system-\w+, qemu-img, ssh and ssh-keygen are not installed"
+    hint = r"sudo dnf install qemu-system-\w+ qemu-img openssh-clients"
+    assert re.fullmatch(rf"{names} \({hint}\)", str(error.value))
+    assert not state.exists
 
 
-def test_a_project_that_is_gone_is_one_line(world: Path) -> None:
+def test_a_project_that_is_gone_is_one_line_about_an_option_of_this_command(world: Path) -> None:
     gone = states.state_of(str(world / "gone"))
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
-    with pytest.raises(UserError, match=r"no such directory"):
+    with pytest.raises(UserError, match=r"no such directory: .*gone \(create it first\)$"):
         driver.up(gone, driver.UpArguments(Settings(gone.project)))
     assert not gone.exists
+
+
+def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the state of all VMs, so it can have none."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(world / "project/.local/state"))
+    for words in (["status"], ["stop"], ["proxy"], ["status", "--project", "."]):
+        done = gitguard(*words, cwd=world / "project")
+        assert done.returncode == 3
+        assert f"{world}/project has no VM (name the project: --project DIR)" in done.stderr
+
+
+def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
+    for guard, place in (("guest", "in the guest"), ("host", "on the host")):
+        settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
+        said = report.status(state)
+        assert re.search(rf"(?m)^guard +{place}, .git: deny$", said)
+        assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
+    assert "none yet: its first start did not finish" in said
+    Path(state.disk).touch()
+    assert re.search(r"(?m)^VM +not running$", report.status(state))
 
 
 @pytest.fixture
@@ -303,6 +345,12 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
     assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
 
 
+def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
+    with nested(tmp_path, 1_200) as fd:
+        os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        assert secrets.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+
+
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     """The printed options can be pasted: a shell turns them into settings that hide all secrets."""
     import shlex
@@ -453,6 +501,24 @@ def test_a_panic_ends_the_waiting(state: State) -> None:
         with pytest.raises(boot.BootError, match=r"panicked"):
             boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
         qemu.kill()
+
+
+def test_a_process_of_that_name_is_no_panic(state: State) -> None:
+    Path(state.console).write_text("Kernel panic[812]: segfault at 0 ip 0 sp 0 error 4\n")
+    assert not boot.has_panicked(state)
+
+
+def test_only_the_end_of_what_a_guest_says_is_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "for _ in range(3000): print('x' * 100_000)\nraise SystemExit('the end')"
+    monkeypatch.setattr(boot, "command", lambda *_, **__: [sys.executable, "-c", script])
+    guest = ssh_command.SshGuest(keys.Keys("/keys"), 1, "/view")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(UserError, match=r"the end") as error:
+            boot.Boot(state, qemu, boot.BootProgress()).await_ready(guest)
+        qemu.kill()
+    assert len(str(error.value)) < 10_000
 
 
 def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(

@@ -262,6 +262,37 @@ def test_a_disk_is_an_overlay_of_one_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-f", "qcow2", "-F", "raw", "-b", "SECRET", "IMAGE"],
+        ["-f", "qcow2", "-o", "data_file=SECRET,data_file_raw=on", "IMAGE", "1M"],
+        ["-f", "qcow2", "-u", "-F", "raw", "-b", "nbd://127.0.0.1:9/x", "IMAGE", "1M"],
+        ["-f", "qcow2", "-u", "-F", "raw", "-b", 'json:{"driver":"file","filename":"SECRET"}',
+         "IMAGE", "1M"],
+        ["-f", "vmdk", "-o", "subformat=monolithicFlat", "IMAGE", "1M"],
+    ],
+    ids=["backing file", "data file", "protocol", "json", "list of files"],
+)  # fmt: skip
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_an_image_that_leads_to_other_files_is_refused(
+    tmp_path: Path, options: list[str], is_made_first: bool
+) -> None:
+    """QEMU would follow it into the project, or show the guest any file of the user's."""
+    secret, image, disk = tmp_path / "secret", tmp_path / "image", tmp_path / "disk.qcow2"
+    secret.write_bytes(b"secret" * 100_000)
+    if is_made_first:  # the VM's disk is there already
+        image.write_bytes(bytes(1 << 20))
+        images.ensure_overlay(images.Image(str(image)), str(disk))
+        image.unlink()
+    words = [w.replace("SECRET", str(secret)).replace("IMAGE", str(image)) for w in options]
+    subprocess.run(["qemu-img", "create", "-q", *words], check=True)
+    with pytest.raises(UserError, match=r"the image .*(leads to|has the format).*qemu-img convert"):
+        images.ensure_overlay(images.Image(str(image)), str(disk))
+    assert disk.exists() == is_made_first
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
 def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()

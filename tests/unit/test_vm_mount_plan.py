@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import select
 import signal
@@ -27,6 +28,7 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.linux.selinux import Confined
 from gitguardfs.mounting import guards, seal, unmount
+from gitguardfs.options import fstab_entries
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import (
     command as vm_mount,
@@ -273,21 +275,23 @@ OF_THE_SYSTEM = [
     "/", "/etc", "/usr", "/home", "/root", "/var", "/boot", "/mnt", "/srv", "/projects",
     "/etc/x", "/usr/local/sbin", "/usr/x/y/z", "/bin/x", "/sbin/x", "/lib/x", "/lib64/x/y",
     "/etc/x\ny/z", "/libx32/x", "/boot/x", "/dev/shm/x", "/proc/x", "/sys/x", "/run/user/1000/x",
-    "/home/me", "/var/home/me", "/var/lib", "/var/tmp",
+    "/var/lib", "/var/tmp",
 ]  # fmt: skip
+HOMES = ["/home/me", "/var/home/me"]
 FREE = [
     "/home/me/x", "/home/me/x/y", "/var/home/me/x", "/root/x", "/srv/x", "/mnt/x", "/media/x",
     "/opt/x/y", "/var/lib/x", "/var/lib/gitguardfs/shares/x", "/data/x", "/usrx/y", "/etcetera/x",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", OF_THE_SYSTEM)
-@pytest.mark.parametrize("cover", [True, False])
-def test_a_directory_of_the_system_is_never_covered(path: str, cover: bool) -> None:
-    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
-        request(map_mount=way(path, exists=True), cover=cover)
-    asked = request(mount=way(path, exists=True), cover=cover)
-    with pytest.raises(UserError, match=rf"^{path} is a directory of the system"):
+@pytest.mark.parametrize("path", [*OF_THE_SYSTEM, *HOMES])
+@pytest.mark.parametrize("options", [("nonempty",), ()])
+def test_a_directory_of_the_system_is_never_covered(path: str, options: tuple[str, ...]) -> None:
+    said = f"^{path} is a {'home directory' if path in HOMES else 'directory of the system'}"
+    with pytest.raises(UserError, match=said):
+        request(map_mount=way(path, exists=True), options=options)
+    asked = request(mount=way(path, exists=True), options=options)
+    with pytest.raises(UserError, match=said):
         share_plan(Facts(tags=TAGS), asked)
 
 
@@ -299,13 +303,13 @@ def test_directories_of_users_and_for_mounts_are_free(path: str) -> None:
 
 def test_a_directory_with_something_in_it_is_covered_on_demand_alone() -> None:
     full = replace(way(VIEW, exists=True, users_from=2), is_empty=False)
-    with pytest.raises(UserError, match=r"not empty.*--cover"):
+    with pytest.raises(UserError, match=r"not empty.*-o nonempty"):
         guard_plan(Facts(), request(map_mount=full))
-    assert guard_plan(Facts(), request(map_mount=full, cover=True))
+    assert guard_plan(Facts(), request(map_mount=full, options=("nonempty",)))
     full = replace(way("/mnt/raw", exists=True), is_empty=False)
-    with pytest.raises(UserError, match=r"not empty.*--cover"):
+    with pytest.raises(UserError, match=r"not empty.*-o nonempty"):
         share_plan(Facts(tags=TAGS), request(mount=full))
-    assert share_plan(Facts(tags=TAGS), request(mount=full, cover=True))
+    assert share_plan(Facts(tags=TAGS), request(mount=full, options=("nonempty",)))
 
 
 def test_a_mount_point_of_a_users_is_no_place_for_a_raw_share() -> None:
@@ -484,6 +488,17 @@ def test_removal_asks_if_there_are_several() -> None:
     other = mounted("9p", "/mnt/b", "b"), mounted("fuse.gitguardfs", "/home/me/b", "/mnt/b")
     with pytest.raises(UserError, match=r"b at /mnt/b.*projects at"):
         plan_removal.find(replace(look, mounts=(*look.mounts, *other)), None, None, None)
+
+
+@pytest.mark.parametrize("has_systemd", [True, False])
+def test_the_style_that_mounts_a_view_already_is_kept(has_systemd: bool) -> None:
+    suits = "systemd" if has_systemd else "fstab"
+    look = replace(installed("fstab"), has_systemd=has_systemd)
+    assert plan_boot.style_of(look, VIEW) == "fstab"
+    assert plan_boot.style_of(look, "/home/me/other") == suits
+    by_hand = replace(look, fstab=look.fstab.replace(fstab_entries.MARK.encode(), b"noauto"))
+    assert plan_boot.style_of(by_hand, VIEW) == suits
+    assert plan_boot.style_of(replace(installed("systemd"), has_systemd=has_systemd), VIEW) == suits
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -846,6 +861,30 @@ def test_a_view_in_nobodys_home_needs_a_user() -> None:
     assert facts.owner_of_view("/srv/projects", "root") == (0, 0)
     with pytest.raises(UserError, match=r"no such user"):
         facts.owner_of_view("/srv/projects", "nobody-of-that-name")
+
+
+def test_a_view_without_an_owner_is_answered_with_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = {"me": tmp_path / "me", "gone": tmp_path / "gone", "taken": tmp_path / "taken"}
+    entries = [
+        pwd.struct_passwd((name, "x", 1000 + number, 9, "", str(home), "/bin/sh"))
+        for number, (name, home) in enumerate(homes.items())
+    ]
+    for name in ("me", "taken"):
+        homes[name].mkdir()
+        os.chown(homes[name], 1000, 9)
+    monkeypatch.setattr(pwd, "getpwall", lambda: entries)
+    assert facts.owner_of_view(f"{homes['me']}/src", None) == (1000, 9)
+    for view, said in {
+        str(homes["me"]): f"is the home of me.*choose a directory in it: {homes['me']}/projects",
+        f"{homes['gone']}/src": f"not exist .sudo install -d -o 1001 -g 9 -m 700 {homes['gone']};",
+        f"{homes['taken']}/src": "the home of taken, but does not belong to taken .*--user",
+        "/home/no-such-user/src": "no user no-such-user .sudo useradd --create-home no-such-user;",
+        "/srv/src": "in no user's home .*--user",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            facts.owner_of_view(view, None)
 
 
 @pytest.mark.one_thread

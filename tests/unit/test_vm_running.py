@@ -127,13 +127,16 @@ def test_a_signal_takes_the_way_back(state: State) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+PANIC = "Kernel panic - not syncing: x"
+
+
 def test_a_session_that_a_panic_ended_is_told_so(
     state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = [sys.executable, "-c", f"raise SystemExit({ssh.FAILED})"]
     monkeypatch.setattr(ssh, "session", lambda *_: ended)
     guest = ssh.SshGuest(keys.Keys(""), 1, "/home/agent/projects/p")
-    for console, said in (("all is well", "the VM was stopped"), ("Kernel panic", "panicked")):
+    for console, said in (("all is well", "the VM was stopped"), (PANIC, "panicked")):
         Path(state.console).write_text(console)
         assert driver._session_in(state, guest, ()) == 3
         assert said in capsys.readouterr().err

@@ -41,6 +41,39 @@ def test_an_installation_elsewhere_is_taken(project: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SSL_CERT_FILE", "PROJECT/ca.pem"), ("SSL_CERT_DIR", "/etc/ssl/certs:certs"),
+        ("LD_PRELOAD", "/lib/a.so PROJECT/b.so"), ("LD_LIBRARY_PATH", "/usr/lib:"),
+        ("LD_AUDIT", "./audit.so"), ("PYTHONPYCACHEPREFIX", "LINK/cache"), ("PYTHONPATH", "src"),
+        ("PYTHONHOME", "PROJECT"), ("OPENSSL_CONF", "PROJECT/openssl.cnf"),
+    ],
+)  # fmt: skip
+def test_no_variable_may_lead_into_the_project(
+    project: str, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Path(project).parent / "link"
+    link.symlink_to(project)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv(name, value.replace("PROJECT", project).replace("LINK", str(link)))
+    with pytest.raises(UserError, match=rf"{name} leads into the project .*unset {name}"):
+        trusted_programs.check(project)
+
+
+def test_variables_that_lead_elsewhere_or_nowhere_are_taken(
+    project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    for name, value in (
+        ("SSL_CERT_FILE", "/etc/ssl/cert.pem"), ("LD_BIND_NOW", "1"), ("PYTHONUNBUFFERED", "1"),
+        ("PYTHONIOENCODING", "utf-8"), ("LD_LIBRARY_PATH", ""), ("LD_PRELOAD", "libm.so.6"),
+        ("VIRTUAL_ENV", f"{project}/.venv"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    trusted_programs.check(project)
+
+
+@pytest.mark.parametrize(
     ("where", "name"),
     [(installation, "PACKAGE_PARENT"), (sys, "executable"), (sys, "prefix"), (sys, "base_prefix")],
     ids=lambda value: getattr(value, "__name__", value),
@@ -91,7 +124,7 @@ def test_modules_are_not_taken_from_the_project(
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [*trusted_programs.PACKAGES, "qemu-system-x86_64"])
+@pytest.mark.parametrize("name", [*trusted_programs.PROGRAMS, "qemu-system-x86_64"])
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
 def test_no_program_is_taken_from_the_project(
     project: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -111,15 +144,15 @@ def test_what_the_agent_puts_into_path_later_is_not_run(
 ) -> None:
     inside = Path(project) / "bin"
     monkeypatch.setenv("PATH", f"{inside}:{os.environ['PATH']}")
-    trusted_programs.check(project, *trusted_programs.PACKAGES)
-    for name in trusted_programs.PACKAGES:
+    trusted_programs.check(project, *trusted_programs.PROGRAMS)
+    for name in trusted_programs.PROGRAMS:
         program_at(inside / name)
     guest = ssh.SshGuest(keys.Keys("/none"), 1, "/v")
     subprocess.run([*ssh.command(guest, keys.AGENT), "-V"], capture_output=True)
     state = states.state_of(project)
     states.create(state)
     keys.ensure(state)
-    assert sorted(os.listdir(inside)) == sorted(trusted_programs.PACKAGES)
+    assert sorted(os.listdir(inside)) == sorted(trusted_programs.PROGRAMS)
 
 
 def test_a_relative_directory_of_path_is_made_absolute(
