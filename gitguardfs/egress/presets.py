@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 _ANTHROPIC = """\
 # Claude models and Claude Code: the API, then logging in with a subscription. Logging in with an
-# account of the Console also needs POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
-# here. It is left out, since by it an agent makes keys that stay valid when the VM is gone.
+# account of the Console needs one line more, which is left out: by it an agent makes API keys, and
+# they stay valid when the VM is gone.
+#   POST https://api.anthropic.com/api/oauth/claude_cli/create_api_key
 POST https://api.anthropic.com/v1/messages
 POST https://api.anthropic.com/v1/messages?beta=true
 POST https://api.anthropic.com/v1/messages/count_tokens

@@ -19,6 +19,8 @@ BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
 """The proxy's authority, where update-ca-certificates finds it when a package runs that."""
+AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
+"""The directory with a file of authorized keys for each user."""
 CONFIG = "/etc/gitguard-vm/config"
 """The settings that the provisioning script reads."""
 
@@ -148,6 +150,7 @@ def _git_value(text: str) -> str:
 def _sshd() -> str:
     # GatewayPorts: the host, which alone has a key, chooses the address of the tunnel in the guest.
     return (
+        f"AuthorizedKeysFile {AUTHORIZED_KEYS}/%u\n"
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"
         "X11Forwarding no\nAllowAgentForwarding no\nPrintMotd no\n"

@@ -18,7 +18,7 @@ import yaml
 
 from gitguardfs import config_files
 from gitguardfs.constants import AGENT
-from gitguardfs.vm.guest_files import GuestFile
+from gitguardfs.vm.guest_files import AUTHORIZED_KEYS, GuestFile
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS
 from gitguardfs.vm.state import State
 
@@ -53,7 +53,6 @@ def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
                 "shell": "/bin/bash",
                 "uid": 1000,
                 "lock_passwd": True,
-                "ssh_authorized_keys": [login.agent_public],
             }
         ],
         "disable_root": False,
@@ -69,19 +68,22 @@ def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
         "package_upgrade": False,
         "apt": {"preserve_sources_list": True},
         "write_files": [
-            {
-                "path": "/root/.ssh/authorized_keys",
-                "content": f"{login.admin_public}\n",
-                "permissions": "0600",
-            },
-            *(
-                {"path": file.path, "content": file.content, "permissions": f"{file.mode:04o}"}
-                for file in files
-            ),
+            {"path": file.path, "content": file.content, "permissions": f"{file.mode:04o}"}
+            for file in [*_authorized_keys(login), *files]
         ],
         "runcmd": [[PROVISION]],
     }
     return "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=10_000)
+
+
+def _authorized_keys(login: GuestKeys) -> list[GuestFile]:
+    """Return the files with the keys that may log in.
+
+    They lie where root alone writes. In the agent's home, cloud-init's root would follow a symlink
+    of the agent's whenever it sets the guest up again.
+    """
+    keys = {AGENT: login.agent_public, "root": login.admin_public}
+    return [GuestFile(f"{AUTHORIZED_KEYS}/{user}", f"{key}\n") for user, key in keys.items()]
 
 
 def meta_data(name: str, instance: str) -> str:

@@ -280,22 +280,6 @@ MUTANTS = (
         ("egress/test_refusals.py::test_a_client_that_takes_nothing_loses_its_connection",),
     ),
     Mutant(
-        "relay-takes-no-slot",
-        "the guest starts as many relays on the host as it likes",
-        "vm/relay.py",
-        "    if not _take_slot(slots):\n",
-        "    if _take_slot(slots) is None:\n",
-        ("unit/test_vm_relay.py::test_there_is_a_limit_of_relays_and_each_that_ends_makes_room",),
-    ),
-    Mutant(
-        "relay-buffers-have-no-limit",
-        "each connection that takes nothing costs the host megabytes of kernel memory",
-        "vm/relay.py",
-        "        peer.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)\n",
-        "        peer.getsockopt(socket.SOL_SOCKET, buffer)\n",
-        ("unit/test_vm_relay.py::test_the_kernel_keeps_little_of_what_the_guest_does_not_take",),
-    ),
-    Mutant(
         "addresses-own-are-public",
         "a name leads to this machine's own public address, or to its neighbours",
         "egress/addon.py",

@@ -47,9 +47,20 @@ def test_the_agent_has_no_way_to_become_root() -> None:
     assert user["name"] == "agent"
     assert user["lock_passwd"] is True
     assert not {"sudo", "groups", "passwd", "hashed_passwd"} & user.keys()
-    assert user["ssh_authorized_keys"] == ["ssh-ed25519 AGENT"]
     assert "default" not in str(data["users"])
     assert data["ssh_pwauth"] is False
+
+
+def test_the_keys_that_may_log_in_lie_where_root_alone_writes() -> None:
+    data = data_of(seed.user_data("vm", LOGIN, []))
+    keys = {file["path"]: file["content"] for file in data["write_files"]}
+    assert keys == {
+        "/etc/gitguard-vm/keys/agent": "ssh-ed25519 AGENT\n",
+        "/etc/gitguard-vm/keys/root": "ssh-ed25519 ADMIN\n",
+    }
+    sshd = files_of(Settings("/srv/p"))["/etc/ssh/sshd_config.d/10-gitguard-vm.conf"]
+    assert "AuthorizedKeysFile /etc/gitguard-vm/keys/%u\n" in sshd
+    assert "ssh_authorized_keys" not in str(data)
 
 
 def test_the_guest_shows_itself_with_the_pinned_key_alone() -> None:
@@ -65,14 +76,13 @@ def test_the_guest_shows_itself_with_the_pinned_key_alone() -> None:
 def test_files_come_out_of_the_user_data_as_they_went_in(content: dict[str, str]) -> None:
     given_files = [GuestFile(f"/etc/{path}", text) for path, text in content.items()]
     data = data_of(seed.user_data("vm", LOGIN, given_files))
-    written = {file["path"]: file["content"] for file in data["write_files"]}
-    del written["/root/.ssh/authorized_keys"]
+    written = {file["path"]: file["content"] for file in data["write_files"][2:]}
     assert written == {file.path: file.content for file in given_files}
 
 
 def test_modes_are_what_cloud_init_reads_as_octal() -> None:
     data = data_of(seed.user_data("vm", LOGIN, [GuestFile("/x", "", 0o755)]))
-    assert [file["permissions"] for file in data["write_files"]] == ["0600", "0755"]
+    assert [file["permissions"] for file in data["write_files"]] == ["0644", "0644", "0755"]
 
 
 def test_whatever_differs_is_another_instance(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     if first.process.poll() is not None:  # test_3_faults has run
         running = host.up(*OPTIONS, "--no-hardened", "--guard", "guest", what="boot after faults")
     host.sh("echo kept > ~/kept")
+    host.sh("echo of root > /srv/of-root", root=True)
+    host.sh("mkdir -p ~/.ssh && ln -sf /srv/of-root ~/.ssh/authorized_keys")
     assert processes_of(host)
     assert running.leave() == 0
     assert not is_running(host)
@@ -25,9 +27,11 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
 
 
 def test_another_up_finds_what_was_there(host: World) -> None:
-    session = host.up(what="second boot")
-    assert host.sh("cat ~/kept") == "kept"
-    assert host.sh("findmnt -n -o FSTYPE --target .") == "fuse.gitguardfs"
+    """The guest is set up again, since a setting differs; its root follows no link of the agent."""
+    session = host.up("--git-name", "Another", what="second boot")
+    assert host.sh("git config user.name") == "Another"
+    assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
+    assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
     assert session.leave() == 0
 
 
