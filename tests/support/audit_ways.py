@@ -191,7 +191,7 @@ CLEAN_SETTINGS = [
     ("filter.lfs.process", "git-lfs filter-process"), ("filter.lfs.clean", "git-lfs clean -- %f"), ("credential.helper", "store --file ~/.git-credentials"),
     ("credential.helper", "!/usr/bin/gh auth git-credential"), ("core.sshCommand", "ssh -i ~/.ssh/id_work -o IdentitiesOnly=yes"),
     ("gpg.program", "/usr/bin/gpg2"), ("merge.union.driver", "git merge-file --union %A %O %B"), ("difftool.a.cmd", 'meld "$LOCAL" "$REMOTE"'),
-    ("core.fsmonitor", "true"), ("diff.exif.textconv", "exiftool"), ("remote.origin.url", "https://example.org/a/b.git"), ("pull.rebase", "true"),
+    ("core.fsmonitor", "true"), ("diff.exif.textconv", "exiftool"), ("filter.nb.clean", "python3 -I -m nbstripout"), ("remote.origin.url", "https://example.org/a/b.git"), ("pull.rebase", "true"),
 ]  # fmt: skip
 """Settings that lead to nothing of the agent's."""
 
