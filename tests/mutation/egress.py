@@ -280,6 +280,22 @@ MUTANTS = (
         ("egress/test_refusals.py::test_a_client_that_takes_nothing_loses_its_connection",),
     ),
     Mutant(
+        "http1-keeps-trailers",
+        "a response with trailers never arrives whole",
+        "egress/http1.py",
+        "return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) else event",
+        "return event",
+        ("egress/test_messages.py::test_a_response_with_trailers_arrives_whole_without_them",),
+    ),
+    Mutant(
+        "http1-takes-the-interim-response",
+        "103 Early Hints is taken for the response itself",
+        "egress/http1.py",
+        "        while lines and _INTERIM.match(lines[0]):\n",
+        "        while False:\n",
+        ("egress/test_messages.py::test_what_comes_before_the_response_is_dropped",),
+    ),
+    Mutant(
         "addresses-own-are-public",
         "a name leads to this machine's own public address, or to its neighbours",
         "egress/addon.py",

@@ -115,7 +115,7 @@ TIERS = (
          _pytest("tests/packaging"), seconds=50, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=65, is_short=True, lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=90, is_short=True, lacks=_missing("ip", "ss"),
     ),
     Tier(
         "desktop", "Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package",
