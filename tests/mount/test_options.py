@@ -396,16 +396,14 @@ def test_allow_suid_keeps_what_is_stripped_otherwise(here: Path, way: str) -> No
 
 def test_fsname_is_what_the_mount_table_shows(here: Path) -> None:
     with _mounted(here, "-o", r"fsname=my\,projects") as mounted:
-        table = Path("/proc/self/mountinfo").read_text()
-        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        line = _mount_line(mounted.path)
         assert line.split(" - ")[1].split()[:2] == ["fuse.gitguardfs", "my,projects"]
 
 
 @pytest.mark.parametrize("option", ["noatime", "noexec", "sync", "dirsync"])
 def test_kernel_options_reach_the_kernel(here: Path, option: str) -> None:
     with _mounted(here, "-o", option) as mounted:
-        table = Path("/proc/self/mountinfo").read_text()
-        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        line = _mount_line(mounted.path)
         assert option in line.replace(" - ", ",").replace(" ", ",").split(",")
 
 
@@ -421,12 +419,17 @@ def test_what_mount_8_passes_on_is_accepted(here: Path, option: str) -> None:
         assert (mounted.path / "file").read_text() == "text"
 
 
+def _mount_line(view: Path) -> str:
+    """Return the line of mountinfo for the view, and not for the lid below it."""
+    table = Path("/proc/self/mountinfo").read_text()
+    return [line for line in table.splitlines() if f" {view} " in line][-1]
+
+
 @pytest.mark.parametrize("generic", ["suid,dev", "defaults", "suid,dev,exec,rw,relatime"])
 def test_the_view_is_always_nosuid_nodev_and_checks_permissions(here: Path, generic: str) -> None:
     """mount.fuse3 adds suid and dev on its own."""
     with _mounted(here, "-o", generic) as mounted:
-        table = Path("/proc/self/mountinfo").read_text()
-        line = next(line for line in table.splitlines() if f" {mounted.path} " in line)
+        line = _mount_line(mounted.path)
         for option in ("nosuid", "nodev", "default_permissions", "allow_other"):
             assert option in line.replace(" ", ",").split(",")
 
