@@ -13,7 +13,7 @@ from stat import S_IFDIR, S_IFLNK, S_ISREG
 from gitguardfs.audit import fixes, hard_links, rows, work_tree
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.runs import Runs
-from gitguardfs.audit.walk import Unread, list_directory, opened, read_file, resolved
+from gitguardfs.audit.walk import Unread, list_directory, opened, read_file
 
 NAMES = frozenset(
     {"applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit",
@@ -50,7 +50,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str | None) -> None:
     hooks = os.path.join(path, "hooks")
     file_type = list_directory(git_dir).get("hooks")
     if file_type == S_IFLNK:
-        target = resolved(hooks)
+        target = audit.share.resolved(hooks)
         if places := audit.share.agents_places(hooks):
             fix = fixes.either(fixes.remove(hooks), fixes.protect(*places))
             audit.results.append(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
@@ -75,7 +75,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
         hook = os.path.join(path, name)
         try:
             if file_type == S_IFLNK:
-                target = resolved(hook)
+                target = audit.share.resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), fixes.protect(*places))
                     audit.results.append(rows.HOOK.finding(f"{hook} leads to {target}", fix))

@@ -22,7 +22,6 @@ from gitguardfs.audit.walk import (
     opened,
     read_file,
     read_path,
-    resolved,
 )
 from gitguardfs.findings import Severity
 from gitguardfs.guard import dotgit
@@ -47,7 +46,7 @@ def examine(audit: Audit, directory: ScannedDirectory, name: str) -> None:
             target = _target(directory, name, file_type)
             if target is None or not _may_be_there(audit, place, target, file_type == S_IFLNK):
                 return
-            path = resolved(os.path.join(directory.path, target))
+            path = audit.share.resolved(os.path.join(directory.path, target))
             try:
                 fd = open_directory(path)
             except (FileNotFoundError, NotADirectoryError):
@@ -79,7 +78,7 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     """Add findings for a git directory's place; return False if the agent can write all of it."""
     share = audit.share
     path = os.path.join(os.path.dirname(place), target)
-    real = resolved(path)
+    real = audit.share.resolved(path)
     if share.is_agents(path):
         if os.path.isdir(real):
             fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
@@ -126,7 +125,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> No
     if "commondir" in entries:
         target = _path_in(read_file(fd, "commondir"))
         named = os.path.join(path, target)
-        common_path = resolved(named)
+        common_path = audit.share.resolved(named)
         if audit.share.is_agents(named):
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
@@ -195,7 +194,7 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
     for name, file_type in entries.items():
         link = os.path.join(path, name)
         if file_type == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
-            detail = f"{link} leads to {resolved(link)}"
+            detail = f"{link} leads to {audit.share.resolved(link)}"
             audit.results.append(rows.DIRECTORY.finding(detail, fixes.remove(link)))
 
 
@@ -208,7 +207,7 @@ def _entries(
         if entries.get(name) == S_IFLNK:
             if audit.share.is_agents(file):
                 return []  # _check_symlinks added a finding
-            parent, base = os.path.split(resolved(file))
+            parent, base = os.path.split(audit.share.resolved(file))
             with opened(parent) as above:
                 hard_links.check(audit, above, parent, [base])
                 content = read_file(above, base)
@@ -241,10 +240,14 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
             audit.results.append(
                 rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM)
             )
-        elif not audit.share.holds(resolved(place)) and len(places) < MAX_ALTERNATES:
-            further = os.path.join(resolved(place), ALTERNATES)
+            continue
+        real = audit.share.resolved(place)
+        if not audit.share.holds(real) and len(places) < MAX_ALTERNATES:
+            further = os.path.join(real, ALTERNATES)
             try:
-                more = _alternates(read_path(resolved(further)), resolved(place))
+                more = _alternates(
+                    read_path(audit.share.resolved(further)), audit.share.resolved(place)
+                )
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, Unread) as error:
@@ -266,7 +269,7 @@ def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> Non
         if entry.key != "core.hookspath" or not entry.value:
             continue
         named = audit.git.path(entry.value, os.path.join(worktree, "x"))
-        path = resolved(named)
+        path = audit.share.resolved(named)
         if audit.share.is_agents(named) or not os.path.isdir(path):
             continue
         try:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs.audit.git_config import VARIABLES
-from gitguardfs.audit.shell import SEARCHED, UNKNOWN, Command, NotUnderstood, commands
+from gitguardfs.audit.shell import SEARCHED, UNKNOWN, Command, NotUnderstood, Script
 
 RUNNERS = frozenset(
     {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "pnpx",
@@ -38,9 +38,9 @@ HARMLESS = frozenset(
      "ln", "install", "chmod", "chown", "chgrp", "ls", "stat", "file", "du", "df", "tee", "yes",
      "seq", "sleep", "tput", "stty", "clear", "expr", "bc", "jq", "column", "rev", "shuf",
      "split", "truncate", "ps", "pgrep", "printenv", "getent", "locale", "logger", "notify-send",
-     "curl", "wget", "gpg", "gzip", "gunzip", "zcat", "zip", "unzip", "bzip2", "xz", "less",
-     "more", "gitk", "git-lfs", "gitleaks", "shellcheck", "shfmt", "gofmt", "clang-format",
-     "black", "ruff", "isort", "codespell", "typos", "actionlint", "hadolint", "yamllint"}
+     "curl", "wget", "gpg", "gzip", "gunzip", "zcat", "zip", "unzip", "bzip2", "xz", "gitk",
+     "git-lfs", "gitleaks", "shellcheck", "shfmt", "gofmt", "clang-format", "black", "ruff",
+     "isort", "codespell", "typos", "actionlint", "hadolint", "yamllint"}
 )  # fmt: skip
 """Programs and commands of the shell that run nothing which files of the work tree define."""
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
@@ -48,7 +48,7 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _INTERPRETERS = frozenset({"perl", "ruby", "node", "nodejs", "php", "lua", "luajit", "tsx", "java",
                            "ts-node", "osascript", "tclsh", "guile", "swift"})  # fmt: skip
 _OWN_CODE = {
-    "sed": re.compile(r"(?m)^(-\w*f|--file)"),
+    "sed": re.compile(r"(?m)^(-\w*f|--file)|(^|[\d;{}$/!])\s*e(\s|$)"),
     **dict.fromkeys(
         ("awk", "gawk", "mawk", "nawk"),
         re.compile(r"(?m)system|getline|@|(?<!^-F)\|(?!\Z)|^(-[fEil]|--(file|exec|include|load))"),
@@ -87,7 +87,7 @@ _STARTING = re.compile(
 )
 """Options by which a harmless program starts another, or reads which one it starts."""
 _IN_GIT = re.compile(r"\.git/|/hooks\b")
-_WRITERS = frozenset({"cp", "mv", "ln", "install", "tee"})
+_WRITERS = frozenset({"cp", "mv", "ln", "install", "tee", "unzip"})
 _MANY = 20
 """How many commands may stand in each other's words: nobody writes that."""
 
@@ -115,14 +115,15 @@ class Runs:
     def read(self, text: str, depth: int = 0) -> Runs:
         """Add what a text runs; return this object."""
         try:
-            found, functions = commands(text)
+            script = Script(text)
+            script.read()
             if depth > 9:
                 raise NotUnderstood("nested too deeply")
         except NotUnderstood as error:
             self.unfollowed.append(str(error))
             return self
-        for command in found:
-            _Reader(self, command, functions, depth).run(command.words)
+        for command in script.commands:
+            _Reader(self, command, script.functions, depth).run(command.words)
         return self
 
 
@@ -194,9 +195,12 @@ class _Reader:
             self._runs.tools.append(name)
         elif name not in HARMLESS:
             self._other(arguments)
-        elif any(word in SEARCHED or _STARTING.fullmatch(word) for word in arguments):
-            self._unfollowed()  # read PATH, for PATH in
-        elif name in _WRITERS and any(map(_IN_GIT.search, arguments)):
+        elif any(
+            word in SEARCHED  # read PATH, for PATH in
+            or _STARTING.fullmatch(word)
+            or (name in _WRITERS and _IN_GIT.search(word))
+            for word in arguments
+        ):
             self._unfollowed()
 
     def _said(self) -> str:
@@ -216,18 +220,17 @@ class _Reader:
 
     def _file(self, word: str, is_script: bool = True) -> None:
         """Add a file that is run."""
-        if not _VARIES.search(word):
-            if self._command.is_moved and not word.startswith(("/", "~")):
-                self._unfollowed()
-                return
+        is_known = word.startswith(("/", "~")) or not self._command.is_moved
+        varies = _VARIES.search(word)
+        if varies or not is_known:
+            self._unfollowed()
+            known = word[: varies.start()] if varies and is_known else ""
+            if "/" in known.lstrip("/"):
+                self._runs.directories.append(posixpath.dirname(known))
+        else:
             self._runs.files.append(word)
             if word.startswith("../") or ".git/" in word or (is_script and word[:1] in ("/", "~")):
                 self._other()  # it is not read
-        else:
-            self._unfollowed()
-            known = word[: _VARIES.search(word).start()]  # type: ignore[union-attr]
-            if "/" in known.lstrip("/") and not self._command.is_moved:
-                self._runs.directories.append(posixpath.dirname(known))
 
     def _directory(self, word: str) -> None:
         """Add a directory of which files are run."""
@@ -285,7 +288,8 @@ class _Reader:
         if not arguments or arguments[0] == "-":
             self._input()
         elif arguments[0].startswith("-"):
-            self._unfollowed()
+            if arguments != ["--version"]:
+                self._unfollowed()
         else:
             self._file(arguments[0])
 
@@ -362,11 +366,11 @@ class _Reader:
             if rest[number - 1] in ("-c", "--config") and name == "clone":
                 self._setting(*word.partition("=")[::2])
             found = re.fullmatch(rf"({starts})(?:=?(.+))?", word, re.DOTALL)
-            if found is None:
-                continue
-            after = " ".join(rest[number + 1 :]) if word in ("run", "foreach") else None
-            after = after or found[2] or "".join(rest[number + 1 : number + 2])
-            self._code(re.sub(r"^(-\S+ )+", "", after))
+            if found is not None:
+                words = rest[number + 1 :] if word in ("run", "foreach") else rest[number + 1 :][:1]
+                self._code(re.sub(r"^(-\S+ )+", "", found[2] or " ".join(words)))
+            elif word.startswith("--") and _IN_GIT.search(word):
+                self._unfollowed()
 
     def _setting(self, key: str, value: str) -> None:
         if UNKNOWN in key or UNKNOWN in value:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 from gitguardfs.audit.walk import readlink, trail
 from gitguardfs.guard import dotgit, repository
@@ -13,7 +13,7 @@ from gitguardfs.guard.rules import RuleSet, Verdict
 from gitguardfs.paths import mode_at
 
 CACHED = 1 << 14
-"""How many paths are remembered: more than configurations and symlinks usually lead along."""
+"""How many paths are remembered: in a deep tree most of a path was asked for before."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,16 @@ class Share:
     path: str
     """Its absolute path, without symlinks."""
     guard: RuleSet
+    readlink: Callable[[str], str | None] = field(
+        default_factory=lambda: lru_cache(CACHED)(readlink)
+    )
+    is_repository: Callable[[str], bool] = field(
+        default_factory=lambda: lru_cache(CACHED)(looks_like_repository)
+    )
 
-    @cached_property
-    def _readlink(self) -> Callable[[str], str | None]:
-        """Read a symlink; in a deep tree most of a path was asked for before."""
-        return lru_cache(CACHED)(readlink)
-
-    @cached_property
-    def _is_repository(self) -> Callable[[str], bool]:
-        return lru_cache(CACHED)(looks_like_repository)
+    def resolved(self, path: str) -> str:
+        """Return an absolute path with its symlinks resolved."""
+        return trail(path, self.readlink)[-1]
 
     def is_agents(self, path: str) -> bool:
         """Return whether the agent can write or create a file, or a symlink on its path."""
@@ -39,7 +40,7 @@ class Share:
 
     def agents_places(self, path: str) -> list[str]:
         """Return the symlinks on a path, and its end, as far as the agent can write them."""
-        places = dict.fromkeys((os.path.normpath(path), *trail(path, self._readlink)))
+        places = dict.fromkeys((os.path.normpath(path), *trail(path, self.readlink)))
         return [one for one in places if self.holds(one) and not self.is_guarded(one)]
 
     def holds(self, path: str) -> bool:
@@ -60,10 +61,10 @@ class Share:
         """Return whether a path in the share is a git directory or lies in one."""
         directory = self.path
         for part in self.parts(path):
-            if self._is_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
+            if self.is_repository(directory) or dotgit.is_dotgit(os.fsencode(part)):
                 return True
             directory = os.path.join(directory, part)
-        return self._is_repository(directory)
+        return self.is_repository(directory)
 
     def is_kept(self, parts: list[str], limit: Verdict = Verdict.READONLY) -> bool:
         """Return whether one of the components is ``.git``, or read-only or stricter by a rule."""

@@ -54,20 +54,10 @@ class Command:
     """Whether ``cd`` has led elsewhere before, so that relative paths are not known."""
 
 
-def commands(text: str) -> tuple[list[Command], set[str]]:
-    """Return the commands in a text, and the names of the functions that it defines.
+class Script:
+    """One text: its commands, and the functions that it defines, once it was read."""
 
-    Raises NotUnderstood.
-    """
-    reader = _Reader(text)
-    reader.script("")
-    return reader.commands, reader.functions
-
-
-class _Reader:
-    """Reads one text from its start to its end."""
-
-    def __init__(self, text: str, outer: _Reader | None = None) -> None:
+    def __init__(self, text: str, outer: Script | None = None) -> None:
         self._text = text
         self._at = 0
         self._line: int = 1 if outer is None else outer._line
@@ -78,8 +68,8 @@ class _Reader:
         self.commands: list[Command] = [] if outer is None else outer.commands
         self.functions: set[str] = set() if outer is None else outer.functions
 
-    def script(self, end: str) -> None:
-        """Read commands up to the character ``end``, and pass that."""
+    def read(self, end: str = "") -> None:
+        """Read commands up to the character ``end``, and pass that. Raises NotUnderstood."""
         cases = 0
         command = self._new()
         while True:
@@ -107,7 +97,7 @@ class _Reader:
                 else:
                     command, self._at = self._finish(command), self._at + 1
                     with self._inside():
-                        self.script(")")
+                        self.read(")")
             elif c == ")":
                 raise NotUnderstood(f"line {self._line}: )")
             elif redirection := _REDIRECTION.match(self._text, self._at):
@@ -164,7 +154,7 @@ class _Reader:
             text = self._text[self._at : stop]
             self._line += self._text.count("\n", self._at, after)
             self._at = after
-            command.text = text if is_plain else _Reader(text, self)._quoted("")
+            command.text = text if is_plain else Script(text, self)._quoted("")
         self._waiting.clear()
 
     def _redirect(self, command: Command, operator: str) -> None:
@@ -256,7 +246,7 @@ class _Reader:
         if c in "<>":
             self._at += 1
             with self._inside():
-                self.script(")")
+                self.read(")")
             return UNKNOWN
         return self._expansion() if c == "$" else c
 
@@ -281,7 +271,7 @@ class _Reader:
             raise NotUnderstood(f"line {self._line}: no `")
         self._at = code.end()
         with self._inside():
-            _Reader(re.sub(r"\\([$`\\])", r"\1", code[1]), self).script("")
+            Script(re.sub(r"\\([$`\\])", r"\1", code[1]), self).read()
         self._line += code[1].count("\n")
         return TOP if _TOP.fullmatch(code[1]) else UNKNOWN
 
@@ -299,7 +289,7 @@ class _Reader:
             self._at += 1
             start = self._at
             with self._inside():
-                self.script(")")
+                self.read(")")
             return TOP if _TOP.fullmatch(self._text[start : self._at - 1]) else UNKNOWN
         if c == "{":
             self._at += 1

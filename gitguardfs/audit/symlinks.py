@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
 from itertools import accumulate
 from stat import S_IFLNK
 
 from gitguardfs.audit import fixes, rows
 from gitguardfs.audit.audit import Audit
 from gitguardfs.audit.repository import is_dotgit
-from gitguardfs.audit.share import CACHED, looks_like_repository
-from gitguardfs.audit.walk import ScannedDirectory, Unread, readlink, steps
+from gitguardfs.audit.walk import ScannedDirectory, Unread, steps
 from gitguardfs.findings import Severity
 from gitguardfs.guard import links
 from gitguardfs.render.quote import shell_printable
@@ -77,8 +75,6 @@ class SymlinkJudge:
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
         self._share = audit.share
-        self._is_repository = lru_cache(CACHED)(looks_like_repository)
-        self._readlink_outside = lru_cache(CACHED)(readlink)
         self._is_nowhere = not os.path.lexists(NEUTRAL)
 
     def is_neutral(self, text: str) -> bool:
@@ -96,7 +92,7 @@ class SymlinkJudge:
         ):
             shared = self._share.holds(place)
             if is_dotgit(os.path.basename(place)) or (
-                place in self._audit.bare if shared else self._is_repository(place)
+                place in self._audit.bare if shared else self._share.is_repository(place)
             ):
                 return os.path.normpath(os.path.join(place, *rest[::-1])), place
             if text is not None and self.is_neutral(text):
@@ -106,7 +102,7 @@ class SymlinkJudge:
     def _readlink(self, path: str) -> str | None:
         if self._share.holds(path):
             return self._audit.symlinks.get(path)
-        return self._readlink_outside(path)
+        return self._share.readlink(path)
 
     def verdict(
         self, link: str, target: str, repository: str | None

@@ -50,9 +50,9 @@ TOOLS = {file: name for name, one in reversed(MANAGERS.items()) for file in one.
 """Files that define what hooks do, and the program that reads each."""
 OTHERS = {".hg": "Mercurial", ".jj": "Jujutsu", ".sl": "Sapling", ".repo": "repo"}
 """Repositories of other programs, which no guard of ``.git`` protects."""
+_JUDGED = {*TOOLS, *OTHERS, "package.json", ".gitmodules"}
 _SCRIPTS = ("preinstall", "install", "postinstall", "prepare")
 """The "scripts" of package.json that npm runs at an install in the work tree."""
-IGNORE_SCRIPTS = "npm config set ignore-scripts true"
 _INSTALLS_HOOKS = re.compile(r"husky|lefthook|git-?hooks|hookspath|pre-commit", re.IGNORECASE)
 
 
@@ -60,8 +60,8 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
     """Add findings for a directory of the work tree; published packages install no hooks here."""
     if fixes.is_published(directory.path):
         return
-    for name, file_type in directory.entries.items():
-        path = os.path.join(directory.path, name)
+    for name in sorted(directory.entries.keys() & _JUDGED):
+        path, file_type = os.path.join(directory.path, name), directory.entries[name]
         if audit.share.is_kept(audit.share.parts(path)):
             continue
         if name in TOOLS:
@@ -91,7 +91,8 @@ def _check_package(audit: Audit, directory: ScannedDirectory, path: str) -> None
         return  # npm reads no such file either
     if installing:
         detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
-        audit.results.append(rows.TOOLS.finding(detail, IGNORE_SCRIPTS, Severity.LOW))
+        fix = "npm config set ignore-scripts true"
+        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
 
 
 def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> None:

@@ -53,7 +53,7 @@ def test_vm_mount_dry_run_changes_nothing(installed: World) -> None:
 
 @EACH
 def test_the_view_is_guarded_and_the_raw_share_sealed(guest: Machine, each: Guard) -> None:
-    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(guest, each.raw) == [each.transport, "ramfs"]
 
 
@@ -94,13 +94,13 @@ def test_vm_mount_again_changes_nothing(guest: Machine, each: Guard) -> None:
     before = guest.run(state).stdout
     guest.run(vm_mount(each), forked=True).ok()
     assert guest.run(state).stdout == before
-    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"]
 
 
 def test_the_line_of_bindfs_users_works_as_it_stands(guest: Machine) -> None:
     guard_by_hand(guest)
     view = "/home/user/projects"
-    assert mounted(guest, view) == ["fuse.gitguardfs"]
+    assert mounted(guest, view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(guest, "/mnt/projects") == ["9p", "ramfs"]
     assert guest.sh(f"stat -c %u:%g {view}/demo/README") == "1000:1000"
     guest.run(f"cat {view}/demo/.git/config", uid=AGENT).failed("Permission denied")

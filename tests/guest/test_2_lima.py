@@ -88,7 +88,7 @@ def provisioned(instance: Instance) -> Instance:
 
 def test_the_project_is_guarded_where_the_agent_sees_it(provisioned: Instance) -> None:
     machine = provisioned.machine
-    assert mounted(machine, VIEW) == ["fuse.gitguardfs"]
+    assert mounted(machine, VIEW) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(machine, PROJECT_SHARE) == ["9p", "ramfs"]
     assert machine.sh(f"stat -c '%u:%g' {VIEW}/demo/README", uid=UID) == f"{UID}:{UID}"
     machine.run([provisioned.probe], uid=UID).ok()

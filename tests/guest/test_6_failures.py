@@ -47,7 +47,7 @@ def test_after_kill_9_the_path_is_dead_and_the_share_sealed(guest: Machine, each
 @pytest.mark.parametrize("each", FSTAB, ids=str)
 def test_mounting_again_brings_it_back(guest: Machine, each: Guard) -> None:
     guest.sh(f"mount {each.view}")
-    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(guest, each.raw) == [each.transport, "ramfs"]
     assert guest.sh(f"ls {each.view}/demo", uid=AGENT)
     guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
@@ -72,11 +72,44 @@ def test_systemd_brings_it_back_by_itself(guest: Machine, each: Guard) -> None:
         BACK_LIMIT,
     )
     assert pid_of(guest, each) != before
-    assert mounted(guest, each.view) == ["fuse.gitguardfs"], "exactly one mount"
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"], "exactly one mount"
     assert mounted(guest, each.raw) == [each.transport, "ramfs"]
     seen = guest.channel.finish("watching", watching, 60).ok()
     assert "repositoryformatversion" not in seen.stdout, str(seen)
     guest.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    is_closed(guest, each)
+
+
+@pytest.mark.parametrize("number", [9, 12], ids=["kill -9", "restart"])
+@pytest.mark.parametrize("each", GUARDS, ids=str)
+def test_it_comes_back_with_the_agent_inside(guest: Machine, each: Guard, number: int) -> None:
+    """What the agent wrote at the place meanwhile would be hidden as soon as the view is back."""
+    before = pid_of(guest, each)
+    guest.sh("rm -f /tmp/inside /tmp/inside.end")
+    words = ["python3", "-m", "tests.guest.inside.old_view", each.view, "/tmp/inside"]
+    inside = guest.channel.start(words, uid=AGENT, cwd=TESTS)
+    until(lambda: guest.run("test -e /tmp/inside").rc == 0, "the agent is inside", BACK_LIMIT)
+    if each.style == "systemd" and number != 9:
+        guest.sh(["systemctl", "restart", guest.sh(["systemd-escape", "-p",
+                 "--template=gitguardfs@.service", each.view])])  # fmt: skip
+    else:
+        guest.sh(f"kill -{number} {before}")
+    if each.style == "fstab":
+        until(lambda: guest.run(f"test -e /proc/{before}").rc != 0, "the daemon ends", BACK_LIMIT)
+        for uid in (AGENT, 0):
+            for command in (f"git init {each.view}/new", f"touch {each.view}/new"):
+                assert guest.run(command, uid=uid).rc != 0, command
+        guest.sh(f"mount {each.view}")
+    until(lambda: guest.run(f"ls {each.view}/demo", uid=AGENT).rc == 0, "it is back", BACK_LIMIT)
+    assert pid_of(guest, each) != before
+    guest.sh("touch /tmp/inside.end")
+    said = json.loads(guest.channel.finish(words, inside, BACK_LIMIT).ok().stdout)
+    print(f"{each}: away for {said['away']:.1f} s, {said['errors']}")
+    assert set(said["errors"]) <= {"ENOTCONN", "ECONNABORTED", "EACCES"}, said
+    assert said["old"] == ["ENOTCONN", "ENOTCONN"] and "Makefile" in said["new"], said
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"], "no second lid"
+    below = f"umount -i -l {each.view} && umount -i -l {each.view} && ls -A {each.view}"
+    assert guest.sh(["unshare", "-m", "--propagation", "private", "sh", "-c", below]) == ""
     is_closed(guest, each)
 
 
@@ -99,5 +132,5 @@ def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
     guest.sh("rm /tmp/let-go")
     assert done.rc != 0, str(done)
     assert "busy" in (done.stdout + done.stderr).lower() or "use" in done.stderr, str(done)
-    assert mounted(guest, each.view) == ["fuse.gitguardfs"]
+    assert mounted(guest, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(guest, each.raw) == [each.transport, "ramfs"]

@@ -84,7 +84,7 @@ def test_the_versions_are_the_old_ones(old: Old) -> None:
 @EACH
 def test_the_share_is_guarded(old: Old, each: Guard) -> None:
     machine, _ = old
-    assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+    assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
 
@@ -214,7 +214,7 @@ def test_the_package_brings_programs_pages_completion_and_unit(packaged: Machine
 
 def test_vm_mount_uses_the_packages_unit(packaged: Machine, old: Old) -> None:
     packaged.run(vm_mount(PACKAGED)).ok()
-    assert mounted(packaged, PACKAGED.view) == ["fuse.gitguardfs"]
+    assert mounted(packaged, PACKAGED.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(packaged, PACKAGED.raw) == [PACKAGED.transport, "ramfs"]
     packaged.run(f"cat {PACKAGED.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
     assert packaged.run(["test", "-e", HIDING]).rc == 1
@@ -235,7 +235,7 @@ def test_an_upgrade_leaves_a_view_to_its_daemon(packaged: Machine) -> None:
     packaged.sh("echo upgraded >upgraded", cwd=f"{PACKAGED.view}/demo", uid=AGENT)
     packaged.sh("systemctl restart 'gitguardfs@*'")
     assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") != daemon
-    assert mounted(packaged, PACKAGED.view) == ["fuse.gitguardfs"]
+    assert mounted(packaged, PACKAGED.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(packaged, PACKAGED.raw) == [PACKAGED.transport, "ramfs"]
     assert packaged.sh(f"cat {PACKAGED.view}/demo/upgraded", uid=AGENT) == "upgraded"
 

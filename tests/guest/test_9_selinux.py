@@ -172,7 +172,7 @@ def test_what_was_installed_and_written_has_the_labels_of_its_places(enforcing: 
 @EACH
 def test_the_share_is_guarded(enforcing: World, each: Guard) -> None:
     machine = enforcing.machine
-    assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+    assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
 
@@ -235,7 +235,7 @@ def test_unmounting_takes_the_seal_off_and_a_start_puts_it_on(enforcing: World) 
     machine.sh(["umount", each.view])
     assert mounted(machine, each.raw) == [each.transport]
     machine.sh(["systemctl", "start", service_of(machine, each)])
-    assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+    assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
 
 
@@ -337,7 +337,7 @@ def rebooted(enforcing: World) -> World:
     machine.sh(f"install -d -o agent -g agent {BY_FSTAB.view} && mkdir -p {BY_FSTAB.raw}")
     machine.run("cat >>/etc/fstab", stdin=FSTAB_LINES).ok()
     machine.sh(f"systemctl daemon-reload && mount {BY_FSTAB.raw} && mount {BY_FSTAB.view}")
-    assert mounted(machine, BY_FSTAB.view) == ["fuse.gitguardfs"]
+    assert mounted(machine, BY_FSTAB.view) == ["ramfs", "fuse.gitguardfs"]
     assert domain_of(machine, BY_FSTAB.view) == "unconfined_mount_t"
     machine.sh("sync")
     machine.reboot()
@@ -348,7 +348,7 @@ def test_a_reboot_brings_back_what_systemd_starts(rebooted: World) -> None:
     machine = rebooted.machine
     failed = settle(machine)
     for each in BY_SYSTEMD:
-        assert mounted(machine, each.view) == ["fuse.gitguardfs"], str(failed)
+        assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"], str(failed)
         assert mounted(machine, each.raw) == [each.transport, "ramfs"]
         assert domain_of(machine, each.view) == "initrc_t"
         assert machine.sh(f"stat -c %u:%g {each.view}/demo/hello.c", uid=AGENT) == "1000:1000"
@@ -389,7 +389,7 @@ def test_where_mount_is_unconfined_fstab_brings_its_guard_back(
     machine = with_unconfined_mount.machine
     assert settle(machine) == []
     for each in (*BY_SYSTEMD, BY_FSTAB):
-        assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+        assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"]
         assert mounted(machine, each.raw) == [each.transport, "ramfs"]
         machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
     assert domain_of(machine, BY_FSTAB.view) == "mount_t"
@@ -420,7 +420,7 @@ def test_remove_takes_away_what_a_boot_has_mounted(
     with_unconfined_mount: World, each: Guard
 ) -> None:
     machine = with_unconfined_mount.machine
-    assert mounted(machine, each.view) == ["fuse.gitguardfs"]
+    assert mounted(machine, each.view) == ["ramfs", "fuse.gitguardfs"]
     machine.run(vm_mount(each, "--remove")).ok()
     assert mounted(machine, each.view) == []
     assert mounted(machine, each.raw) == []

@@ -195,7 +195,7 @@ def test_a_view_that_never_answered_goes_as_well(
         until(lambda: len(hung.share.hits()) > 0, "the view's STATFS is at the server")
         hung.process.send_signal(number)
         if number == signal.SIGTERM:
-            until(lambda: mountinfo.top_at(str(hung.view)) is None, "the view is gone")
+            until(lambda: _is_closed(hung.view), "the view is gone")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == code
 

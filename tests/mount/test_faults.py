@@ -589,7 +589,7 @@ except OSError as error:
 @pytest.mark.every_processor
 def test_a_killed_daemon_loses_nothing_and_shows_nothing(here: Path) -> None:
     (here / "view/bare").touch()
-    with _to_be_killed(here) as mounted:
+    with _to_be_killed(here, "--nonempty") as mounted:
         writers = [
             subprocess.Popen(
                 [sys.executable, "-c", WRITER, mounted.path / f"data{n}", here / f"acknowledged{n}"]

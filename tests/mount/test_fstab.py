@@ -92,7 +92,10 @@ def test_v10_root_s_own_symlink_is_followed(here: Path) -> None:
 def test_by_hand_fstab_does_not_say_where(here: Path) -> None:
     _line(here)
     done = subprocess.run(
-        command(here / "source", here / "victim", "-o", "nonempty"), capture_output=True, text=True, check=False
+        command(here / "source", here / "victim", "-o", "nonempty"),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     subprocess.run(["umount", here / "victim"], check=True)

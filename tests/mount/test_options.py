@@ -294,6 +294,7 @@ def test_a_full_disk_under_the_audit_log_hurts_nobody(here: Path) -> None:
 
 @pytest.mark.parametrize("way", BOTH_WAYS)
 def test_cache_timeout_says_how_long_names_are_remembered(here: Path, way: str) -> None:
+    _host_file(here, "other")  # it shows that case matters there
     with _mounted(here, *_given(way, "cache-timeout", "3600")) as mounted:
         assert not (mounted.path / "file").exists()
         _host_file(here, "file")

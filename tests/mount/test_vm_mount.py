@@ -667,6 +667,13 @@ def guard_of(world: World) -> MountInfo:
     return found
 
 
+def test_to_remove_a_dead_view_leaves_nothing_at_its_place(world: World) -> None:
+    world.install()
+    kill_daemon(world)
+    assert world.remove() == 0
+    assert mounted_in(world) == []
+
+
 def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
     world.install()
     guard = guard_of(world)

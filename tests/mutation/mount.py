@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 AUDIT = ("unit/test_audit_log.py",)
+LID = ("mount/test_lid.py",)
 SEAL = ("unit/test_seal.py",)
 SEALED = (
     "unit/test_seal.py",
@@ -86,6 +87,78 @@ MUTANTS = (
         "or _NETDEV in _options(mount):",
         "or False:",
         ("mount/test_seal_mounts.py",),
+    ),
+    Mutant(
+        "lid-left-out",
+        "a view of root's lies on the bare directory",
+        "daemon/run.py",
+        "    if not is_root:\n        return closed\n",
+        "    return closed\n",
+        LID,
+    ),
+    Mutant(
+        "lid-gone-while-a-daemon-is-replaced",
+        "a daemon that hands over removes the lid",
+        "daemon/run.py",
+        "closed.end(keep_seal=stays_closed, keep_lid=stays_closed)",
+        "closed.end(keep_seal=stays_closed, keep_lid=False)",
+        LID,
+    ),
+    Mutant(
+        "lid-left-out-over-the-source",
+        "a source is open while the view in its place is replaced",
+        "daemon/run.py",
+        "if is_root and paths.covers_itself:",
+        "if False:",
+        LID,
+    ),
+    Mutant(
+        "lid-taken-for-a-source",
+        "the place of a view that is not mounted is shown as an empty directory",
+        "mounting/preflight.py",
+        "if lid.lid_of(source_fd) is not None:",
+        "if False:",
+        LID,
+    ),
+    Mutant(
+        "mount-point-need-not-be-empty",
+        "a view hides files without a word",
+        "mounting/preflight.py",
+        "if not (nonempty or paths.covers_itself or lid.lid_of(mountpoint_fd) is not None):",
+        "if False:",
+        ("mount/test_faults.py::test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone",),
+    ),
+    Mutant(
+        "old-view-counts",
+        "a shell in an old view keeps the next guard from starting",
+        "linux/holders.py",
+        "        and not dead_fuse.leads_nowhere(fd, attached.deadline)\n",
+        "",
+        LID,
+    ),
+    Mutant(
+        "old-view-of-a-user",
+        "a user's server is asked whether it is dead",
+        "linux/dead_fuse.py",
+        "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
+        "if not _is_dead(directory):",
+        LID,
+    ),
+    Mutant(
+        "old-view-that-lives",
+        "a detached file system of root's counts as dead although it is served",
+        "linux/dead_fuse.py",
+        "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
+        "if os.stat(number, dir_fd=control).st_uid != 0:",
+        LID,
+    ),
+    Mutant(
+        "old-view-that-leads-on",
+        "that attributes cannot be had counts as proof that the kernel takes no step",
+        "linux/dead_fuse.py",
+        'os.close(os.open(".", os.O_PATH | os.O_CLOEXEC, dir_fd=directory))',
+        'os.stat(".", dir_fd=directory)',
+        LID,
     ),
     Mutant(
         "seal-lock-ignored",

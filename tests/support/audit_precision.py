@@ -36,7 +36,7 @@ class Way:
     def __str__(self) -> str:
         if self.setting is not None:
             return " = ".join(self.setting)
-        return (self.hook or self.shell).replace("\n", "; ")
+        return filled(self.hook or self.shell, {"file": FILE}).replace("\n", "; ")
 
     def plant(self, world: World, project: Path) -> None:
         """Put it into a repository."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.audit.runs import Runs
-from gitguardfs.audit.shell import commands
+from gitguardfs.audit.shell import Command, Script
 from tests.support import audit_ways, audit_world
 from tests.support.audit_precision import DOCUMENT, FILE, filled, judged, table
 from tests.support.audit_world import World, check_fixes
@@ -227,15 +227,27 @@ def test_signers_that_the_agent_can_add_itself_to(world: World, name: str) -> No
 # ------------------------------------------------------------------------------------- the reader
 
 
+def commands(text: str) -> list[Command]:
+    script = Script(text)
+    script.read()
+    return script.commands
+
+
 def test_words_stand_for_what_the_shell_makes_of_them() -> None:
     text = r"""a'b c'"d$x"\ e ~/$HOME "$PWD"/x `pwd` $(git rev-parse --show-cdup)/y $((1 + 2))"""
-    (command,) = [one for one in commands(text)[0] if one.words[0] not in ("pwd", "git")]
+    (command,) = [one for one in commands(text) if one.words[0] not in ("pwd", "git")]
     assert command.words == ["ab cd\0 e", "~/~", "./x", ".", "./y", "\0"]
+
+
+def test_a_here_document_ends_where_it_says() -> None:
+    found = commands("cat <<A <<-'B' | sh\n./a $(b)\nA\n\t./c $(d)\n\tB\ne\n./f\n./g")
+    assert [one.words[0] for one in found] == ["cat", "sh", "b", "e", "./f", "./g"]
+    assert [one.line for one in found if one.words[0] in ("e", "./g")] == [6, 8]
 
 
 def test_cd_holds_where_a_shell_would_let_it_hold() -> None:
     text = "a; (cd x; b); c; cd .; d; e=$(cd y && f); g; cd z\nh"
-    found, _ = commands(text)
+    found = commands(text)
     assert {one.words[0]: one.is_moved for one in found if len(one.words[0]) == 1} == {
         "a": False, "b": True, "c": False, "d": False, "f": True, "g": False, "h": True,
     }  # fmt: skip

@@ -141,6 +141,22 @@ def test_many_symlinks_are_one_finding(world: World, number: int) -> None:
     assert left == 0 if number == 30 else 200 < left < 290
 
 
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by one name for each call that asks for an entry by its path."""
+    calls: list[str] = []
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any, **more: Any) -> Any:
+            calls.append(name)
+            return call(*arguments, **more)
+
+        return counting
+
+    for name in ("readlink", "lstat"):
+        monkeypatch.setattr(os, name, counted(name, getattr(os, name)))
+    return calls
+
+
 def test_symlinks_deep_in_a_tree_cost_no_walk_each(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,45 +168,23 @@ def test_symlinks_deep_in_a_tree_cost_no_walk_each(
             os.symlink(f"{up}../x", f"out{number}", dir_fd=fd)
             os.symlink(f"{deep}/out{number}", f"absolute{number}", dir_fd=fd)
             os.symlink("../" * 899 + "d" * 9, f"inside{number}", dir_fd=fd)
-    asked = 0
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counting(*arguments: Any, **more: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            return call(*arguments, **more)
-
-        return counting
-
-    for name in ("readlink", "lstat"):
-        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    calls = count_calls(monkeypatch)
     (found,) = world.findings("tree.symlink")
     assert found["detail"].startswith("200 symlinks lead out of the share to what does not exist")
-    assert asked < 300 + 500, "one for each symlink, and those for the repository"
+    assert len(calls) < 300 + 500, "one for each symlink, and those for the repository"
 
 
-def test_files_that_configure_hooks_deep_in_a_tree_cost_no_walk_each(
+def test_many_links_to_repositories_deep_in_a_tree_cost_no_walk_each(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = os.open(world.project, os.O_RDONLY)
-    for _ in range(300):
-        os.symlink("../x", ".husky", dir_fd=place)
-        os.mkdir("d", dir_fd=place)
-        inner = os.open("d", os.O_RDONLY, dir_fd=place)
-        os.close(place)
-        place = inner
-    os.close(place)
-    asked = 0
-    real = os.lstat
-
-    def counting(*arguments: Any, **more: Any) -> os.stat_result:
-        nonlocal asked
-        asked += 1
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(os, "lstat", counting)
-    assert len(world.findings("tree.hooks")) == 300
-    assert asked < 500, "some for the repository, none for each directory above each file"
+    deep = world.project.joinpath(*["d"] * 300)
+    for number in range(50):
+        (deep / str(number)).mkdir(parents=True)
+        (deep / f"{number}/.git").symlink_to("../x")
+        (deep / f"{number}/.husky").symlink_to("../x")
+    calls = count_calls(monkeypatch)
+    assert len(world.findings("git.directory")) == len(world.findings("tree.hooks")) == 50
+    assert len(calls) < 2 * 300 * 9 + 2 * 50 * 99, "not 300 times as many for each link"
 
 
 # ------------------------------------------------------------ secrets

@@ -226,6 +226,19 @@ def test_what_lies_over_a_share_and_is_no_seal_is_in_the_way(cover: tuple[str, s
             plan_removal.remove_steps(SYSTEM, Facts(mounts=stack), found, PROGRAM)
 
 
+def test_a_lid_is_in_nobodys_way_and_goes_with_its_view() -> None:
+    closed = mounted("ramfs", VIEW, "gitguardfs-lid")
+    guard_plan(Facts(mounts=(SHARE, closed)), request())
+    for look in (
+        Facts(mounts=(SHARE, closed), units={systemd.drop_in_name(VIEW): DROP_IN}),
+        Facts(mounts=(SHARE, closed, mounted("fuse.gitguardfs", VIEW, RAW))),
+    ):
+        assert f"umount {VIEW}  # the lid" in removed(look)[0]
+
+
+DROP_IN = f'{systemd.HEADER}Environment="GITGUARDFS_SOURCE={RAW}"\n'.encode()
+
+
 @pytest.mark.parametrize(
     "other",
     [mounted("9p", "/srv/x", "projects", 41), mounted("9p", "/srv/x", "elsewhere")],

@@ -23,7 +23,9 @@ def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
 
 
 def test_a_command_runs_in_the_guarded_project_as_the_agent(vm: World) -> None:
-    said = vm.sh("pwd; id -un; id -u; stat -c %U README.md; findmnt -n -o FSTYPE --target . | tail -n 1")
+    said = vm.sh(
+        "pwd; id -un; id -u; stat -c %U README.md; findmnt -n -o FSTYPE --target . | tail -n 1"
+    )
     assert said.splitlines() == [
         "/home/agent/projects/project", "agent", "1000", "agent", "fuse.gitguardfs",
     ]  # fmt: skip
