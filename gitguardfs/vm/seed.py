@@ -63,6 +63,8 @@ def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
             "ed25519_public": login.host_public,
         },
         "ssh": {"emit_keys_to_console": False},
+        # To print them, root would read ~/.ssh/authorized_keys, which may be a FIFO of the agent's.
+        "no_ssh_fingerprints": True,
         # No updates: they would delay the first boot.
         "package_update": False,
         "package_upgrade": False,

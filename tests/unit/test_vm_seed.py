@@ -61,6 +61,7 @@ def test_the_keys_that_may_log_in_lie_where_root_alone_writes() -> None:
     sshd = files_of(Settings("/srv/p"))["/etc/ssh/sshd_config.d/10-gitguard-vm.conf"]
     assert "AuthorizedKeysFile /etc/gitguard-vm/keys/%u\n" in sshd
     assert "ssh_authorized_keys" not in str(data)
+    assert data["no_ssh_fingerprints"] is True
 
 
 def test_the_guest_shows_itself_with_the_pinned_key_alone() -> None:
