@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import mountinfo, syscalls
 from tests.support.mounting import (
     LIMIT,
     REPOSITORY,
@@ -25,7 +25,7 @@ from tests.support.mounting import (
     unmount,
     until,
 )
-from tests.support.own_mounts import AS_AGENT, own_mount
+from tests.support.own_mounts import AS_AGENT
 from tests.support.people import AGENT, as_user
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -106,7 +106,7 @@ def _daemons(here: Path) -> list[int]:
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             line = Path(f"/proc/{name}/cmdline").read_bytes()
-            if b"gitguardfs" in line and os.fsencode(here) + b"/" in line:
+            if b"gitguardfs" in line.split(b"\0") and os.fsencode(here) + b"/" in line:
                 found.append(int(name))
     return found
 
@@ -300,7 +300,7 @@ def test_who_only_holds_an_old_view_stops_nothing(here: Path, number: signal.Sig
                 _start(here, "--seal")
                 for old in (first, second):
                     assert _ask(old, ".") == os.strerror(errno.ENOTCONN)
-                    assert _ask(old, str(here / "view")) == ".git file"
+                    assert _ask(old, str(here / "view")) == "file"
         assert _at(here / "source") == ["gitguardfs-seal"]
 
 
@@ -351,14 +351,23 @@ def test_a_directory_of_a_dead_file_system_that_still_leads_on_counts(here: Path
         _refused(here, holder)
 
 
-def test_a_users_own_dead_file_system_counts(here: Path) -> None:
-    """Its server could say that it is dead, and lead on later; so it is not asked."""
+def test_a_users_own_file_system_is_not_asked(here: Path) -> None:
+    """It need not answer; or it says that it is dead, and leads on later."""
     (here / "other").mkdir()
-    os.chown(here / "other", AGENT, AGENT)
-    with own_mount(here / "other", "default_permissions"):
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    options = {"fd": str(device), "rootmode": "40000", "user_id": "1000", "group_id": "1000",
+               "allow_other": "", "default_permissions": ""}  # fmt: skip
+    tree = syscalls.new_mount("fuse", "own", syscalls.MOUNT_ATTR_NOSUID, options)
+    place = os.open(here / "other", os.O_PATH)
+    syscalls.attach_tree(tree, place)
+    for fd in (tree, place):
+        os.close(fd)
+    try:
         with _process(_AT_THE_ROOT, here / "other", **AS_AGENT) as holder:
             subprocess.run(["umount", "-i", "-l", here / "other"], check=True)
             done = _run(here, "--seal")
+    finally:
+        os.close(device)
     assert done.returncode == 32, done.stderr
     assert f"{holder.pid} (python3): descriptor " in done.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 AUDIT = ("unit/test_audit_log.py",)
-LID = ("mount/test_lid.py",)
 SEAL = ("unit/test_seal.py",)
 SEALED = (
     "unit/test_seal.py",
@@ -94,7 +93,7 @@ MUTANTS = (
         "daemon/run.py",
         "    if not is_root:\n        return closed\n",
         "    return closed\n",
-        LID,
+        ("mount/test_lid.py::test_a_start_that_fails_leaves_the_place_as_it_was",),
     ),
     Mutant(
         "lid-gone-while-a-daemon-is-replaced",
@@ -102,7 +101,7 @@ MUTANTS = (
         "daemon/run.py",
         "closed.end(keep_seal=stays_closed, keep_lid=stays_closed)",
         "closed.end(keep_seal=stays_closed, keep_lid=False)",
-        LID,
+        ("mount/test_lid.py::test_the_place_of_a_view_is_no_source",),
     ),
     Mutant(
         "lid-left-out-over-the-source",
@@ -110,7 +109,7 @@ MUTANTS = (
         "daemon/run.py",
         "if is_root and paths.covers_itself:",
         "if False:",
-        LID,
+        ("mount/test_lid.py::test_a_source_below_its_own_view_is_not_seen_meanwhile",),
     ),
     Mutant(
         "lid-taken-for-a-source",
@@ -118,7 +117,7 @@ MUTANTS = (
         "mounting/preflight.py",
         "if lid.lid_of(source_fd) is not None:",
         "if False:",
-        LID,
+        ("mount/test_lid.py::test_the_place_of_a_view_is_no_source",),
     ),
     Mutant(
         "mount-point-need-not-be-empty",
@@ -134,7 +133,7 @@ MUTANTS = (
         "linux/holders.py",
         "        and not dead_fuse.leads_nowhere(fd, attached.deadline)\n",
         "",
-        LID,
+        ("mount/test_lid.py::test_who_only_holds_an_old_view_stops_nothing",),
     ),
     Mutant(
         "old-view-of-a-user",
@@ -142,7 +141,7 @@ MUTANTS = (
         "linux/dead_fuse.py",
         "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
         "if not _is_dead(directory):",
-        LID,
+        ("mount/test_lid.py::test_a_users_own_file_system_is_not_asked",),
     ),
     Mutant(
         "old-view-that-lives",
@@ -150,7 +149,7 @@ MUTANTS = (
         "linux/dead_fuse.py",
         "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
         "if os.stat(number, dir_fd=control).st_uid != 0:",
-        LID,
+        ("mount/test_lid.py::test_a_directory_in_a_living_view_that_is_detached_counts",),
     ),
     Mutant(
         "old-view-that-leads-on",
@@ -158,7 +157,7 @@ MUTANTS = (
         "linux/dead_fuse.py",
         'os.close(os.open(".", os.O_PATH | os.O_CLOEXEC, dir_fd=directory))',
         'os.stat(".", dir_fd=directory)',
-        LID,
+        ("mount/test_lid.py::test_a_directory_of_a_dead_file_system_that_still_leads_on_counts",),
     ),
     Mutant(
         "seal-lock-ignored",
