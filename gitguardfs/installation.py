@@ -26,7 +26,8 @@ SCRIPTS = "guest-setup"
 SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
 BUNDLE_TIME = 946684800
 """The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.new", "*.old")
+_PACKED = (".py", "py.typed", ".sh", ".8", "Dockerfile")
+"""Ends of the names of a package's files; what else lies in a checkout stays there."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -74,7 +75,7 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
     work = tempfile.mkdtemp(prefix=f".{os.path.basename(directory)}.", dir=above)
     try:
         new = os.path.join(work, "new")
-        shutil.copytree(os.path.join(parent, PACKAGE), f"{new}/{PACKAGE}", ignore=_LEFT_OUT)
+        shutil.copytree(os.path.join(parent, PACKAGE), f"{new}/{PACKAGE}", ignore=_left_out)
         os.mkdir(f"{new}/{SCRIPTS}")
         for name in SCRIPT_NAMES:
             shutil.copy(os.path.join(scripts, name), f"{new}/{SCRIPTS}/{name}")
@@ -86,6 +87,16 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
         return True
     finally:
         shutil.rmtree(work)
+
+
+def _left_out(directory: str, names: list[str]) -> set[str]:
+    """Return which of the ``names`` in a directory are no part of the package, for copytree."""
+    return {
+        name
+        for name in names
+        if name.startswith((".", "__pycache__"))
+        or not (name.endswith(_PACKED) or os.path.isdir(os.path.join(directory, name)))
+    }
 
 
 def bundle(parent: str = PACKAGE_PARENT) -> bytes:

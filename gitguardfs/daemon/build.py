@@ -66,7 +66,8 @@ def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surr
     if missing := options.map.missing:
         warn(
             "--map shows two ids of the share as one, since an id without a rule keeps its number"
-            f" (to keep them apart, add --map {missing}, or map={missing} with -o and in fstab)"
+            f" (to keep them apart, add --map {missing}; with -o and in fstab, add one more option:"
+            f" map={missing})"
         )
     return Surroundings(
         root_fd,

@@ -21,6 +21,9 @@ is written has the count of those that were dropped."""
 BURST = 64 << 10
 """Bytes that may be written at once, after a time with few refusals. A line that begins below the
 limit is written whole, and what it has too much delays the next."""
+SHOWN_END = 300
+"""Characters of a longer path that are written of its beginning, and of its end: with long names
+an agent could use up the allowance, and keep out what it does next."""
 QUEUE_LENGTH = 1000
 """Lines that may wait for a slow disk; further ones are counted as dropped."""
 
@@ -65,7 +68,7 @@ class AuditLog:
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "operation": operation,
-            "path": refused.where().decode(errors="backslashreplace"),
+            "path": _shortened(refused.where().decode(errors="backslashreplace")),
             "uid": uid,
             "pid": pid,
             "command": _command(pid),
@@ -105,6 +108,12 @@ class AuditLog:
         if self.refused:
             counts = ", ".join(f"{rule}: {times}" for rule, times in self.refused.most_common())
             log.info("refused %d requests (%s)", self.refused.total(), counts)
+
+
+def _shortened(path: str) -> str:
+    if len(path) <= 2 * SHOWN_END:
+        return path
+    return f"{path[:SHOWN_END]}...{path[-SHOWN_END:]}"
 
 
 def _command(pid: int) -> str:

@@ -44,8 +44,13 @@ _VARIABLES = re.compile(
     r"(?:LD|DYLD|OPENSSL)_.*|PYTHON.*|SSL_CERT_(?:FILE|DIR)|GCONV_PATH|QEMU_MODULE_DIR"
 )
 """Environment variables by which programs find code, or the authorities that they trust."""
-_PATH_VARIABLES = ("PATH", "HOME", "BASE", "PREFIX", "DIR", "FILE", "CONF")
+_PATH_VARIABLES = (
+    "PATH", "HOME", "BASE", "PREFIX", "DIR", "FILE", "CONF", "MODULES", "ENGINES",
+)  # fmt: skip
 """Ends of the names of those whose values are paths, also without a ``/``."""
+
+_BETWEEN = {"LD_PRELOAD": "[: ]", "LD_LIBRARY_PATH": "[:;]"}
+"""What stands between the paths in a value (ld.so(8)), if not only a colon."""
 
 
 def check(project: str, *names: str) -> None:
@@ -88,7 +93,7 @@ def _check_environment(project: str) -> None:
     for name, value in os.environ.items():
         if not value or not _VARIABLES.fullmatch(name):
             continue
-        for path in re.split("[: ]" if name == "LD_PRELOAD" else ":", value):
+        for path in re.split(_BETWEEN.get(name, ":"), value):
             is_path = "/" in path or name.endswith(_PATH_VARIABLES)
             if is_path and lies_in(path, project):
                 raise UserError(

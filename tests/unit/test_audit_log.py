@@ -138,17 +138,30 @@ def test_a_flood_is_cut_and_the_rest_is_told_as_a_number(
     assert log.refused["git"] == 2 * flood + 1
 
 
-def test_names_that_take_many_bytes_are_cut_as_well(
+def test_long_names_do_not_keep_short_ones_out(
     clock: list[float], written: tuple[AuditLog, Path]
 ) -> None:
     log, path = written
+    log._allowance = 0.0
     longest = b"/".join([b"\xff" * 255] * 40)
     for _ in range(100):
-        log.refuse("open", refused("git", longest), 0, 0)
-        clock[0] += 0.01
+        clock[0] += 0.1
+        log.refuse("open", refused("git", longest + b"/.git"), 0, 0)
     log.close()
-    assert 1 <= len(lines(path)) <= 3
-    assert lines(path)[0]["path"] == longest.decode(errors="backslashreplace")
+    assert len(lines(path)) == 100
+    assert lines(path)[0]["path"].startswith("\\xff\\xff")
+    assert lines(path)[0]["path"].endswith("\\xff/.git")
+
+
+def test_text_that_takes_many_bytes_is_cut_as_well(
+    clock: list[float], written: tuple[AuditLog, Path]
+) -> None:
+    log, path = written
+    for _ in range(1000):
+        clock[0] += 0.001
+        log.refuse("open", refused("git", "\U0001f600".encode() * 600), 0, 0)
+    log.close()
+    assert path.stat().st_size < audit.BURST + audit.BYTES_PER_SECOND + 10_000
 
 
 def test_a_full_file_is_kept_once_beside_the_new_one(

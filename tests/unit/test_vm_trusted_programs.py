@@ -45,6 +45,7 @@ def test_an_installation_elsewhere_is_taken(project: str) -> None:
     [
         ("SSL_CERT_FILE", "PROJECT/ca.pem"), ("SSL_CERT_DIR", "/etc/ssl/certs:certs"),
         ("LD_PRELOAD", "/lib/a.so PROJECT/b.so"), ("LD_LIBRARY_PATH", "/usr/lib:"),
+        ("LD_LIBRARY_PATH", "/usr/lib;PROJECT/lib"), ("OPENSSL_MODULES", "lib"),
         ("LD_AUDIT", "./audit.so"), ("PYTHONPYCACHEPREFIX", "LINK/cache"), ("PYTHONPATH", "src"),
         ("PYTHONHOME", "PROJECT"), ("OPENSSL_CONF", "PROJECT/openssl.cnf"),
     ],

@@ -30,7 +30,7 @@ def _error_of(path: str) -> str:
 
 def main(view: Path, mark: Path) -> None:
     os.chdir(view / "demo")
-    os.open("README", os.O_RDWR)  # as an editor; it stays open
+    os.open("Makefile", os.O_RDWR)  # as an editor; it stays open
     libc = ctypes.CDLL(None, use_errno=True)
     watcher = libc.inotify_init1(0)
     assert libc.inotify_add_watch(watcher, b".", 0xFFF) >= 0
@@ -49,7 +49,7 @@ def main(view: Path, mark: Path) -> None:
             errors.add(errno.errorcode[error.errno or 0])
             away = max(away, time.monotonic() - before)
     old = []
-    for place in (".", "README"):
+    for place in (".", "Makefile"):
         end = time.monotonic() + CACHES_LIMIT
         while (said := _error_of(place)) == "" and time.monotonic() < end:
             time.sleep(PAUSE)
