@@ -671,9 +671,9 @@ def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
 @pytest.mark.parametrize(
     ("given", "offered"),
     [
-        (("--map", "1000:1500"), r"(--map) (\S+),"),
-        (("-o", "map=1000:1500"), r"(map=\S+) with -o"),
-        (("-o", "ro,map=501/1500:@20/@1000"), r"(map=\S+) with -o"),
+        (("--map", "1000:1500"), r"(--map) (\S+);"),
+        (("-o", "map=1000:1500"), r"option: (map=\S+)\)"),
+        (("-o", "ro,map=501/1500:@20/@1000"), r"option: (map=\S+)\)"),
     ],
 )  # fmt: skip
 def test_ids_that_become_one_are_said_with_what_keeps_them_apart(
