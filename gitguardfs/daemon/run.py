@@ -31,7 +31,7 @@ from gitguardfs.mounting import covers, fstab_check, lid, preflight, seal, seal_
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.sessions import base
-from gitguardfs.signals import STOP_KEEP_SEAL
+from gitguardfs.signals import STOP_KEEP_SEAL, UNMOUNTED
 
 log = logging.getLogger(__name__)
 
@@ -178,20 +178,22 @@ def _serve(
         utab.add(mounted)
     audit.start()
     logs.start()
-    signal, fault = _serve_session(session, state, options, paths, mounted, closed, seal_it, ready)
+    signal, fault = _serve_session(session, state, options, paths, mounted, closed, ready)
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
-    closed.end(keep_seal=stays_closed, keep_lid=stays_closed)
+    # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
+    closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal in (None, UNMOUNTED))
     audit.close()
     if fault:
         stays = (
             f"; {paths.source} stays sealed: vm-mount guards it again, "
             f"umount {shlex.quote(paths.source)} opens it"
         )
-        log.error("%s: %s%s", options.mountpoint, fault, stays if seal_it else "")
+        log.error("%s: %s%s", options.mountpoint, fault, stays if closed.seal else "")
         return Exit.SYSTEM
     if signal is None:
-        log.info("%s: unmounted", options.mountpoint)
+        opens = f"; umount {shlex.quote(paths.mountpoint)} opens its place" if closed.lid else ""
+        log.info("%s: unmounted%s", options.mountpoint, opens)
     return Exit.OK
 
 
@@ -257,7 +259,6 @@ def _serve_session(
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,
     closed: _ClosedPlaces,
-    is_sealed: bool,
     ready: Callable[[], None],
 ) -> tuple[Signals | None, str]:
     """Serve until the session ends, then unmount.
@@ -292,7 +293,7 @@ def _serve_session(
             # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
-        fault = "" if signal is not None else _why_ended(mounted, paths, is_sealed)
+        fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
         view.unmount(session, mounted, by_itself=signal is None)
         state.close()
     return signal, fault
@@ -334,8 +335,12 @@ def _why_ended(
         return ""
     if mountinfo.current(mounted) is not None:
         return "the kernel ended the connection; a dead mount is left"
-    is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
-    if is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0:
+    try:
+        is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
+        is_gone = is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0
+    except OSError as error:
+        return f"the mount point's own file system has ended: {error.strerror}"
+    if is_gone:
         return "the mount point was removed or replaced, so the kernel unmounted the view"
     return "the view was unmounted, but not by root's umount helper" if is_sealed else ""
 

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from gitguardfs.constants import DEAD
-from gitguardfs.linux import syscalls
+from gitguardfs.linux import mountinfo, syscalls
 
 _PAUSE = 0.05
 
@@ -22,15 +22,18 @@ def leads_nowhere(directory: int, deadline: float) -> bool:
 
     A user's file system is never asked, since it need not answer: fusectl, whose owners the kernel
     sets, says whose it is. A living daemon of root's may pass on such an error from a server below
-    it. So what says that it is dead is aborted, which makes that certain.
+    it. So what says that it is dead is aborted, which makes that certain; but not what is mounted.
     """
     try:
-        number = str(os.minor(syscalls.device_of(directory)))
+        device = syscalls.device_of(directory)
+        number = str(os.minor(device))
         control = syscalls.new_mount("fusectl", "none", syscalls.MOUNT_ATTR_NOSUID, {})
     except OSError:
         return False
     try:
         if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):
+            return False
+        if mountinfo.of_device(device) is not None:
             return False
         abort = os.open(f"{number}/abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=control)
         with suppress(OSError):

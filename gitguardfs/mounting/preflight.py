@@ -87,6 +87,7 @@ def check_empty(mountpoint: str, is_empty: bool) -> None:
         raise UserError(
             f"{mountpoint} is not empty: its content would be hidden",
             "move the content away, or add -o nonempty",
+            Exit.MOUNT,
         )
 
 
