@@ -119,7 +119,7 @@ OF_OTHER_PROGRAMS = {
         "bundle exec rake", "composer test", "terraform apply", "ansible-playbook x.yml", "unknown-program",
         "sudo -u me make", "git ls-files | xargs eslint", 'sh -c "make"', "swift test", "earthly +lint",
         'make() {{ command make "$@"; }}; make check', 'make() {{ /usr/bin/make "$@"; }}; make check',
-        "sudo -u git make check", "exec -a git make check", "timeout -s test 5 make", "WGETRC=tools/x wget a",
+        "make() {{ :; }}; unset -f make; make check", "sudo -u git make check", "exec -a git make check", "timeout -s test 5 make", "WGETRC=tools/x wget a",
         "zip -TT tools/x a b", "wget -e use_askpass=tools/x a", "curl -Ktools/x", "RIPGREP_CONFIG_PATH=tools/x rg a",
         "git send-email --smtp-server=./x a", "git rebase -ix tools/x start",
     ],
