@@ -26,6 +26,10 @@ NAMES = frozenset(
 """All hooks of githooks(5)."""
 _OF_SHELL = re.compile(r"(?!#!)|#! */(\S*/)?(env +)?(sh|bash|dash|zsh|ksh)( +-\w+)?\s*\n")
 """The start of a script that a shell reads."""
+_SAID = re.compile(r"(?m)(^|\s)#.*|\b(echo|printf|[ef]?grep|curl|wget)\s[^;&|\n]*")
+"""Comments, and commands that run none of their words."""
+_CONFIG = re.compile(r"\s--config[= ]([^\s'\")/][^\s'\")]*)")
+"""How a hook of pre-commit names the file that it obeys."""
 
 
 def active(hooks: int) -> dict[str, int]:
@@ -97,9 +101,12 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
 def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
     """Add a finding for a hook that runs what the agent can write, or perhaps does."""
     stop = fixes.chmod("a-x", hook)
-    managers = {n: one for n, one in work_tree.MANAGERS.items() if re.search(one.mark, text)}
+    done = _SAID.sub("", text)
+    managers = {n: one for n, one in work_tree.MANAGERS.items() if re.search(one.mark, done)}
     for name, manager in managers.items():
-        if agents := [file for file in manager.files if not audit.share.is_kept([file])]:
+        named = _CONFIG.findall(done) if ".pre-commit-config.yaml" in manager.files else []
+        files = named or manager.files
+        if agents := [file for file in files if not audit.share.is_kept(file.split("/"))]:
             fix = fixes.either(stop, manager.rule or fixes.protect(*agents))
             detail = f"{hook} runs {name}, which obeys {agents[0]}"
             audit.results.append(rows.HOOK.finding(detail, fix))

@@ -29,9 +29,9 @@ RUNNERS = frozenset(
 HARMLESS = frozenset(
     {":", "true", "false", "test", "[", "[[", "echo", "printf", "cd", "pushd", "popd", "pwd",
      "exit", "return", "break", "continue", "shift", "set", "unset", "umask", "wait", "kill",
-     "read", "getopts", "type", "which", "times", "ulimit", "shopt", "cat", "for", "select",
-     "tac", "head", "tail", "cut", "sort", "uniq", "tr", "wc", "grep", "egrep", "fgrep", "zgrep",
-     "rg", "sed", "diff", "cmp", "comm", "paste", "join", "fold", "fmt", "nl", "od", "xxd",
+     "let", "read", "mapfile", "getopts", "type", "which", "times", "ulimit", "shopt", "cat", "for",
+     "select", "tac", "head", "tail", "cut", "sort", "uniq", "tr", "wc", "grep", "egrep", "fgrep",
+     "zgrep", "rg", "sed", "diff", "cmp", "comm", "paste", "join", "fold", "fmt", "nl", "od", "xxd",
      "hexdump", "base64", "md5sum", "sha1sum", "sha256sum", "sha512sum", "shasum", "cksum",
      "date", "hostname", "uname", "whoami", "id", "groups", "logname", "tty", "basename",
      "dirname", "realpath", "readlink", "mktemp", "touch", "mkdir", "rmdir", "rm", "cp", "mv",
@@ -47,46 +47,65 @@ _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 _INTERPRETERS = frozenset({"perl", "ruby", "node", "nodejs", "php", "lua", "luajit", "tsx", "java",
                            "ts-node", "osascript", "tclsh", "guile", "swift"})  # fmt: skip
-_OWN_CODE = {
-    "sed": re.compile(r"(?m)^(-\w*f|--file)|(^|[\d;{}$/!])\s*e(\s|$)"),
-    **dict.fromkeys(
-        ("awk", "gawk", "mawk", "nawk"),
-        re.compile(r"(?m)system|getline|@|(?<!^-F)\|(?!\Z)|^(-[fEil]|--(file|exec|include|load))"),
-    ),
-}
-"""Programs with a language of their own, and where that can run others or comes from a file."""
+_AWK = frozenset({"awk", "gawk", "mawk", "nawk"})
+_AWK_RUNS = re.compile(
+    r"(?m)system|getline|@|(?<!^-F)\|(?!\Z)|^(-[fEil]|--(file|exec|include|load))"
+)
+"""Where a program of awk can run others or comes from a file."""
+_SED = re.compile(
+    r"(?:[\s;{}!$,~+\ddDpPnNgGhHxlqiIM=]|/(?:\\.|[^/\\])*/"
+    r"|[sy]([^\w\s\\])(?:(?:\\.|(?!\1)[^\\])*\1){2})*",
+    re.DOTALL,
+)
+"""A program of sed that runs and writes nothing."""
+_SED_OPTION = re.compile(r"-[nErsuz]*(i.*)?|--(quiet|silent|regexp-extended|null-data)")
 _WRAPPERS = frozenset(
     {"exec", "command", "builtin", "env", "time", "timeout", "nice", "ionice", "nohup", "setsid",
      "stdbuf", "xargs", "sudo", "doas", "flock", "unshare", "setarch", "fakeroot", "strace",
      "chronic", "caffeinate", "busybox", "xvfb-run"}
 )  # fmt: skip
 """Commands after which another one follows."""
-_KNOWN = HARMLESS | RUNNERS | _SHELLS | _INTERPRETERS | _WRAPPERS | _OWN_CODE.keys() | {
+_FLAGS = {
+    "env": "iv0", "exec": "cl", "command": "p", "time": "pv", "timeout": "v", "xargs": "0rtpx",
+    "sudo": "nEHSbkA", "setsid": "cfw", "flock": "sxneuo",
+}  # fmt: skip
+"""By wrapper, its options without a value."""
+_KNOWN = HARMLESS | RUNNERS | _SHELLS | _INTERPRETERS | _WRAPPERS | _AWK | {
     ".", "source", "eval", "git", "find", "python", "python3", UNKNOWN
 }  # fmt: skip
 _DECLARES = frozenset({"export", "local", "readonly", "declare", "typeset"})
 _OPTIONS = re.compile(
     r"(PERL5|RUBY|NODE_|_?JAVA_|JDK_JAVA_).*|GIT_CONFIG(_.*)?"
-    r"|LESSOPEN|LESSCLOSE|SUDO_ASKPASS|SHELL|BROWSER|PS4|PROMPT_COMMAND"
+    r"|RIPGREP_CONFIG_PATH|WGETRC|ZIPOPT|LESSOPEN|LESSCLOSE|SUDO_ASKPASS|SHELL|BROWSER|PS4|PROMPT_COMMAND"
 )
 """Variables that change what programs do in ways that are not followed."""
 _ASSIGNMENT = re.compile(r"(\w+)\+?=(.*)", re.DOTALL)
 _VARIES = re.compile(rf"[*?\[{{{UNKNOWN}]")
 """What makes a word stand for something that is not known."""
 _STARTED_BY_GIT = {
-    "rebase": r"-x|--exec", "difftool": r"-x|--extcmd", "grep": r"-O|--open-files-in-pager",
-    "clone": r"-u|--upload-pack", "push": r"--receive-pack|--exec", "send-email": r"--\w+-cmd",
-    "filter-branch": r"--\w+-filter", "bisect": "run", "submodule": "foreach",
+    "rebase": r"-\w*?x|--exec", "difftool": r"-x|--extcmd", "grep": r"-O|--open-files-in-pager",
+    "clone": r"-u|--upload-pack", "push": r"--receive-pack|--exec",
+    "send-email": r"--\w+-cmd|--smtp-server=(?=.*/)", "filter-branch": r"--\w+-filter",
+    "bisect": "run", "submodule": "foreach",
 }  # fmt: skip
 """By command of git, the words after which a command of a shell stands; others use these, too:"""
 _STARTED = r"--upload-pack|--receive-pack|--exec"
+_LONG = ("--exec", "--extcmd", "--open-files-in-pager", "--upload-pack", "--receive-pack",
+         "--to-cmd", "--cc-cmd", "--header-cmd", "--sendmail-cmd")  # fmt: skip
+"""Those of which git takes the beginning, too."""
 _FILE_OPTION = re.compile(r"-[FfSul]|--(config|rcfile|load|require|include)(=.*)?")
 """Options of many programs whose value is a file that says what to run."""
-_STARTING = re.compile(
-    r"--(compress-program|filter|pre|use-askpass|options|homedir|config).*|-TT|-K"
-)
+_STARTING = (
+    "compress-program", "filter", "pre", "use-askpass", "options", "homedir", "config-file",
+    "unzip-command", "hostname-bin", "agent-program", "photo-viewer", "execute", "config-path",
+)  # fmt: skip
+_STARTING_SHORT = re.compile(r"zip -\w*TT.*|curl -\w*K.*|wget -\w*e.*|mapfile -\w*C.*")
 """Options by which a harmless program starts another, or reads which one it starts."""
-_IN_GIT = re.compile(r"\.git/|/hooks\b")
+_IN_GIT = re.compile(r"\.git/|(^|/)hooks\b")
+_FINDS_GIT = re.compile(
+    r"\$0(?![ :])|\$\{0|BASH_SOURCE|(?<!unset )GIT_DIR|--git-(dir|path|common-dir)|cd \S*\.git\b"
+)
+"""By what a hook finds its git directory."""
 _WRITERS = frozenset({"cp", "mv", "ln", "install", "tee", "unzip"})
 _MANY = 20
 """How many commands may stand in each other's words: nobody writes that."""
@@ -111,6 +130,8 @@ class Runs:
     """The same for programs that are only not known."""
     arguments: list[str] = field(default_factory=list)
     """Paths that these are given."""
+    finds_git: bool = False
+    """Whether a path that is not known may lie in the git directory."""
 
     def read(self, text: str, depth: int = 0) -> Runs:
         """Add what a text runs; return this object."""
@@ -122,6 +143,7 @@ class Runs:
         except NotUnderstood as error:
             self.unfollowed.append(str(error))
             return self
+        self.finds_git |= _FINDS_GIT.search(text) is not None
         for command in script.commands:
             _Reader(self, command, script.functions, depth).run(command.words)
         return self
@@ -143,7 +165,8 @@ class _Reader:
         self._commands += 1
         if self._commands > _MANY:
             return self._unfollowed()
-        if any(map(_IN_GIT.search, self._command.outputs)):
+        written = words[-1:] if words[:1] and words[0] in _WRITERS else []
+        if any(map(self._is_in_git, self._command.outputs + written)):
             self._unfollowed()
         while words and (assigned := _ASSIGNMENT.fullmatch(words[0])):
             self._assign(*assigned.groups())
@@ -157,15 +180,27 @@ class _Reader:
             self._named(program, arguments)
         return None
 
+    def _is_in_git(self, path: str) -> bool:
+        """Say whether a file that is written may lie in the git directory."""
+        is_known = not self._command.is_moved or re.fullmatch(r"[\d-]+|[/~].*", path)
+        varies = UNKNOWN in path or not is_known
+        return bool(_IN_GIT.search(path)) or (self._runs.finds_git and varies)
+
     def _named(self, program: str, arguments: list[str]) -> None:
         name = posixpath.basename(program)
-        if name in self._functions or ("/" in program and not program.startswith(("/", "~"))):
+        if "/" in program and not program.startswith(("/", "~")):
             return
+        if program in self._functions and self._commands == 1:
+            if program in _KNOWN - HARMLESS or _PYTHON.fullmatch(program):
+                self._unfollowed()  # who calls it may mean the program
+            return
+        if name in ("eval", "trap") and arguments[:1] == ["--"]:
+            arguments = arguments[1:]
         if name in _SHELLS:
             self._shell(arguments)
         elif name in (".", "source"):
             for file in arguments[:1]:
-                if not re.fullmatch(r"git-[\w-]+", file):  # of git's own, found by PATH
+                if file not in ("git-sh-setup", "git-sh-i18n"):  # git's own, found by PATH
                     self._file(file)
         elif name in ("eval", "trap"):
             self._code(" ".join(arguments) if name == "eval" else "".join(arguments[:1]).strip("-"))
@@ -173,9 +208,11 @@ class _Reader:
             self._python(arguments)
         elif name in _INTERPRETERS:
             self._script(arguments)
-        elif name in _OWN_CODE:
-            if _OWN_CODE[name].search("\n".join(arguments).replace("||", "")):
+        elif name in _AWK:
+            if _AWK_RUNS.search("\n".join(arguments).replace("||", "")):
                 self._unfollowed()
+        elif name == "sed":
+            self._sed(arguments)
         elif name == "find":
             self._find(arguments)
         elif name == "run-parts":
@@ -196,8 +233,9 @@ class _Reader:
         elif name not in HARMLESS:
             self._other(arguments)
         elif any(
-            word in SEARCHED  # read PATH, for PATH in
-            or _STARTING.fullmatch(word)
+            (word in SEARCHED and name not in ("unset", "echo"))  # read PATH, for PATH in
+            or ((long := re.match(r"--(\w[\w-]*)", word)) and _begins(long[1], _STARTING))
+            or _STARTING_SHORT.fullmatch(f"{name} {word}")
             or (name in _WRITERS and _IN_GIT.search(word))
             for word in arguments
         ):
@@ -215,7 +253,9 @@ class _Reader:
         self._runs.others.append(self._said())
         for before, word in zip(["", *arguments], arguments, strict=False):
             value = word.rpartition("=")[2]
-            if value.startswith(("./", "../", "/", "~")) or _FILE_OPTION.fullmatch(before):
+            is_path = "=" in word and "/" in value and "://" not in value  # -o ProxyCommand=a/b
+            is_path |= value.startswith(("./", "../", "/", "~"))
+            if is_path or _FILE_OPTION.fullmatch(before):
                 self._runs.arguments.append(value)
 
     def _file(self, word: str, is_script: bool = True) -> None:
@@ -243,6 +283,8 @@ class _Reader:
         if name in SEARCHED:
             for part in value.split(":"):
                 self._directory(part)
+            if name == "HOME":  # ~ is known no more
+                self._unfollowed()
         elif name in VARIABLES and value:
             if UNKNOWN in value:
                 self._unfollowed()
@@ -308,6 +350,19 @@ class _Reader:
             self._runs.imports = True
         return None
 
+    def _sed(self, arguments: list[str]) -> None:
+        words, programs, others = iter(arguments), [], []
+        for word in words:
+            if re.fullmatch(r"-[nErsuz]*e", word):
+                programs.append(next(words, ""))
+            elif not word.startswith("-"):
+                others += [word] * bool(word)
+            elif not _SED_OPTION.fullmatch(word):
+                return self._unfollowed()
+        if not all(map(_SED.fullmatch, programs or others[:1])):
+            self._unfollowed()
+        return None
+
     def _find(self, arguments: list[str]) -> None:
         rest = list(arguments)
         while rest:
@@ -319,17 +374,21 @@ class _Reader:
     def _wrapped(self, name: str, arguments: list[str]) -> None:
         rest = list(arguments)
         is_optional = name == "flock"
-        while rest and (rest[0][:1] in ("-", "{") or re.match(r"\d", rest[0])):
+        flags = rf"\d.*|--?|--[\w-]+=.*|-[A-Za-z]\d+|-I\{{\}}|-[{_FLAGS.get(name, '-')}]+"
+        while rest and (rest[0][:1] == "-" or re.match(r"\d", rest[0])):
             if name == "command" and rest[0] in ("-v", "-V"):
                 return
             if name == "env" and rest[0].startswith(("-S", "--split")):
                 return self._unfollowed()
             is_optional = True
-            rest.pop(0)
+            option = rest.pop(0)
+            if re.match(r"[^\W\d]|\W*[./~]", "".join(rest[:1])) and not re.fullmatch(flags, option):
+                self._unfollowed()  # is the next word the value of the option, or the command?
         while (
             is_optional
             and len(rest) > 1
             and not (rest[0] in _KNOWN or rest[0] in self._functions or re.search(r"[/=]", rest[0]))
+            and (name == "xargs" or rest[0] != "{}")
         ):
             rest.pop(0)  # perhaps the value of an option
         if rest:
@@ -358,6 +417,13 @@ class _Reader:
     def _git_starts(self, name: str, rest: list[str]) -> None:
         """Add what one of git's commands starts by its options and addresses."""
         starts = _STARTED_BY_GIT.get(name, _STARTED)
+        longs = [long for long in _LONG if re.fullmatch(starts, long)]
+        longs += ["--template", *["--config"] * (name == "clone")]
+        for number, word in enumerate(rest):
+            short, equals, value = word.partition("=")
+            if re.match(r"--\w", short):
+                full = next((long for long in longs if long.startswith(short)), short)
+                rest[number] = full + equals + value
         for number, word in enumerate(rest):
             if word.startswith("ext::"):
                 self._code(word.removeprefix("ext::"))
@@ -365,6 +431,8 @@ class _Reader:
                 self._directory(word.partition("=")[2] or UNKNOWN)
             if rest[number - 1] in ("-c", "--config") and name == "clone":
                 self._setting(*word.partition("=")[::2])
+            if word.startswith("--config=") and name == "clone":
+                self._setting(*word.removeprefix("--config=").partition("=")[::2])
             found = re.fullmatch(rf"({starts})(?:=?(.+))?", word, re.DOTALL)
             if found is not None:
                 words = rest[number + 1 :] if word in ("run", "foreach") else rest[number + 1 :][:1]
@@ -376,3 +444,8 @@ class _Reader:
         if UNKNOWN in key or UNKNOWN in value:
             self._unfollowed()
         self._runs.settings.append((key.lower(), value))
+
+
+def _begins(text: str, names: Sequence[str]) -> bool:
+    """Say whether one of the names begins so."""
+    return any(name.startswith(text) for name in names)

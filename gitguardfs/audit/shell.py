@@ -19,7 +19,8 @@ SEARCHED = frozenset(
     {"PATH", "PYTHONPATH", "NODE_PATH", "PERL5LIB", "PERLLIB", "RUBYLIB", "CLASSPATH", "LUA_PATH",
      "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "BASH_ENV",
      "ENV", "PYTHONHOME", "PYTHONSTARTUP", "GIT_EXEC_PATH", "GIT_DIR", "GIT_COMMON_DIR",
-     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR"}
+     "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR", "HOME", "XDG_CONFIG_HOME",
+     "ZDOTDIR", "LD_AUDIT", "GNUPGHOME"}
 )  # fmt: skip
 """Variables with files that programs run or obey, or with directories that they search for such."""
 _VALUES = {"PWD": TOP, "GIT_WORK_TREE": TOP, "HOME": "~", "PATH": "/usr/bin"}
@@ -130,7 +131,8 @@ class Script:
             words[:2] = []
         if words or command.text is not None:
             self.commands.append(command)
-        if words[:1] in (["cd"], ["pushd"]) and {*words[1:]} - {TOP, "--", "./", "./."}:
+        places = {*words[1:]} - {TOP, "--", "./", "./."} or not words[1:]  # the home directory
+        if words[:1] in (["cd"], ["pushd"]) and places:
             self._is_moved = True
         return self._new()
 

@@ -44,7 +44,7 @@ MANAGERS = {
     "rusty-hook": Manager(r"rusty[-_]hook", (".rusty-hook.toml", "rusty-hook.toml")),
     "simple-git-hooks": Manager(r"(?i)simple[-_]git[-_]hooks", (".simple-git-hooks.json",)),
 }  # fmt: skip
-TOOLS = {file: name for name, one in reversed(MANAGERS.items()) for file in one.files} | {
+TOOLS = {file: name for name, one in MANAGERS.items() for file in one.files} | {
     ".githooks": "a core.hooksPath that is set by convention"
 }  # fmt: skip
 """Files that define what hooks do, and the program that reads each."""

@@ -136,8 +136,8 @@ MUTANTS = (
     fault("managers", "what a helper that has put hooks in obeys is free", "hooks",
           "if agents := [", "if False and [", HOOKS),
     fault("managers-one-name", "one protected name of a helper's stands for all", "hooks",
-          "if agents := [file for file in manager.files if not audit.share.is_kept([file])]:",
-          "agents = [file for file in manager.files if not audit.share.is_kept([file])]\n"
+          'if agents := [file for file in files if not audit.share.is_kept(file.split("/"))]:',
+          'agents = [file for file in files if not audit.share.is_kept(file.split("/"))]\n'
           "        if len(agents) == len(manager.files):", HOOKS),
     fault("others", "a program that is not known is free in a hook", "programs",
           "for what in [*runs.unfollowed, *runs.others, *given]:",
@@ -169,6 +169,12 @@ MUTANTS = (
           "command, cases = self._new(), cases + 1", SHELL),
     fault("nesting", "text of the agent's ends the audit by its depth", "shell",
           "if self._depth > _MANY:", "if False:", SHELL),
+    fault("functions", "a function that has a program's name hides the program", "runs",
+          "if program in _KNOWN - HARMLESS or", "if False and", SHELL),
+    fault("sed", "what a program of sed runs is free", "runs",
+          "if not all(map(_SED.fullmatch, programs or others[:1])):", "if False:", SHELL),
+    fault("wrapped", "the value of an option is taken for the command", "runs",
+          "and not re.fullmatch(flags, option):", "and False:", SHELL),
     fault("commands-in-commands", "find -exec find -exec ends the audit by its depth", "runs",
           "if self._commands > _MANY:", "if False:", SHELL),
     fault("secret-any-name", "a private key under another name is free", "secrets",

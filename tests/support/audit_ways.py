@@ -27,6 +27,8 @@ RUN_BY_GIT = {
         "coproc {file}; wait", "{file} &\nwait", "x=(a b); {file}", 'echo "${x:-$({file})}"',
         "export Y=$({file})", "[ \"$({file})\" ]", "sh -c 'sh {file}'", "command {file}",
         "if false; then :; elif {file}; then :; fi", "select x in a; do {file}; break; done <<<1",
+        'sh() {{ command sh "$@"; }}; sh {file}', "trap -- {file} EXIT", "env -u git {file}", "(exec -a git {file})",
+        "timeout -s INT 5 {file}", "cp {file} git-helpers; . git-helpers; rm git-helpers", 'test -v "a[\\$({file})]"',
     ],
     "a file by the top of the work tree": [
         '"$(git rev-parse --show-toplevel)/{file}"', '"$PWD"/{file}', "$PWD/{file}",
@@ -47,6 +49,8 @@ RUN_BY_GIT = {
         '"$(dirname "$(readlink -f "$0")")/../../{file}"', '"${{BASH_SOURCE[0]%/*}}/../../{file}"',
         '"${{0%/*}}"/../../{file}', 'top="$(cd "$(dirname "$0")/../.." && pwd)"\n"$top/{file}"',
         'cd "$(dirname "$0")/../.."; ./{file}', ". \"${{0%hooks/*}}../{file}\"",
+        'cp {file} "${{0%/*}}/post-merge"; "${{0%/*}}/post-merge"; rm "${{0%/*}}/post-merge"',
+        'h=$(git rev-parse --git-path hooks); cp {file} "$h/post-merge"; "$h/post-merge"; rm "$h/post-merge"',
         'for f in "$0".d/../../../{file}; do sh "$(pwd)/{file}"; "$f"; done',
     ],
     "a file that is fed to a shell": [
@@ -66,7 +70,8 @@ RUN_BY_GIT = {
         "read -r PATH <<< tools; x", "for PATH in tools; do x; done", "printf -v PATH %s tools; x", "PATH+=:tools; x",
         "split --filter={file} file; rm -f x??", "sort --compress-program=./{file} -S 1k <(seq 99999) > /dev/null; true",
         "LESSOPEN='|./{file} %s' less -f file < /dev/null | cat; {file}", "PS4='$(./{file})'; set -x; true", "alias y={file}; shopt -s expand_aliases\ny",
-        "hash -p {file} y; y",
+        "hash -p {file} y; y", "find tools -name x -exec env {{}} \\;", "split --filt={file} file; rm -f x??",
+        "echo | sed 's|.*|{file}|e'", "echo | sed '1e{file}'", "sort --compress-prog=./{file} -S 1k <(seq 99999) > /dev/null; true",
         "sed -n '1e {file}' file", "sed 's/.*/tools\\/x/e' file", ': "${{BASH_ENV:={file}}}"; export BASH_ENV; bash -c true',
         "git show :tools/x --output=.git/hooks/post-merge; git add {file}; git checkout-index -f --prefix=.git/hooks/ {file}; sh .git/hooks/{file}", "PATH=tools:$PATH x", 'PATH="$PWD/tools:$PATH"; x', 'export PATH="$PATH:tools"; x',
         "env PATH=tools:/usr/bin:/bin x", "PATH=:$PATH; cd tools; x", "find tools -type f -ok {{}} \\; <<< y",
@@ -82,6 +87,10 @@ RUN_BY_GIT = {
         "git -c protocol.ext.allow=always ls-remote 'ext::{file} %S'; true", "ln -s x tools/git-x; git --exec-path=tools x; rm tools/git-x",
         "git clone -q -c core.fsmonitor=$PWD/{file} . ../y; git -C ../y status; rm -rf ../y",
         "git ls-remote --upload-pack={file} . ; true", "git -c diff.external={file} diff start",
+        "git ls-remote --upload-pa={file} . ; true", "git grep --open-files-in-p=./{file} two",
+        "git clone -q --conf=core.fsmonitor=$PWD/{file} . ../y; git -C ../y status; rm -rf ../y",
+        "mkdir -p h/git; printf '[core]\\n\\tfsmonitor = {project}/{file}\\n' > h/git/config; XDG_CONFIG_HOME=$PWD/h git status; rm -r h",
+        "mkdir -p h; printf '[core]\\n\\tfsmonitor = {project}/{file}\\n' > h/.gitconfig; HOME=$PWD/h git status; rm -r h",
     ],
 }  # fmt: skip
 """By kind, lines of hooks; each is run with git to see that it does run ``{file}``."""
@@ -93,7 +102,7 @@ OF_OTHER_PROGRAMS = {
         "perl -Itools x.pl", "RUBYLIB=lib ruby -rx -e 1", "node -r ./tools/x -e 1", "python3 -m x", "python3 -mx",
         "node -e 'require(\"./tools/x\")'", "python3 -c 'import x'", "echo 'import x' | python3",
         "python3 <<END\nimport x\nEND", "python3 - < x.py", "LD_PRELOAD=./x.so true", "ruby -I. -rx -e 1",
-        "NODE_OPTIONS='-r ./x' node /usr/bin/y", "PYTHON=python3\n$PYTHON -m x", "RUBYOPT=-r./x ruby /usr/bin/y",
+        "NODE_OPTIONS='-r ./x' node /usr/bin/y", "ZDOTDIR=tools zsh -c true", "LD_AUDIT=./x.so true", "PYTHON=python3\n$PYTHON -m x", "RUBYOPT=-r./x ruby /usr/bin/y",
     ],
     "a script of an interpreter": [
         "python3 x.py", "node tools/x.js", "perl x.pl", "ruby x.rb", "php x.php", "lua x.lua", "tsx x.ts",
@@ -109,6 +118,10 @@ OF_OTHER_PROGRAMS = {
         "find Makefile -execdir make \\;", "nix develop", "direnv exec . x", "docker compose run x",
         "bundle exec rake", "composer test", "terraform apply", "ansible-playbook x.yml", "unknown-program",
         "sudo -u me make", "git ls-files | xargs eslint", 'sh -c "make"', "swift test", "earthly +lint",
+        'make() {{ command make "$@"; }}; make check', 'make() {{ /usr/bin/make "$@"; }}; make check',
+        "make() {{ :; }}; unset -f make; make check", "sudo -u git make check", "exec -a git make check", "timeout -s test 5 make", "WGETRC=tools/x wget a",
+        "zip -TT tools/x a b", "wget -e use_askpass=tools/x a", "curl -Ktools/x", "RIPGREP_CONFIG_PATH=tools/x rg a",
+        "git send-email --smtp-server=./x a", "git rebase -ix tools/x start",
     ],
     "the hook of a program that puts hooks in": [
         'PREK="/usr/bin/prek"\nexec "$PREK" hook-impl --hook-dir "$HERE" --hook-type=pre-commit -- "$@"',
@@ -144,6 +157,7 @@ SETTINGS = [
     ("core.editor", "emacs -l x.el"), ("uploadpack.packObjectsHook", "./x"), ("tar.a.command", "./x"),
     ("lfs.customtransfer.a.path", "./x"), ("imap.tunnel", "./x"), ("gpg.ssh.allowedSignersFile", "x"),
     ("diff.a.textconv", "exiftool -config x.config"), ("core.pager", "rsync -e ./x"), ("core.editor", "vim -u vimrc"),
+    ("core.sshCommand", "ssh -o ProxyCommand=tools/x"), ("core.editor", 'vim --cmd "so tools/x"'), ("tar.a.command", "tar -I tools/x"),
 ]  # fmt: skip
 """Settings of a repository, ``{project}`` being its work tree."""
 
@@ -162,7 +176,9 @@ PLACES = [
 """Commands of a shell that put something in an odd place of a repository."""
 
 CLEAN_HOOKS = [
-    "exit 0", "echo see tools/x, or ./tools/x", "exec git diff-index --check --cached HEAD --",
+    "# this replaces husky\nexit 0", 'echo "see the docs of lefthook"', "git log -1 | grep -q overcommit && exit 1\nexit 0",
+    "curl -s https://example.org/prek/notify", "let n=1; mapfile -t a < list; unset a", "git ls-files | xargs -n 1 grep -l x",
+    "sed '/x/d; s/e /f/g; s|a|b|' list", "exit 0", "echo see tools/x, or ./tools/x", "exec git diff-index --check --cached HEAD --",
     'git diff --cached --name-only | grep -q "\\.orig$" && exit 1', "sed -n 1p src/version.h",
     'version=$(sed -n "s/.*VERSION //p" src/version.h); echo "$version"', "cat docs/a/b.txt >&2", "touch build/stamp",
     "grep -rn TODO ./src || true", "cp a b; mkdir -p out/x; rm -f out/x/y", "git fetch origin main",
