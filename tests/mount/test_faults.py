@@ -135,7 +135,7 @@ def test_a_source_that_is_a_bare_repository(here: Path, below: str) -> None:
 
 def test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone(here: Path) -> None:
     (here / "view/covered").touch()
-    _refused(here, USAGE, "is not empty.*-o nonempty", here / "source", here / "view")
+    _refused(here, MOUNT, "is not empty.*-o nonempty", here / "source", here / "view")
     for option in (("--nonempty",), ("-o", "nonempty")):
         with gitguardfs(here / "source", here / "view", *option) as mounted:
             assert os.listdir(mounted.path) == ["file"]
