@@ -87,7 +87,6 @@ def forgetful(gitguardfs: Sequence[str]) -> list[View]:
 def mounted(view: View, source: Path, path: Path, log: Path) -> Iterator[Daemon]:
     """Serve ``source`` at ``path`` for as long as the block lasts."""
     path.mkdir(parents=True, exist_ok=True)
-    before = path.stat().st_dev, path.stat().st_ino
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     environment.pop("NOTIFY_SOCKET", None)
     with open(log, "ab") as output:
@@ -98,7 +97,7 @@ def mounted(view: View, source: Path, path: Path, log: Path) -> Iterator[Daemon]
             stderr=output, env=environment, start_new_session=True,
         )  # fmt: skip
     try:
-        while _identity(path) == before:
+        while not any(" - fuse" in line for line in _mounts_at(path)):
             if process.poll() is not None or time.perf_counter() - started > START_LIMIT:
                 raise RuntimeError(f"{view.label} does not start:\n{log.read_text()[-2000:]}")
             time.sleep(0.001)
@@ -110,16 +109,16 @@ def mounted(view: View, source: Path, path: Path, log: Path) -> Iterator[Daemon]
         _unmount(path)
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+def _mounts_at(path: Path) -> list[str]:
+    """Return the lines of mountinfo for ``path``: of the view, and of what lies below it."""
+    with open("/proc/self/mountinfo") as mounts:
+        return [line for line in mounts if line.split()[4] == str(path)]
 
 
 def _unmount(path: Path) -> None:
     for options in ([], ["-l"]):
-        with open("/proc/self/mountinfo") as mounts:
-            if not any(line.split()[4] == str(path) for line in mounts):
-                return
+        if not _mounts_at(path):
+            return
         subprocess.run(["umount", *options, path], check=False, capture_output=True)
 
 
