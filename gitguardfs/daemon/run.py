@@ -17,6 +17,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from signal import Signals
 from threading import Thread
 
@@ -44,8 +45,51 @@ def run(options: MountOptions, notify_socket: str | None, new_session: base.Sess
 
     ``new_session`` makes the session that serves the mount.
     """
+
+    def launch(serve: _Serve, options: MountOptions) -> int:
+        if options.foreground or options.debug:
+            logs.log_to_stderr(options.debug)
+            return serve(lambda: background.notify(notify_socket, "READY=1"), _print_error)
+
+        def first(ready: Callable[[], None]) -> int:
+            logs.log_to_stderr(options.debug)
+            return serve(ready, _print_error)
+
+        again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
+        return background.in_background(first, again)
+
+    return _run(options, new_session, launch)
+
+
+_Serve = Callable[[Callable[[], None], Callable[[str], None]], int]
+"""Serves a mount until its end. The first argument is called when it answers, the second with an
+error that ends it."""
+
+
+def _run_again(
+    options: MountOptions, new_session: base.SessionFactory, why: str, ready: Callable[[], None]
+) -> int:
+    """Take the place of a daemon that a signal ended; ``why`` is the signal's description."""
+    logs.log_to_syslog()
+    log.error("%s: the daemon ended (%s), and is started again", options.mountpoint, why)
     try:
-        return _run(options, notify_socket, new_session)
+        return _run(options, new_session, lambda serve, _: serve(ready, log.error))
+    except UserError as error:
+        log.error("%s", error)
+        return error.code
+
+
+def _print_error(text: str) -> None:
+    print(shown(f"gitguardfs: {text}"), file=sys.stderr)
+
+
+def _run(
+    options: MountOptions,
+    new_session: base.SessionFactory,
+    launch: Callable[[_Serve, MountOptions], int],
+) -> int:
+    try:
+        return _prepare(options, new_session, launch)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -59,7 +103,12 @@ def _user_error(error: OSError) -> UserError:
     return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
 
 
-def _run(options: MountOptions, notify_socket: str | None, new_session: base.SessionFactory) -> int:
+def _prepare(
+    options: MountOptions,
+    new_session: base.SessionFactory,
+    launch: Callable[[_Serve, MountOptions], int],
+) -> int:
+    """Check, and launch a function that serves; tell it what to mount after a crash."""
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
@@ -81,26 +130,28 @@ def _run(options: MountOptions, notify_socket: str | None, new_session: base.Ses
     seal_it = _wants_seal(options, paths, is_root)
     _warn(options, paths, is_root, seal_it)
     audit = _open_audit(options.audit_log)
+    checked = replace(
+        options,
+        source=paths.source,
+        mountpoint=paths.mountpoint,
+        expected_mountpoint=paths.mountpoint if is_root else None,
+        audit_log=options.audit_log and os.path.abspath(options.audit_log),
+    )
     os.chdir("/")
 
-    def serve(ready: Callable[[], None]) -> int:
-        logs.log_to_stderr(options.debug)
+    def serve(ready: Callable[[], None], complain: Callable[[str], None]) -> int:
         try:
             return _serve(options, paths, audit, new_session, seal_it, ready)
         except UserError as error:
             said = seal.fail_closed(paths.source, options.seal, error)
-            print(shown(f"gitguardfs: {said}"), file=sys.stderr)
-            return error.code
         except Exception:
             log.exception("ended by a bug; the mount point is left dead")
             bug = UserError("ended by a bug", code=Exit.SYSTEM)
             said = seal.fail_closed(paths.source, options.seal, bug)
-            print(shown(f"gitguardfs: {said}"), file=sys.stderr)
-            return Exit.SYSTEM
+        complain(str(said))
+        return said.code
 
-    if options.foreground or options.debug:
-        return serve(lambda: background.notify(notify_socket, "READY=1"))
-    return background.in_background(serve)
+    return launch(serve, checked)
 
 
 def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:

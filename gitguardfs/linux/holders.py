@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -100,14 +99,20 @@ def find_holders(wanted: Sequence[MountedDirectory], proc: str = PROC) -> list[H
     that ends meanwhile; its children are searched. ``proc`` lists the processes. Raises OSError if
     a process cannot be searched, EAGAIN if users keep starting new processes.
     """
+    with dead_fuse.OldViews(OLD_VIEWS_LIMIT) as old_views:
+        return _search(wanted, proc, old_views)
+
+
+def _search(
+    wanted: Sequence[MountedDirectory], proc: str, old_views: dead_fuse.OldViews
+) -> list[Holder]:
     found: dict[int, Holder] = {}
     sent: list[dict[int, Holder]] = []
     seen: set[int] = set()
-    deadline = time.monotonic() + OLD_VIEWS_LIMIT
     for look in range(1, MAX_SEARCHES + 1):
         owners = {int(pid): _user_of(f"{proc}/{pid}") for pid in processes.pids(proc)}
         users = {pid: uid for pid, uid in owners.items() if uid}
-        attached = _AttachedMounts(proc, deadline)
+        attached = _AttachedMounts(proc, old_views)
         for pid in random.sample(sorted(users), len(users)):
             look_at = partial(_held_objects, wanted=wanted, attached=attached)
             one = _holder(proc, pid, users[pid], look_at)
@@ -139,9 +144,8 @@ def _user_of(process: str) -> int | None:
 class _AttachedMounts:
     """The mnt_ids in this namespace and, read when needed, in the namespaces of all processes."""
 
-    def __init__(self, proc: str, deadline: float) -> None:
-        self.deadline = deadline
-        """Until when to wait for the caches of old views to run out."""
+    def __init__(self, proc: str, old_views: dead_fuse.OldViews) -> None:
+        self.old_views = old_views
         self._proc = proc
         self._own = {mount.mnt_id for mount in mountinfo.listed()}
         self._others: set[int] | None = None
@@ -326,13 +330,15 @@ def _is_detached(fd: int, task: str, attached: _AttachedMounts) -> bool:
         return False
     except OSError:
         return True
+    if attached.has(number):
+        return False
+    old_views = attached.old_views
     # The tables are read again: it may have been mounted since.
-    return (
-        not attached.has(number)
-        and _mount(number, task) is None
-        and not _AttachedMounts(PROC, attached.deadline).has(number)
-        and not dead_fuse.leads_nowhere(fd, attached.deadline)
-    )
+    if not old_views.has(fd) and (
+        _mount(number, task) is not None or _AttachedMounts(PROC, old_views).has(number)
+    ):
+        return False
+    return not old_views.leads_nowhere(fd)
 
 
 def _joined(root: bytes, path: bytes, directory: bytes) -> bytes | None:

@@ -17,12 +17,17 @@ SYSTEMD = [guard for guard in GUARDS if guard.style == "systemd"]
 BACK_LIMIT = 180.0
 
 
-def pid_of(machine: Machine, guard: Guard) -> str:
-    """Return the process id of the guard's daemon; there has to be exactly one."""
+def pids_of(machine: Machine, guard: Guard) -> list[str]:
+    """Return the process ids of the guard's daemon and, by fstab, of its keeper, which is first."""
     # A daemon is started by the launcher's path, by mount(8) or systemd.
     found = machine.run(["pgrep", "-f", f"/gitguardfs .*{guard.view}( |$)"]).stdout.split()
-    assert len(found) == 1, found
-    return found[0]
+    assert len(found) == (2 if guard.style == "fstab" else 1), found
+    return found
+
+
+def pid_of(machine: Machine, guard: Guard) -> str:
+    """Return the process id of the guard's daemon; there has to be exactly one."""
+    return pids_of(machine, guard)[-1]
 
 
 def is_closed(machine: Machine, guard: Guard) -> None:
@@ -35,7 +40,7 @@ def is_closed(machine: Machine, guard: Guard) -> None:
 
 @pytest.mark.parametrize("each", FSTAB, ids=str)
 def test_after_kill_9_the_path_is_dead_and_the_share_sealed(guest: Machine, each: Guard) -> None:
-    guest.sh(f"kill -9 {pid_of(guest, each)}")
+    guest.sh(["kill", "-9", *pids_of(guest, each)])
     time.sleep(1.5)  # the kernel answers some things from its cache for the cache timeout
     for uid in (AGENT, 0):
         for command in (f"ls {each.view}", f"cat {each.view}/demo/README"):
@@ -94,13 +99,14 @@ def test_it_comes_back_with_the_agent_inside(guest: Machine, each: Guard, number
                  "--template=gitguardfs@.service", each.view])])  # fmt: skip
     else:
         guest.sh(f"kill -{number} {before}")
-    if each.style == "fstab":
+    if each.style == "fstab" and number != 9:
         until(lambda: guest.run(f"test -e /proc/{before}").rc != 0, "the daemon ends", BACK_LIMIT)
         for uid in (AGENT, 0):
             for command in (f"git init {each.view}/new", f"touch {each.view}/new"):
                 assert guest.run(command, uid=uid).rc != 0, command
         guest.sh(f"mount {each.view}")
-    until(lambda: guest.run(f"ls {each.view}/demo", uid=AGENT).rc == 0, "it is back", BACK_LIMIT)
+    # One command that asks seldom: on the emulated processor, others would slow the start down.
+    guest.sh(f"until stat -f -c %T {each.view} | grep -q fuse; do sleep 0.2; done")
     assert pid_of(guest, each) != before
     guest.sh("touch /tmp/inside.end")
     said = json.loads(guest.channel.finish(words, inside, BACK_LIMIT).ok().stdout)

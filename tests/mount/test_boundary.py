@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import REPOSITORY, area, unmount, until
+from tests.support.mounting import REPOSITORY, area, daemons, unmount, until
 
 LIMIT = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -46,17 +45,8 @@ def here() -> Iterator[Path]:
             yield path
         finally:
             unmount(path / "view")
-            for pid in _daemons(path):
+            for pid in daemons(path):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _daemons(here: Path) -> list[int]:
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if os.fsencode(here) + b"/" in Path(f"/proc/{name}/cmdline").read_bytes():
-                found.append(int(name))
-    return found
 
 
 def _forget(view: Path) -> None:
@@ -124,13 +114,13 @@ def _command(here: Path, code: str, *options: str) -> list[str]:
 def test_a_bug_costs_the_request_alone(here: Path, bug: str) -> None:
     code, provoke, options = BUGS[bug]
     subprocess.run(_command(here, code, *options), env=ENVIRONMENT, timeout=LIMIT, check=True)
-    (pid,) = _daemons(here)
+    before = daemons(here)
     for _ in range(2):
         provoke(here / "view")
     assert os.listdir(here / "view")
-    assert _daemons(here) == [pid]
+    assert daemons(here) == before
     subprocess.run(["umount", here / "view"], check=True)
-    until(lambda: not _daemons(here), "the daemon ends")
+    until(lambda: not daemons(here), "the daemon ends")
 
 
 LATE = """

@@ -21,6 +21,7 @@ from tests.support.mounting import (
     area,
     bindfs,
     command,
+    daemons,
     gitguardfs,
     unmount,
     until,
@@ -79,9 +80,9 @@ def here() -> Iterator[Path]:
         try:
             yield path
         finally:
-            for pid in _daemons(path):
+            for pid in daemons(path):
                 os.kill(pid, signal.SIGKILL)
-            until(lambda: not _daemons(path), "all daemons end")
+            until(lambda: not daemons(path), "all daemons end")
             unmount(path / "view")
             unmount(path / "source")
 
@@ -97,24 +98,15 @@ def _start(here: Path, *options: str) -> int:
     """Start a daemon in the background; return its pid."""
     done = _run(here, *options)
     assert done.returncode == 0, done.stderr
-    (pid,) = _daemons(here)
+    _keeper, pid = daemons(here)
     return pid
 
 
-def _daemons(here: Path) -> list[int]:
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            line = Path(f"/proc/{name}/cmdline").read_bytes()
-            if b"gitguardfs" in line.split(b"\0") and os.fsencode(here) + b"/" in line:
-                found.append(int(name))
-    return found
-
-
 def _end(here: Path, number: signal.Signals) -> None:
-    for pid in _daemons(here):
+    """End the daemon and its keeper."""
+    for pid in daemons(here):
         os.kill(pid, number)
-    until(lambda: not _daemons(here), "the daemon ends")
+    until(lambda: not daemons(here), "the daemon ends")
 
 
 def _at(path: Path) -> list[str]:
@@ -188,7 +180,7 @@ def test_a_source_below_its_own_view_is_not_seen_meanwhile(
         seen = set(spy.communicate(timeout=LIMIT)[0].split())
     assert seen <= {"file", "written"}
     subprocess.run(["umount", here / "source"], check=True)
-    until(lambda: not _daemons(here), "the daemon ends")
+    until(lambda: not daemons(here), "the daemon ends")
     assert (here / "source/.git/config").read_text() == "secret"
     assert _at(here / "source") == []
 
@@ -231,6 +223,75 @@ def test_the_place_of_a_view_is_no_source(here: Path) -> None:
     assert done.stderr == (
         f"gitguardfs: {here}/view is the place of a view that is not mounted (mount that view)\n"
     )
+
+
+# -------------------------------------------------------------------------- starts again by itself
+
+
+@pytest.mark.every_processor
+def test_a_killed_daemon_in_the_background_is_started_again(here: Path) -> None:
+    """A line of fstab has no service manager that would do it. The agent stays inside."""
+    (here / "view/bare").touch()
+    relative = command("source", "view", "--seal", "--nonempty", "--audit-log", here / "log")
+    subprocess.run(relative, check=True, env=ENVIRONMENT, cwd=here)
+    keeper, pid = daemons(here)
+    with (
+        _process(_SPY, here / "view", here / "stop", **AS_AGENT) as spy,
+        _process(_STAY, here / "view", **AS_AGENT) as inside,
+    ):
+        for _ in range(3):
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: daemons(here)[1:] not in ([], [pid]), "another one")  # noqa: B023
+            until(lambda: _is_served(here / "view"), "the view is back")
+            assert _at(here / "source") == ["gitguardfs-seal"]
+            assert _ask(inside, str(here / "view")).split()[0] == "file"
+            first, pid = daemons(here)
+            assert first == keeper
+        (here / "stop").touch()
+        seen = set(spy.communicate(timeout=LIMIT)[0].split())
+    assert seen <= {"file", "written", ".git"}
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, here / "view/.git")
+    subprocess.run(["umount", here / "view"], check=True)
+    until(lambda: not daemons(here), "daemon and keeper end")
+    assert os.listdir(here / "view") == ["bare"]
+    assert (here / "source/file").read_text() == "text"
+
+
+def _is_served(view: Path) -> bool:
+    """Return whether there is one view on one lid, whose daemon answers."""
+    with suppress(OSError):
+        return _at(view) == [LID, VIEW] and os.statvfs(view) is not None
+    return False
+
+
+def test_a_daemon_that_never_answered_is_not_started_again(here: Path) -> None:
+    """It would be killed again and again, by whatever kills it; and its caller got the error."""
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, here / "source", here / "view"], env=ENVIRONMENT,
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.endswith("gitguardfs: the daemon died before the mount was up\n")
+    until(lambda: not daemons(here), "nothing goes on")
+
+
+_KILLED = """
+import os, signal
+from gitguardfs.commands.gitguardfs import main
+from gitguardfs.daemon import view
+view.mount = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_the_keeper_holds_nothing(here: Path) -> None:
+    """It would keep the source's file system busy, and whoever reads the command's output."""
+    _start(here)
+    keeper, _ = daemons(here)
+    assert os.readlink(f"/proc/{keeper}/cwd") == "/"
+    open_files = Path(f"/proc/{keeper}/fd")
+    assert {os.readlink(link) for link in open_files.iterdir()} == {"/dev/null"}
 
 
 # --------------------------------------------------------------------------- what takes it off
@@ -298,7 +359,7 @@ def test_a_view_that_left_lazily_keeps_nobody_from_its_place(here: Path) -> None
         done = _run(here)
         assert done.returncode == 0, done.stderr
         assert file.read() == "text"
-    until(lambda: first not in _daemons(here), "the first one ends")
+    until(lambda: first not in daemons(here), "the first one ends")
     assert _at(here / "view") == [LID, VIEW]
     assert (here / "view/file").read_text() == "text"
 
@@ -424,7 +485,7 @@ def test_a_user_unmounts_their_own_view(own_view: Path, how: Sequence[str]) -> N
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert _at(own_view) == []
-    until(lambda: not _daemons(own_view.parent), "the daemon ends")
+    until(lambda: not daemons(own_view.parent), "the daemon ends")
 
 
 def test_a_user_unmounts_their_own_dead_view(own_view: Path) -> None:

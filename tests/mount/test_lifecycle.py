@@ -20,7 +20,16 @@ import pytest
 
 from gitguardfs.errors import Exit
 from tests.support.errorfs import Fault, errorfs
-from tests.support.mounting import REPOSITORY, Mounted, area, command, gitguardfs, unmount, until
+from tests.support.mounting import (
+    REPOSITORY,
+    Mounted,
+    area,
+    command,
+    daemons,
+    gitguardfs,
+    unmount,
+    until,
+)
 from tests.support.people import AGENT, as_user, reachable_python
 from tests.support.slowfs import CONTENT, slowfs
 
@@ -46,7 +55,7 @@ def here() -> Iterator[Path]:
         finally:
             for name in ("view", "second", "source", "private/source"):
                 unmount(path / name)
-            for pid in _daemons(path):
+            for pid in daemons(path):
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -55,19 +64,6 @@ def _run(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str
         command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT,
         check=False, **more,
     )  # fmt: skip
-
-
-def _daemons(here: Path) -> list[int]:
-    """The processes that have ``here`` on their gitguardfs command line."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            line = Path(f"/proc/{name}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if b"gitguardfs" in line and os.fsencode(here) + b"/" in line:
-            found.append(int(name))
-    return found
 
 
 def _mounts_at(path: Path) -> list[list[str]]:
@@ -88,7 +84,7 @@ def _umount(path: Path, *options: str) -> None:
 
 
 def _ended(here: Path) -> None:
-    until(lambda: not _daemons(here), "the daemon ends")
+    until(lambda: not daemons(here), "the daemon ends")
 
 
 def _is_gone(pid: int) -> bool:
@@ -103,9 +99,10 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def _kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: _is_gone(pid), "the daemon is gone")
+def _kill(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: all(map(_is_gone, pids)), "the daemon is gone")
 
 
 # ------------------------------------------------------------------------ Into the background
@@ -117,8 +114,8 @@ def test_the_command_returns_when_the_mount_answers(here: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (here / "view/file").read_text() == "text"
     assert _mounts_at(here / "view") == [LID, ["fuse.gitguardfs", str(here / "private/source")]]
-    (pid,) = _daemons(here)
-    assert os.getsid(pid) == pid, "not in the session of the terminal"
+    keeper, pid = daemons(here)
+    assert os.getsid(pid) == keeper, "not in the session of the terminal"
     assert os.readlink(f"/proc/{pid}/cwd") == "/", "holds no directory of the caller's"
     assert [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (0, 1, 2)] == ["/dev/null"] * 3
 
@@ -456,7 +453,7 @@ def _kill_a_caller(path: Path) -> None:
 
 def test_a_daemon_in_the_background_ends_on_sigterm(here: Path) -> None:
     assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-    (pid,) = _daemons(here)
+    _keeper, pid = daemons(here)
     os.kill(pid, signal.SIGTERM)
     _ended(here)
     assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
@@ -553,7 +550,7 @@ def _mounts_by_fstab(here: Path) -> None:
     done = _mount("-T", here / "fstab", here / "view")
     assert done.returncode == 0, done.stderr
     assert (here / "view/file").read_text() == "text"
-    (daemon,) = _daemons(here)
+    _keeper, daemon = daemons(here)
     subprocess.run(["umount", here / "view"], check=True)
     until(lambda: _is_gone(daemon), "the daemon ends")
 
@@ -716,8 +713,7 @@ def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guar
 
 def _crash_sealed(here: Path) -> None:
     assert _run(here / "source", here / "view", "--seal").returncode == 0
-    (pid,) = _daemons(here)
-    _kill(pid)
+    _kill(*daemons(here))
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
@@ -756,8 +752,7 @@ def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
         assert spy.stdout.readline() == "watching\n"
         for _ in range(5):
             assert _run(here / "source", here / "view").returncode == 0
-            (pid,) = _daemons(here)
-            _kill(pid)
+            _kill(*daemons(here))
     finally:
         (here / "stop").touch()
         output, _ = spy.communicate(timeout=LIMIT)
@@ -803,7 +798,7 @@ def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> No
             if _numbers_at(others[-1]) == [number]:
                 break
         assert _numbers_at(others[-1]) == [number]
-        assert _daemons(here)
+        assert daemons(here)
         keeper.kill()
         keeper.wait()
         _ended(here)
@@ -848,7 +843,7 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
 
 def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
     assert _run(here / "source", here / "view", "--seal").returncode == 0
-    (pid,) = _daemons(here)
+    _keeper, pid = daemons(here)
     os.kill(pid, signal.SIGUSR2)
     _ended(here)
     assert _mounts_at(here / "view") == [LID]

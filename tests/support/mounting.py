@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -167,6 +167,22 @@ def unmount(path: Path) -> None:
     """Take every mount off ``path``, also a dead one; no daemon is told."""
     while any(line.split()[4] == str(path) for line in MOUNTINFO.read_text().splitlines()):
         subprocess.run(["umount", "-i", "-l", path], check=True, capture_output=True)
+
+
+def daemons(here: Path) -> list[int]:
+    """Return the processes of gitguardfs with a path below ``here``, parents first.
+
+    Of a view of root's in the background these are its keeper, which starts a killed daemon again,
+    and the daemon.
+    """
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            line = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"gitguardfs" in line and os.fsencode(here) + b"/" in line:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                found[pid] = int(stat.rpartition(")")[2].split()[1])
+    return sorted(found, key=lambda pid: found[pid] in found)
 
 
 def until(condition: Callable[[], T], what: str, limit: float = LIMIT) -> T:
