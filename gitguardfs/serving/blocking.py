@@ -62,7 +62,7 @@ class Blocking(Generic[R]):
 
     __slots__ = (
         "_args", "_boundary", "_cleanup", "_finish", "_latency", "_operation", "_rate", "call",
-        "likely_quick", "runs_inline",
+        "likely_quick", "runs_inline", "translate",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,8 @@ class Blocking(Generic[R]):
         self._finish = finish
         self._cleanup = cleanup
         self._rate = rate
+        self.translate: Callable[[R], Any] | None = None
+        """Makes the session's own kind of reply, if the session sets it."""
         self.likely_quick = is_small and latency.is_quick
         """Whether other requests may wait for the call, since it is expected to be quick."""
         self.runs_inline = self.likely_quick and is_local
@@ -119,11 +121,10 @@ class Blocking(Generic[R]):
 
         Raises RequestError.
         """
-        if self._finish is None:
-            return result
         try:
-            self._finish(result)
-            return result
+            if self._finish is not None:
+                self._finish(result)
+            return result if self.translate is None else self.translate(result)
         except Exception as error:
             number = self._boundary.errno_of(error, self._operation)
         raise RequestError(number)
