@@ -70,9 +70,11 @@ class Operations:
         self.getxattr, self.listxattr = xattrs.getxattr, xattrs.listxattr
         self.setxattr, self.removexattr = xattrs.setxattr, xattrs.removexattr
 
+        self.parts: tuple[object, ...] = (
+            lookup, metadata, new_entries, entries, files, directories, xattrs,
+        )  # fmt: skip
         if repositories is not None:
             private = PrivateGit(mount, repositories)
             private.serve_before(self)
             directories.dotgit_in = private.inode_in
-
-        self.parts = (lookup, metadata, new_entries, entries, files, directories, xattrs)
+            self.parts += (private,)

@@ -235,7 +235,7 @@ class PrivateGit:
         elif mask & (os.W_OK | os.X_OK):
             self._check_other(node_id)
 
-    @guarded_by(GuardedBy.NODE)
+    @guarded_by(GuardedBy.NAME)
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
         """Give a file another name; a virtual file EACCES. Raises RequestError."""
         self._check_other(node_id)
