@@ -54,9 +54,8 @@ def view_of(project: str) -> str:
 
 
 def mount_options(settings: Settings) -> str:
-    """Return the value of vm-mount's ``-o``; empty if the guard's defaults do."""
-    options = [] if settings.git == "deny" else [f"git={settings.git}"]
-    return ",".join([*options, *(f"hide={name}" for name in settings.hide)])
+    """Return the value of vm-mount's ``-o``."""
+    return ",".join([f"git={settings.git}", *(f"hide={name}" for name in settings.hide)])
 
 
 def payload() -> bytes:

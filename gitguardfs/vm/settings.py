@@ -29,7 +29,7 @@ class Settings:
     guard: str = "guest"
     """``guest`` or ``host``: where .git is guarded."""
     git: str = "deny"
-    """``deny`` or ``readonly``: whether the agent may read .git."""
+    """``deny``, ``readonly`` or ``private``: what the agent has of git."""
     hide: tuple[str, ...] = ()
     """Patterns of names that are hidden from the agent."""
     hardened: bool = False
@@ -45,8 +45,10 @@ class Settings:
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little", "give at least 1")
         if self.guard == "host" and self.git != "deny":
+            why = ": the agent's repository must lie in the guest" * (self.git == "private")
             raise UserError(
-                "--guard host and --git readonly exclude each other", "leave one of them out"
+                f"--guard host and --git {self.git} exclude each other{why}",
+                "--git deny, or --guard guest",
             )
         for name in self.hide:
             if not name or "/" in name or not name.isprintable() or re.search(r"[,\\]", name):

@@ -44,7 +44,7 @@ EPILOG = """\b
 Examples:
   sudo vm-mount --tag projects --map-mount /home/agent/projects
   sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
-  sudo vm-mount -mm /home/agent/share -o git=readonly,hide=.env
+  sudo vm-mount -mm /home/agent/share -o git=private,hide=.env
   sudo vm-mount --remove --tag projects
 
 docs/guest.md of the source says what is written, and what is refused.
@@ -128,7 +128,7 @@ class Arguments:
     "o",
     metavar="OPTS",
     multiple=True,
-    help="Further options for gitguardfs, with commas between: git=readonly,deny=.env",
+    help="Further options for gitguardfs, with commas between: git=private,deny=.env",
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
 def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:

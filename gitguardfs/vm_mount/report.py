@@ -22,6 +22,7 @@ _POLICIES = {
     GitMode.LIST: "guarded: .git is denied, and listed",
     GitMode.READONLY: "guarded: .git can be read, not changed",
     GitMode.HIDE: "guarded: .git is hidden",
+    GitMode.PRIVATE: "guarded: the agent has a repository of its own in place of .git",
     GitMode.OFF: "NOT guarded: .git is open (git=off)",
 }
 

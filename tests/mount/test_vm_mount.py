@@ -1001,6 +1001,7 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
     for options, said in [
         ((), "guarded: .git is denied"),
         (("git=readonly",), "guarded: .git can be read, not changed"),
+        (("git=private",), "guarded: the agent has a repository of its own in place of .git"),
     ]:
         for _ in range(2):
             world.install(persist=False, options=options)

@@ -311,6 +311,7 @@ def test_what_is_no_size(text: str) -> None:
         {"git_name": " "},
         {"git_email": "a\nb"},
         {"guard": "host", "git": "readonly"},
+        {"guard": "host", "git": "private"},
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:
