@@ -58,8 +58,8 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 OPTIONS = (
     Option(
         "git", GUARD, "How .git is guarded: closed, and in no listing (deny, the default), closed "
-        "and listed, read-only, hidden, the agent's own repository in its place (private), or not at "
-        "all. With off, xattr is rw and set-id bits stay, as in bindfs.",
+        "and listed, read-only, hidden, the agent's own repository in its place (private), or not "
+        "at all. With off, xattr is rw and set-id bits stay, as in bindfs.",
         "deny|list|readonly|hide|private|off",
     ),
     Option("private-store", GUARD, "Keep the agent's repositories of --git=private below DIR, on a "

@@ -268,7 +268,7 @@ class PrivateGit:
 
         return Blocking(
             self.boundary, "open", self._preparing, prepare, is_small=False, is_local=False,
-            finish=note, cleanup=lambda: os.close(work_tree),
+            finish=note, cleanup=lambda: os.close(work_tree), is_long=True,
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from stat import S_IFREG
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from gitguardfs.serving.private_git import Place
+from gitguardfs.sessions.pyfuse3_session.request_loop import WORKERS
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Later, World, needs_root, open_descriptors, refused
+from tests.support.mounting import LIMIT
 
 NONE = (errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -28,12 +33,15 @@ class Asked:
     def __init__(self) -> None:
         self.prepared: list[tuple[Place, Path]] = []
         self.fails_with = 0
+        self.waits_for: threading.Event | None = None
 
     def text(self, place: Place) -> bytes:
         return b"gitdir: /store/%s/agent\n" % place.path
 
     def prepare(self, place: Place, work_tree: int) -> None:
         self.prepared.append((place, Path(os.readlink(f"/proc/self/fd/{work_tree}"))))
+        if self.waits_for is not None:
+            assert self.waits_for.wait(LIMIT)
         if self.fails_with:
             raise OSError(self.fails_with, os.strerror(self.fails_with))
 
@@ -217,6 +225,32 @@ async def test_a_repository_that_cannot_be_made_fails_the_open(world: World, ask
     assert open_descriptors() == before
     asked.fails_with = 0
     assert await read(world, "a/.git") == b"gitdir: /store/a/agent\n"
+
+
+async def test_who_waits_for_a_repository_keeps_nobody_else_waiting(
+    make_world: MakeWorld, asked: Asked
+) -> None:
+    world = made(make_world, asked)
+    goes_on = threading.Event()
+    asked.waits_for = goes_on
+    handle = await world.open("a/file", os.O_RDWR)
+    opened: list[int] = []
+
+    async def open_it() -> None:
+        opened.append(await world.open("a/.git"))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(WORKERS + 8):
+                nursery.start_soon(open_it)
+            await trio.testing.wait_all_tasks_blocked()
+            await world.ops.fsync(handle, False)
+            assert not opened
+            goes_on.set()
+    finally:
+        goes_on.set()
+    for each in (handle, *opened):
+        await world.ops.release(each)
 
 
 async def test_it_goes_with_the_hosts_own(world: World) -> None:

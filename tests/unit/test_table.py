@@ -40,7 +40,8 @@ VALUES = {
     "uid-offset": "-3", "gid-offset": "4", "create-for-user": "0", "create-for-group": "0",
     "create-with-perms": "g+rD", "chmod-filter": "g-w", "read-rate": "1.5M", "write-rate": "500k",
     "resolved-symlink-deletion": "target-first", "forward-odirect": "512", "git": "off",
-    "deny": "x", "protect": "x", "hide": "x", "audit-log": "/x", "private-store": "/x", "xattr": "rw",
+    "deny": "x", "protect": "x", "hide": "x", "audit-log": "/x", "xattr": "rw",
+    "private-store": "/x",
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
 }  # fmt: skip
 REFUSED = {"enable-lock-forwarding", "enable-ioctl"}
