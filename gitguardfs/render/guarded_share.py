@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.id_maps import both_ways, parse_maps, spelled
 from gitguardfs.options.mount_options import build
 from gitguardfs.options.parsing import parse_o, quote_o
@@ -106,6 +107,11 @@ class GuardedShare:
 
     def _quoted(self) -> list[str]:
         return [quote_o(option) for option in self.options]
+
+
+def git_mode(options: tuple[str, ...]) -> GitMode:
+    """Return what unquoted ``-o`` options of the guard say of .git. Raises UserError."""
+    return GitMode(parse_o([quote_o(option) for option in options]).get("git", GitMode.DENY))
 
 
 def share_options(transport: str, cache: Cache) -> tuple[str, ...]:

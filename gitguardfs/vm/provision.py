@@ -34,6 +34,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
     guest = GuestSettings(
         ca=ca,
         view=view_of(settings.project),
+        git=settings.git,
         mount_options=mount_options(settings),
         git_name=settings.git_name,
         git_email=settings.git_email,

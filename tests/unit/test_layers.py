@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
         "options", "render",
     },
     "vm": {
-        "audit", "command_line", "config_files", "egress", "host", "installation", "render",
+        "audit", "command_line", "config_files", "egress", "guard", "host", "installation", "render",
         "secret_names",
     },
     "vm_mount": {
