@@ -14,7 +14,7 @@ from gitguardfs.errors import os_error, shown
 from gitguardfs.private import seeding, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, Unusable, opened
-from gitguardfs.private.reader import source_of
+from gitguardfs.private.reader import Source, source_of
 
 log = logging.getLogger(__name__)
 
@@ -103,9 +103,7 @@ class PrivateRepositories:
             seeding.seed_agent(directory, owner, host, source, why)
         self._next_look[directory] = time.monotonic() + LOOK_SECONDS
 
-    def _seed_host(
-        self, directory: str, place: Place, source: seeding.Source, state: bytes
-    ) -> None:
+    def _seed_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
         if os.path.lexists(directory):  # the agent's repository alone was reset
             if source is not seeding.NOTHING:
                 seeding.refresh_host(directory, source, state)
