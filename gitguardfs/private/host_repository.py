@@ -325,7 +325,10 @@ class _Share:
             for _ in self._names:
                 fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
                 self._stack.callback(os.close, fd)
-            back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+            try:
+                back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+            except OSError as error:
+                raise os_error(errno.ESTALE if error.errno in _OUT else error.errno or 0) from None
             self._stack.callback(os.close, back)
             if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
                 raise os_error(errno.ESTALE)
@@ -334,8 +337,9 @@ class _Share:
 
     def open_directory(self, path: bytes, otherwise: str) -> int:
         """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
+        root = self.root()
         try:
-            fd = _open(self.root(), path, _DIRECTORY)
+            fd = _open(root, path, _DIRECTORY)
         except OSError as error:
             if error.errno in _OUT:
                 raise Unusable(f"is not in this share: {otherwise}") from None
@@ -349,12 +353,13 @@ class _Share:
         The host's path of the share is not known here. It is found by what both ends say: the git
         directory of a worktree names the worktree's ``.git`` in the file ``gitdir``.
         """
+        root = self.root()
         names = target.strip(b"/").split(b"/")
         for start in range(len(names) + 1):
             path = b"/".join(names[start:])
             host = b"/" + b"/".join(names[:start]) if start else b""
             try:
-                fd = _open(self.root(), path or b".", _DIRECTORY)
+                fd = _open(root, path or b".", _DIRECTORY)
             except OSError as error:
                 if error.errno in _OUT:
                     continue
