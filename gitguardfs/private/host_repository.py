@@ -240,7 +240,7 @@ class HostRepository:
             if start < 0:
                 fd = self._share.open_directory(path, f"alternates lead to {_told(name)}")
             else:
-                fd = self._kept(start, name, "objects is not in it")
+                fd = _directory(self._stack, start, name, "it has no objects")
             st = os.fstat(fd)
             if (st.st_dev, st.st_ino) in seen:
                 continue
@@ -253,32 +253,17 @@ class HostRepository:
                     rest.append((self._share.below(path, line), -1, line))
         return found
 
-    def _kept(self, start: int, name: bytes, otherwise: str) -> int:
-        try:
-            fd = _open(start, name, _DIRECTORY)
-        except OSError as error:
-            if error.errno in _OUT:
-                raise Unusable(f"is not whole: {otherwise}") from None
-            raise
-        self._stack.callback(os.close, fd)
-        return fd
-
     def _listed(self, fd: int) -> Objects:
         """Look through an object directory: git would wait for ever for a FIFO in it."""
-        loose = []
-        for name in _names(fd):
-            if not _LOOSE.fullmatch(name):
-                continue
-            below = self._kept(fd, name, "a directory of objects is something else")
-            with os.scandir(below) as entries:
-                for entry in entries:
-                    is_object = _LOOSE_OBJECT.fullmatch(os.fsencode(entry.name))
-                    if is_object and not entry.is_file(follow_symlinks=False):
-                        raise Unusable("has an object that is not a regular file")
-            loose.append(name)
-        if b"pack" not in _names(fd):
-            return Objects(fd, tuple(loose), None, (), 0)
-        pack_fd = self._kept(fd, b"pack", "objects/pack is something else")
+        names = _names(fd)
+        loose = tuple(filter(_LOOSE.fullmatch, names))
+        for name in loose:
+            with ExitStack() as stack:
+                below = _directory(stack, fd, name, "a directory of objects is something else")
+                _check_loose(below)
+        if b"pack" not in names:
+            return Objects(fd, loose, None, (), 0)
+        pack_fd = _directory(self._stack, fd, b"pack", "objects/pack is something else")
         packs, size = [], 0
         for name in _names(pack_fd):
             st = _stat(pack_fd, name) if _PACK.fullmatch(name) else None
@@ -288,7 +273,7 @@ class HostRepository:
                 raise Unusable("has a pack that is not a regular file")
             packs.append(name)
             size += st.st_size
-        return Objects(fd, tuple(loose), pack_fd, tuple(packs), size)
+        return Objects(fd, loose, pack_fd, tuple(packs), size)
 
     def _text(self, fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
         """Return the content of a file; None if there is none. Raises Unusable, OSError."""
@@ -433,6 +418,27 @@ def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
     if len(content) > limit:
         raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
     return content
+
+
+def _directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:
+    """Return a descriptor of a directory, which ``stack`` closes. Raises Unusable, OSError."""
+    try:
+        found = _open(fd, name, _DIRECTORY)
+    except OSError as error:
+        if error.errno in _OUT:
+            raise Unusable(f"is not whole: {otherwise}") from None
+        raise
+    stack.callback(os.close, found)
+    return found
+
+
+def _check_loose(fd: int) -> None:
+    """Raise Unusable if a directory has an object that is no regular file."""
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            is_object = _LOOSE_OBJECT.fullmatch(os.fsencode(entry.name))
+            if is_object and not entry.is_file(follow_symlinks=False):
+                raise Unusable("has an object that is not a regular file")
 
 
 def _open(fd: int, path: bytes, flags: int) -> int:

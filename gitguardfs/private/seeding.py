@@ -64,7 +64,7 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
 
 def _make_empty(copy: str) -> None:
     for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
-        os.mkdir(os.path.join(copy, name), 0o755)
+        store.make_directory(os.path.join(copy, name), 0o755)
 
 
 def _clone(new: str, source: Source) -> None:
@@ -113,7 +113,7 @@ def seed_agent(
         config = _config(host)
         for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
                      "info", "hooks"):  # fmt: skip
-            os.mkdir(os.path.join(new, name), 0o755)
+            store.make_directory(os.path.join(new, name), 0o755)
         shallow = b""
         with suppress(FileNotFoundError):
             shallow = store.read(os.path.join(copy, "shallow"))

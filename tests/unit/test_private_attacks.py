@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,7 +108,8 @@ def test_only_values_of_a_known_form_are_taken_over(project: World) -> None:
     (project.project / ".git/config").write_text(
         '[core]\n\tignorecase = true\n\teol = "lf\\n[alias]\\n x = !y"\n\tautocrlf = input\n'
         "[i18n]\n\tcommitEncoding = latin1\n\tlogOutputEncoding = a b\n"
-        '[user]\n\tname = "a\\n[alias] x = !y"\n\temail = "a\\\\"\n[filter "lfs"]\n\tclean = evil %f\n'
+        '[user]\n\tname = "a\\n[alias] x = !y"\n\temail = "a\\\\"\n'
+        '[filter "lfs"]\n\tclean = evil %f\n'
     )
     project.prepare()
     project.show()
@@ -292,6 +295,34 @@ def test_a_work_tree_that_the_host_moves_is_not_left_upwards(project: World) -> 
     os.close(fd)
     assert caught.value.errno == errno.ESTALE
     assert not deep.mine.exists()
+
+
+def test_a_host_that_replaces_its_repository_meanwhile(project: World) -> None:
+    """By a symlink to a repository outside of the share, again and again."""
+    other = elsewhere(project)
+    commit = host_git(other, "rev-parse", "HEAD").strip()
+    dotgit, kept = project.project / ".git", project.project / "kept"
+    ended = threading.Event()
+
+    def replace() -> None:
+        while not ended.is_set():
+            dotgit.rename(kept)
+            dotgit.symlink_to(other / ".git")
+            dotgit.unlink()
+            kept.rename(dotgit)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        for _ in range(15):
+            with suppress(FileNotFoundError):
+                project.prepare()
+            if project.copy.exists():
+                assert commit not in project.objects()
+            shutil.rmtree(project.directory, ignore_errors=True)
+    finally:
+        ended.set()
+        thread.join()
 
 
 # The disk

@@ -262,7 +262,7 @@ def test_an_ordinary_users_own_store(project: World) -> None:
     home.mkdir()
     os.chown(home, 501, 20)
     code = (
-        "import os, sys; from pathlib import Path;"
+        "import os, sys; from pathlib import Path; os.umask(0);"
         "from gitguardfs.private import store;"
         "from gitguardfs.private.repositories import PrivateRepositories;"
         "from tests.support.private_world import WorkTree;"
@@ -278,6 +278,7 @@ def test_an_ordinary_users_own_store(project: World) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"gitdir: {home}/.local/state/gitguardfs-git/")
+    assert (home / ".local").stat().st_mode & 0o777 == 0o700
     git(project.project, "clone", "--quiet", "--no-checkout", ".", "../mine")
     shutil.rmtree(project.share / "mine/.git")
     with as_host():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -214,6 +215,24 @@ def test_the_copy_is_the_store_owners_and_the_rest_the_agents(project: World) ->
             as_user(os.rename, project.directory / name, project.directory / "moved")
     assert "you-cannot-push" in project.agent("push", check=False)
     assert "you-cannot-push" in project.agent("push", "host", "main:x", check=False)
+
+
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_the_modes_do_not_depend_on_the_daemons_umask(project: World, mask: int) -> None:
+    shutil.rmtree(project.store)
+    before = os.umask(mask)
+    try:
+        project.repositories = project.daemon()
+        project.prepare()
+    finally:
+        os.umask(before)
+    project.show()
+    assert project.agent("log", "--format=%s").split() == ["two", "one"]
+    project.agent("fetch", "host")
+    for path in (project.store, *project.store.rglob("*")):
+        assert path.stat().st_mode & 0o022 == 0, path
+    with pytest.raises(PermissionError):
+        as_user((project.store / "key").read_bytes)
 
 
 def test_another_user_gets_nowhere(project: World) -> None:
