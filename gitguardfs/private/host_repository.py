@@ -48,6 +48,7 @@ _REF = re.compile(
 _PACK = re.compile(rb"pack-[0-9a-f]+\.(?:pack|idx|rev)")
 _LOOSE = re.compile(rb"[0-9a-f]{2}")
 _LOOSE_OBJECT = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_TABLE = re.compile(rb"0x[0-9a-f]+-0x[0-9a-f]+-[0-9a-f]+\.ref")
 _KINDS = (b"refs/heads", b"refs/tags")
 
 Config = dict[bytes, bytes]
@@ -65,6 +66,17 @@ class Head(NamedTuple):
     """The full name; empty if HEAD is detached."""
     commit: bytes
     """Empty for a branch."""
+
+
+def head_of(text: bytes) -> Head:
+    """Return what a HEAD says. Raises Unusable."""
+    text = _line(text)
+    branch = text.removeprefix(b"ref:").strip()
+    if text.startswith(b"ref:") and _REF.fullmatch(branch):
+        return Head(branch, b"")
+    if _OBJECT.fullmatch(text):
+        return Head(b"", text)
+    raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
 
 
 class Objects(NamedTuple):
@@ -103,7 +115,8 @@ class HostRepository:
         seen: list[object] = []
         for fd, name in (
             (self._own, b"HEAD"), (self._own, b"logs/HEAD"), (self._common, b"packed-refs"),
-            (self._common, b"reftable/tables.list"), (self._common, b"shallow"),
+            (self._common, b"shallow"), (self._common, b"reftable/tables.list"),
+            (self._own, b"reftable/tables.list"),
         ):  # fmt: skip
             seen.append(self._stamp(fd, name))
         seen += [(name, _stamp(st)) for name, st in self._loose_refs()]
@@ -152,13 +165,7 @@ class HostRepository:
 
     def head(self) -> Head:
         """Return what is checked out. Raises Unusable, OSError."""
-        text = _line(self._text(self._own, b"HEAD") or b"")
-        branch = text.removeprefix(b"ref:").strip()
-        if text.startswith(b"ref:") and _REF.fullmatch(branch):
-            return Head(branch, b"")
-        if _OBJECT.fullmatch(text):
-            return Head(b"", text)
-        raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
+        return head_of(self._text(self._own, b"HEAD") or b"")
 
     def refs(self) -> dict[bytes, bytes]:
         """Return the branches and tags, with the object of each. Raises Unusable, OSError."""
@@ -172,12 +179,27 @@ class HostRepository:
             elif text.startswith(b"ref:"):
                 links[name] = text.removeprefix(b"ref:").strip()
         packed = self._text(self._common, b"packed-refs", MAX_REFS) or b""
-        for line in packed.split(b"\n"):
-            value, _, name = line.partition(b" ")
-            if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name):
-                found.setdefault(name, value)
+        for name, value in refs_in(packed).items():
+            found.setdefault(name, value)
         found.update({name: found[to] for name, to in links.items() if to in found})
         return found
+
+    def reftables(self) -> list[dict[bytes, bytes]]:
+        """Return the files of ``reftable``: with HEAD in it, and with the branches in it.
+
+        Raises Unusable, OSError.
+        """
+        return [self._tables(fd) for fd in (self._own, self._common)]
+
+    def _tables(self, fd: int) -> dict[bytes, bytes]:
+        for _ in range(_MOVES):  # git joins tables meanwhile, and removes the old ones
+            listed = self._text(fd, b"reftable/tables.list") or b""
+            names = [name for name in listed.split() if _TABLE.fullmatch(name)]
+            found = {name: self._text(fd, b"reftable/" + name, MAX_REFS) for name in names}
+            whole = {name: text for name, text in found.items() if text is not None}
+            if len(whole) == len(names):
+                return {**whole, b"tables.list": listed}
+        raise os_error(errno.ESTALE)
 
     def config(self) -> Config:
         """Return the repository's own configuration, includes left out. Raises Unusable, OSError.
@@ -387,6 +409,16 @@ def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
         where = share.below(share.path, target)
         fd = share.open_directory(where, f"leads to {_told(target)}")
         yield HostRepository(stack, share, fd, where)
+
+
+def refs_in(text: bytes) -> dict[bytes, bytes]:
+    """Return the branches and tags in lines of an object and a name, as in packed-refs."""
+    pairs = (line.partition(b" ") for line in text.split(b"\n"))
+    return {
+        name: value
+        for value, _, name in pairs
+        if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name)
+    }
 
 
 def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:

@@ -11,13 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gitguardfs.private import store
-from gitguardfs.private.host_repository import Head, HostRepository, Objects, Unusable
+from gitguardfs.private import git, store
+from gitguardfs.private.host_repository import (
+    Head,
+    HostRepository,
+    Objects,
+    Unusable,
+    head_of,
+    refs_in,
+)
 
 NAME = "reader"
 """The name of its directory, beside the copy that is fetched into it."""
 DETACHED = b"refs/detached/HEAD"
 """Names the commit of a detached HEAD, which no branch may have."""
+UNBORN = b"refs/heads/main"
+"""The branch of an empty repository."""
+TABLE_SECONDS = 30.0
+"""How long git may take to read the branches from tables; it needs milliseconds."""
 FORMATS = {b"": b"sha1", b"sha1": b"sha1", b"sha256": b"sha256"}
 _CONFIG = """[core]
 \trepositoryformatversion = {version}
@@ -58,25 +69,72 @@ class Source:
         return [fd for fd in fds if fd is not None]
 
 
-def source_of(host: HostRepository) -> Source:
-    """Look through the host's repository. Raises Unusable, OSError."""
+def source_of(host: HostRepository, scratch: str) -> Source:
+    """Look through the host's repository; ``scratch`` is a free name for a directory.
+
+    Raises Unusable, OSError.
+    """
     config = host.config()
-    stored = config.get(b"extensions.refstorage", b"files").lower()
-    if stored != b"files":
-        kind = stored.decode(errors="replace")
-        raise Unusable(f"keeps its branches in the format {kind!r}, which is not read here")
     given = config.get(b"extensions.objectformat", b"").lower()
     if given not in FORMATS:
         raise Unusable(f"has objects of the format {given.decode(errors='replace')!r}")
-    head, refs = host.head(), host.refs()  # in this order: a new branch's commit is found
-    return Source(head, refs, FORMATS[given], host.shallow(), host.objects())
+    objects = host.objects()
+    stored = config.get(b"extensions.refstorage", b"files").lower()
+    if stored == b"reftable":
+        head, refs = _from_reftables(host, FORMATS[given], objects, scratch)
+    elif stored == b"files":
+        head, refs = host.head(), host.refs()
+    else:
+        raise Unusable(f"keeps its branches in the format {stored.decode(errors='replace')!r}")
+    return Source(head, refs, FORMATS[given], host.shallow(), objects)
 
 
-def config_of(object_format: bytes) -> bytes:
+def _from_reftables(
+    host: HostRepository, object_format: bytes, objects: list[Objects], scratch: str
+) -> tuple[Head, dict[bytes, bytes]]:
+    """Let git read the tables, which are copied into a repository of ours.
+
+    There are two: a worktree has its HEAD in tables of its own.
+    """
+    empty = Source(Head(UNBORN, b""), {}, object_format, b"", objects)
+    printed = []
+    commands = (
+        ("rev-parse", "--symbolic-full-name", "HEAD"), ("rev-parse", "--verify", "HEAD"),
+        ("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
+    )  # fmt: skip
+    store.remove_tree(scratch)
+    os.mkdir(scratch, 0o700)
+    try:
+        own, common = host.reftables()
+        for command, tables in zip(commands, (own, own, common), strict=True):
+            with made(scratch, empty) as path:
+                _put(path, "config", config_of(object_format, "reftable"))
+                os.mkdir(os.path.join(path, "reftable"))
+                for name, content in tables.items():
+                    _put(path, f"reftable/{os.fsdecode(name)}", content)
+                descriptors = empty.descriptors
+                printed.append(
+                    git.run(command, directory=path, limit=TABLE_SECONDS, keep=descriptors)
+                )
+    except git.GitFailed:
+        raise Unusable("keeps its branches in reftables, which git reads since 2.45") from None
+    finally:
+        store.remove_tree(scratch)
+    head, commit, listed = printed
+    text = commit if head.strip() == b"HEAD" else b"ref: " + head
+    return head_of(text), refs_in(listed)
+
+
+def config_of(object_format: bytes, storage: str = "") -> bytes:
     """Return the configuration of a bare repository of ours."""
-    is_new = object_format != b"sha1"
-    extensions = f"[extensions]\n\tobjectFormat = {object_format.decode()}\n" if is_new else ""
-    return _CONFIG.format(version=int(is_new), extensions=extensions).encode()
+    extensions = ""
+    if object_format != b"sha1":
+        extensions += f"\tobjectFormat = {object_format.decode()}\n"
+    if storage:
+        extensions += f"\trefStorage = {storage}\n"
+    if extensions:
+        extensions = "[extensions]\n" + extensions
+    return _CONFIG.format(version=1 if extensions else 0, extensions=extensions).encode()
 
 
 def head_text(head: Head) -> bytes:
@@ -114,11 +172,15 @@ def made(directory: str, source: Source) -> Iterator[str]:
             ("objects/info/alternates", others),
         ):
             if content:
-                with open(os.path.join(path, name), "wb") as file:
-                    file.write(content)
+                _put(path, name, content)
         yield path
     finally:
         store.remove_tree(path)
+
+
+def _put(path: str, name: str, content: bytes) -> None:
+    with open(os.path.join(path, name), "wb") as file:
+        file.write(content)
 
 
 def _link(path: str, objects: Objects) -> None:

@@ -98,7 +98,7 @@ class PrivateRepositories:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
-                source = source_of(host)
+                source = source_of(host, f"{directory}.refs")
                 self._seed_host(directory, place, source, state)
             except (Unusable, GitFailed) as error:
                 why, source = str(error), seeding.NOTHING
@@ -125,7 +125,7 @@ class PrivateRepositories:
                 state = host.state()
                 if state != read(seen):
                     try:
-                        seeding.refresh_host(directory, source_of(host), state)
+                        seeding.refresh_host(directory, source_of(host, f"{directory}.refs"), state)
                     except (GitFailed, Unusable):
                         write(seen, state, 0o600)  # tried again once something has changed
                         raise

@@ -26,7 +26,7 @@ PACKS_BYTES = 2 << 30
 DEPTH = 200
 MANY_PACKS = 30
 """Each fetch makes a pack; so many slow git down."""
-NOTHING = Source(Head(b"refs/heads/main", b""), {}, b"sha1", b"", [])
+NOTHING = Source(Head(reader.UNBORN, b""), {}, b"sha1", b"", [])
 """What is taken for the content of a repository that cannot be copied."""
 _FETCH = (
     "fetch", "--quiet", "--prune", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",

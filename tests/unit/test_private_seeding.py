@@ -169,6 +169,38 @@ def test_repositories_of_other_forms(form: str) -> None:
         assert made.agent("fsck", "--connectivity-only") == ""
 
 
+@pytest.mark.parametrize("has_worktree", [False, True])
+def test_branches_in_tables(project: World, has_worktree: bool) -> None:
+    """reftable, which the guest's git may know or not."""
+    try:
+        project.host("refs", "migrate", "--ref-format=reftable")
+    except AssertionError:
+        project.host("config", "core.repositoryFormatVersion", "1")
+        project.host("config", "extensions.refStorage", "reftable")
+        project.prepare()
+        assert "git reads since 2.45" in (project.mine / "GITGUARD").read_text()
+        return
+    name = "main"
+    if has_worktree:
+        project.host("worktree", "add", "--quiet", "../other", "topic")
+        (project.share / "other/.git").write_text("gitdir: ../proj/.git/worktrees/other\n")
+        project, name = World(project.area, "other"), "topic"
+    project.prepare()
+    project.show()
+    assert project.agent("status", "--short", "--branch") == f"## {name}...host/{name}"
+    assert project.agent("branch", "--remotes", "--format=%(refname:short)").split() == [
+        "host/main", "host/topic",
+    ]  # fmt: skip
+    project.host("switch", "--quiet", "--create", "new")
+    project.commit("three", {"b": "3\n"})
+    project.prepare()
+    project.agent("fetch", "--quiet", "host")
+    assert project.agent("log", "-1", "--format=%s", "host/new") == "three"
+    project.host("switch", "--quiet", "--detach")
+    project.prepare()
+    assert (project.copy / "HEAD").read_text() == project.host("rev-parse", "HEAD")
+
+
 @pytest.mark.parametrize("layout", ["relative", "absolute", "submodule", "alternate"])
 def test_a_repository_elsewhere_in_the_share(project: World, layout: str) -> None:
     main = project.project
