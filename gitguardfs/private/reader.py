@@ -97,32 +97,31 @@ def _from_reftables(
     There are two: a worktree has its HEAD in tables of its own.
     """
     empty = Source(Head(UNBORN, b""), {}, object_format, b"", objects)
-    printed = []
-    commands = (
-        ("rev-parse", "--symbolic-full-name", "HEAD"), ("rev-parse", "--verify", "HEAD"),
-        ("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"),
-    )  # fmt: skip
     store.remove_tree(scratch)
     os.mkdir(scratch, 0o700)
+
+    def ask(tables: dict[bytes, bytes], *command: str) -> bytes:
+        with made(scratch, empty) as path:
+            _put(path, "config", config_of(object_format, "reftable"))
+            os.mkdir(os.path.join(path, "reftable"))
+            for name, content in tables.items():
+                _put(path, f"reftable/{os.fsdecode(name)}", content)
+            keep = empty.descriptors
+            return git.run(command, directory=path, limit=TABLE_SECONDS, keep=keep)
+
+    kinds = ("refs/heads", "refs/tags")
     try:
         own, common = host.reftables()
-        for command, tables in zip(commands, (own, own, common), strict=True):
-            with made(scratch, empty) as path:
-                _put(path, "config", config_of(object_format, "reftable"))
-                os.mkdir(os.path.join(path, "reftable"))
-                for name, content in tables.items():
-                    _put(path, f"reftable/{os.fsdecode(name)}", content)
-                descriptors = empty.descriptors
-                printed.append(
-                    git.run(command, directory=path, limit=TABLE_SECONDS, keep=descriptors)
-                )
+        refs = refs_in(ask(common, "for-each-ref", "--format=%(objectname) %(refname)", *kinds))
+        try:
+            head = b"ref: " + ask(own, "symbolic-ref", "--quiet", "HEAD")
+        except git.GitFailed:
+            head = ask(own, "rev-parse", "--verify", "HEAD")
     except git.GitFailed:
         raise Unusable("keeps its branches in reftables, which git reads since 2.45") from None
     finally:
         store.remove_tree(scratch)
-    head, commit, listed = printed
-    text = commit if head.strip() == b"HEAD" else b"ref: " + head
-    return head_of(text), refs_in(listed)
+    return head_of(head), refs
 
 
 def config_of(object_format: bytes, storage: str = "") -> bytes:
