@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ CONFIG_SECONDS = 10.0
 """How long ``git config`` may take: it needs milliseconds."""
 _MOVES = 5
 """How often an open is tried while the host moves directories."""
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 """What opening a path says that leads out of the share, through a symlink, or nowhere."""
@@ -238,17 +237,14 @@ class HostRepository:
 
     def index(self) -> tuple[bytes, int] | None:
         """Return the index and its time of change in ns; None if there is none. Raises OSError."""
-        try:
-            fd = _open(self._own, b"index", _READ)
-        except OSError as error:
-            if error.errno in _OUT:
-                return None
-            raise
+        fd = None
+        with suppress(Unusable):
+            fd = _open_file(self._own, b"index")
+        if fd is None:
+            return None
         try:
             st = os.fstat(fd)
-            if not S_ISREG(st.st_mode) or st.st_size > MAX_INDEX:
-                return None
-            return _content(fd, MAX_INDEX), st.st_mtime_ns
+            return (_content(fd, MAX_INDEX), st.st_mtime_ns) if st.st_size < MAX_INDEX else None
         finally:
             os.close(fd)
 
@@ -426,6 +422,23 @@ def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
 
     Raises Unusable for anything else and for a longer file, OSError.
     """
+    opened = _open_file(fd, path)
+    if opened is None:
+        return None
+    try:
+        content = _content(opened, limit + 1)
+    finally:
+        os.close(opened)
+    if len(content) > limit:
+        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
+    return content
+
+
+def _open_file(fd: int, path: bytes) -> int | None:
+    """Open a regular file below ``fd``; None if there is none. Raises Unusable, OSError.
+
+    What is opened for reading is the object that was looked at: a FIFO or a device never is.
+    """
     try:
         found = _open(fd, path, os.O_PATH)
     except OSError as error:
@@ -435,21 +448,11 @@ def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
             raise Unusable(f"has a symlink at {_told(path)}") from None
         raise
     try:
-        st = os.fstat(found)
+        if not S_ISREG(os.fstat(found).st_mode):
+            raise Unusable(f"has at {_told(path)} something that is not a file")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(found)
-    if not S_ISREG(st.st_mode):
-        raise Unusable(f"has at {_told(path)} something that is not a file")
-    opened = _open(fd, path, _READ)
-    try:
-        if not S_ISREG(os.fstat(opened).st_mode):
-            raise Unusable(f"has at {_told(path)} something that is not a file")
-        content = _content(opened, limit + 1)
-    finally:
-        os.close(opened)
-    if len(content) > limit:
-        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
-    return content
 
 
 def _directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:

@@ -7,6 +7,7 @@ here: git reads nothing of the host's besides packs and objects.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ UNBORN = b"refs/heads/main"
 TABLE_SECONDS = 30.0
 """How long git may take to read the branches from tables; it needs milliseconds."""
 FORMATS = {b"": b"sha1", b"sha1": b"sha1", b"sha256": b"sha256"}
+_PROMISOR = re.compile(rb"extensions\.partialclone|remote\..*\.promisor", re.DOTALL)
 _CONFIG = """[core]
 \trepositoryformatversion = {version}
 \tbare = true
@@ -38,6 +40,8 @@ _CONFIG = """[core]
 \tauto = 0
 [pack]
 \twindow = 0
+[uploadPack]
+	allowFilter = true
 {extensions}"""
 """No search for deltas: what the host has packed stays packed, and the rest comes at once."""
 
@@ -51,6 +55,8 @@ class Source:
     object_format: bytes
     shallow: bytes
     objects: list[Objects]
+    is_partial: bool = False
+    """Whether the host has left out objects (git clone --filter)."""
 
     @property
     def pack_bytes(self) -> int:
@@ -61,6 +67,11 @@ class Source:
     def commit(self) -> bytes:
         """The commit that is checked out; empty if there is none yet."""
         return self.head.commit or self.refs.get(self.head.branch, b"")
+
+    @property
+    def all_refs(self) -> dict[bytes, bytes]:
+        """Branches, tags, and a name for the commit of a detached HEAD."""
+        return {**self.refs, **({DETACHED: self.head.commit} if self.head.commit else {})}
 
     @property
     def descriptors(self) -> list[int]:
@@ -86,7 +97,8 @@ def source_of(host: HostRepository, scratch: str) -> Source:
         head, refs = host.head(), host.refs()
     else:
         raise Unusable(f"keeps its branches in the format {stored.decode(errors='replace')!r}")
-    return Source(head, refs, FORMATS[given], host.shallow(), objects)
+    is_partial = any(_PROMISOR.fullmatch(key) for key in config)
+    return Source(head, refs, FORMATS[given], host.shallow(), objects, is_partial)
 
 
 def _from_reftables(
@@ -124,16 +136,24 @@ def _from_reftables(
     return head_of(head), refs
 
 
-def config_of(object_format: bytes, storage: str = "") -> bytes:
-    """Return the configuration of a bare repository of ours."""
+def config_of(object_format: bytes, storage: str = "", *, is_partial: bool = False) -> bytes:
+    """Return the configuration of a bare repository of ours.
+
+    ``is_partial``: objects may be missing. git then wants to know a remote that has them.
+    """
     extensions = ""
     if object_format != b"sha1":
         extensions += f"\tobjectFormat = {object_format.decode()}\n"
     if storage:
         extensions += f"\trefStorage = {storage}\n"
+    if is_partial:
+        extensions += "\tpartialClone = host\n"
     if extensions:
         extensions = "[extensions]\n" + extensions
-    return _CONFIG.format(version=1 if extensions else 0, extensions=extensions).encode()
+    version = 1 if extensions else 0
+    if is_partial:
+        extensions += '[remote "host"]\n\tpromisor = true\n\turl = not-in-the-guest\n'
+    return _CONFIG.format(version=version, extensions=extensions).encode()
 
 
 def head_text(head: Head) -> bytes:
@@ -154,9 +174,6 @@ def made(directory: str, source: Source) -> Iterator[str]:
     store.remove_tree(path)
     os.mkdir(path, 0o700)
     try:
-        refs = dict(source.refs)
-        if source.head.commit:
-            refs[DETACHED] = source.head.commit
         for name in ("refs", "objects", "objects/info"):
             os.mkdir(os.path.join(path, name))
         places = ["objects", *(f"objects-{n}" for n in range(1, len(source.objects)))]
@@ -166,7 +183,7 @@ def made(directory: str, source: Source) -> Iterator[str]:
         for name, content in (
             ("config", config_of(source.object_format)),
             ("HEAD", head_text(source.head)),
-            ("packed-refs", packed(refs)),
+            ("packed-refs", packed(source.all_refs)),
             ("shallow", source.shallow),
             ("objects/info/alternates", others),
         ):

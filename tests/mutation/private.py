@@ -22,23 +22,17 @@ MUTANTS = (
         "private-special-file-read",
         "root waits for a FIFO, or reads a device without end",
         "private/host_repository.py",
-        """    if not S_ISREG(st.st_mode):
-        raise Unusable(f"has at {_told(path)} something that is not a file")
-    opened =""",
-        """    if False:
-        raise Unusable(f"has at {_told(path)} something that is not a file")
-    opened =""",
+        "if not S_ISREG(os.fstat(found).st_mode):",
+        "if False:",
         ATTACKS,
-        survives="the descriptor is looked at again, once it is open",
     ),
     Mutant(
-        "private-opened-special-file-read",
-        "a file that becomes a FIFO or a device meanwhile is read",
-        "private/host_repository.py",
-        "        if not S_ISREG(os.fstat(opened).st_mode):",
-        "        if False:",
-        ATTACKS,
-        survives="only a race reaches it: the name is looked at before",
+        "private-partial-as-whole",
+        "a partial clone gives an empty repository",
+        "private/reader.py",
+        "is_partial = any(_PROMISOR.fullmatch(key) for key in config)",
+        "is_partial = False",
+        SEEDING,
     ),
     Mutant(
         "private-loose-fifo",
@@ -73,7 +67,7 @@ MUTANTS = (
         'if path.startswith(b"/") or',
         "if",
         ATTACKS,
-        survives="open_beneath refuses it as well",
+        survives="such a path, put below a directory of the share, leads nowhere in most shares",
     ),
     Mutant(
         "private-worktree-unproved",

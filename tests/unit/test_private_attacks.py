@@ -191,6 +191,17 @@ def test_no_way_out_of_the_share_is_taken(project: World, how: str) -> None:
     assert "started empty" in (project.mine / "GITGUARD").read_text()
 
 
+def test_an_absolute_path_leads_to_no_other_repository_of_the_share(project: World) -> None:
+    """Its end may fit another repository: only that of a worktree names the worktree in turn."""
+    other = World(project.area, "other")
+    other.project.mkdir()
+    os.chown(other.project, 501, 20)
+    (other.project / ".git").write_text("gitdir: /home/human/proj/.git\n")
+    other.prepare()
+    assert "not known to be in this share" in (other.mine / "GITGUARD").read_text()
+    assert other.objects() == set()
+
+
 # Special files and damage: a result in bounded time, and an empty repository that says why
 
 

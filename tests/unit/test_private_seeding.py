@@ -169,6 +169,37 @@ def test_repositories_of_other_forms(form: str) -> None:
         assert made.agent("fsck", "--connectivity-only") == ""
 
 
+def test_a_partial_clone_stays_partial(project: World) -> None:
+    project.commit("old", {"a": "of old\n"})
+    old = project.host("rev-parse", "HEAD:a").strip()
+    project.commit("new", {"a": "new\n"})
+    project.host("config", "uploadpack.allowFilter", "true")
+    project.host("clone", "--quiet", "--no-local", "--filter=blob:none", ".", "../part")
+    part = World(project.area, "part")
+    assert "?" + old in part.host("rev-list", "--objects", "--missing=print", "--all")
+    before = metadata(part.project)
+    part.prepare()
+    assert differences(before, metadata(part.project)) == []
+    part.show()
+    assert part.agent("status", "--short", "--branch") == "## main...host/main"
+    (part.view / "a").write_text("9\n")
+    assert "+9" in part.agent("diff") and old not in part.objects()
+    part.agent("commit", "--quiet", "--all", "--message", "agent")
+    part.agent("fsck", "--no-dangling")
+    commit = part.commit("three", {"b": "3\n"})
+    part.prepare()
+    part.agent("fetch", "--quiet", "host")
+    assert part.agent("rev-parse", "host/main") == commit
+    assert "+3" in part.agent("show", "host/main")
+    assert len(list(part.copy.glob("objects/pack/*.pack"))) == 2
+    part.host("reset", "--quiet", "--hard", "HEAD~")
+    part.host("reflog", "expire", "--expire=now", "--all")
+    part.host("gc", "--quiet", "--prune=now")
+    part.prepare()
+    part.agent("fetch", "--quiet", "host")
+    assert part.agent("rev-parse", "host/main") == part.host("rev-parse", "HEAD").strip()
+
+
 @pytest.mark.parametrize("has_worktree", [False, True])
 def test_branches_in_tables(project: World, has_worktree: bool) -> None:
     """reftable, which the guest's git may know or not."""
