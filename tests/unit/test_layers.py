@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "sessions": {"serving", "linux"},
     "private": {"accounts", "command_line", "installation", "linux"},
     "daemon": {
-        "bindfs", "linux", "fs", "serving", "sessions", "options", "mounting", "spool",
+        "bindfs", "guard", "linux", "fs", "serving", "sessions", "options", "mounting", "private",
+        "spool",
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
