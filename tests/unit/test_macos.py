@@ -62,7 +62,7 @@ def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.Complet
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["audit", "host", "render", "options", "guard", "bindfs"])
+@pytest.mark.parametrize("part", ["audit", "fetch", "host", "render", "options", "guard", "bindfs"])
 def test_nothing_that_a_mac_needs_loads_what_only_linux_has(part: str) -> None:
     names = sorted(path.stem for path in (PACKAGE / part).glob("*.py") if path.stem != "__init__")
     assert names
