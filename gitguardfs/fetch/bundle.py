@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stat import S_ISREG
 from typing import BinaryIO
 
-from gitguardfs.errors import Exit, UserError, os_error, shown
+from gitguardfs.errors import Exit, UserError, os_error
 
 DIRECTORY = ".gitguard"
 NAME = "agent.bundle"
@@ -143,7 +143,7 @@ def parse(file: BinaryIO) -> Header:
         while lines and lines[0].startswith("@"):
             name, _, object_format = lines.pop(0).partition("=")
             if name != "@object-format" or object_format not in _ID:
-                raise Refused(f"it asks for {shown(name)[:MAX_NAME]}, which is not supported")
+                raise Refused(f"it asks for {ascii(name[:MAX_NAME])}, which is not supported")
     elif signature != "# v2 git bundle":
         raise Refused("it is not a bundle of version 2 or 3")
     prerequisites = []
@@ -174,7 +174,8 @@ def _check_name(name: str) -> None:
     """Raise Refused for a name that is not an ordinary one of a branch or a tag."""
     fits = len(name) <= MAX_NAME and _REF.fullmatch(name) and not _UNFIT.search(name)
     if not fits or name.partition("/")[2].partition("/")[2].casefold() == "head":
-        raise Refused(f"it has a ref of the name {shown(name[:MAX_NAME])}")
+        # In ASCII alone: letters of other scripts look like those that are allowed.
+        raise Refused(f"it has a ref of the name {ascii(name[:MAX_NAME])}")
 
 
 def _check_apart(refs: dict[str, str]) -> None:

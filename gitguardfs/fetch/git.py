@@ -179,8 +179,23 @@ class HostRepository:
     def refs(self, *prefixes: str) -> dict[str, str]:
         """Return the object ids of the refs below the prefixes, by their full names."""
         listed = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", *prefixes)
-        found = (line.partition(" ") for line in listed.text.splitlines())
+        found = (line.partition(" ") for line in listed.text.split("\n") if line)
         return {name: value for value, _, name in found}
+
+    def head(self) -> str | None:
+        """Return the branch that is checked out; None if HEAD is a commit."""
+        words = ("symbolic-ref", "--quiet", "HEAD")
+        return self.git.run(*words, allowed=(0, 1)).text.removeprefix("refs/heads/") or None
+
+    def hooks_path(self) -> str:
+        """Return the user's core.hooksPath; "" if it is not set."""
+        words = ("config", "--show-scope", "--get-all", "core.hooksPath")
+        found = [line.split("\t", 1) for line in self.users_git.run(*words).text.splitlines()]
+        return next((one for scope, one in reversed(found) if scope != "command"), "")
+
+    def short(self, ref: str) -> str:
+        """Return the shortest name of a ref that git takes for no other."""
+        return self.git.run("for-each-ref", "--format=%(refname:short)", ref).text
 
 
 def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepository:

@@ -82,7 +82,7 @@ def merge(repository: HostRepository, branch: str) -> Merge:
     if theirs is None:
         raise UserError(f"there is no branch agent/{shown(branch)}", code=Exit.SYSTEM)
     git = repository.git
-    into = git.run("symbolic-ref", "--quiet", "--short", "HEAD", allowed=(0, 1)).text or "HEAD"
+    into = repository.head() or "HEAD"
     ours = repository.commit("HEAD")
     if ours is not None and _is_within(repository, theirs, ours):
         return Merge(branch, into, Outcome.UP_TO_DATE, ours)
@@ -109,9 +109,8 @@ def merge(repository: HostRepository, branch: str) -> Merge:
     return Merge(branch, into, Outcome.MERGED, commit, unsigned=signs == "true")
 
 
-def by_hand(merged: Merge, git: str) -> Iterator[str]:
+def by_hand(agents: str, git: str) -> Iterator[str]:
     """Yield lines that say how to merge in spite of conflicts; ``git`` is the command for it."""
-    agents = f"agent/{merged.branch}"
     yield "The files on the disk hold the work of both. To take them as they are:"
     yield f"  {git} merge -s ours --no-commit {agents}"
     yield f"  {git} add -A && {git} diff --cached    # look, edit, add again"

@@ -25,6 +25,8 @@ CHECKS = ("badFilemode", "gitattributesSymlink", "gitmodulesParse")
 """What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
 SECONDS = 30
 """The least time that git gets to unpack a bundle; it gets a second more for each MiB."""
+UNPACKED = 8
+"""All new objects together may be as many times as long as a bundle: deltas stand for anything."""
 _CONFIG = "[core]\n\tlogAllRefUpdates = false\n[pack]\n\tthreads = 1\n\twindow = 0\n"
 """Of the quarantine: no search for deltas, which could take any time and memory."""
 
@@ -50,7 +52,7 @@ class Quarantine:
         checks = [f"fetch.fsck.{one}=error" for one in CHECKS]
         settings = (
             "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
-            "fetch.pruneTags=false", "protocol.file.allow=always",
+            "fetch.pruneTags=false", "fetch.unpackLimit=1", "protocol.file.allow=always",
         )  # fmt: skip
         repository.git.run(
             *(word for one in settings for word in ("-c", one)),
@@ -61,9 +63,12 @@ class Quarantine:
 
 @contextmanager
 def quarantined(
-    repository: HostRepository, header: Header, copy: BinaryIO, directory: str
+    repository: HostRepository, header: Header, copy: BinaryIO, directory: str, limit: int
 ) -> Iterator[Quarantine]:
-    """Yield a quarantine in ``directory`` with the objects of the bundle. Raises Refused."""
+    """Yield a quarantine in ``directory`` with the objects of the bundle. Raises Refused.
+
+    ``limit`` is the largest size of a bundle.
+    """
     path = os.path.join(directory, "quarantine.git")
     git = isolated(repository.git.program, path)
     if header.object_format != repository.object_format:
@@ -84,6 +89,7 @@ def quarantined(
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
     _unpack(git, copy, header, limits)
     _check_tips(git, header)
+    _check_objects(git, header, repository.refs(), limit * UNPACKED)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
     yield Quarantine(path, git, header, limits)
@@ -119,6 +125,21 @@ def _check_tips(git: Runner, header: Header) -> None:
             kind = peeled[f"{value}^{{commit}}"]
         if kind != "commit":
             raise Refused(f"{name} leads to no commit ({shown(kind)})")
+
+
+def _check_objects(git: Runner, header: Header, known: dict[str, str], limit: int) -> None:
+    """Raise Refused if an object is missing, or all new ones together are longer than ``limit``."""
+    names = [*header.refs.values(), *(f"^{one}" for one in known.values())]
+    given = "".join(f"{one}\n" for one in names).encode()
+    limits = Limits(SECONDS, file=512 * MIB)
+    try:
+        words = ("rev-list", "--objects", "--no-object-names", "--stdin")
+        new = git.run(*words, given=given, limits=limits).output
+        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=new, limits=limits)
+    except GitError as error:
+        raise Refused(error.message) from None
+    if sum(map(int, sizes.output.split())) > limit:
+        raise Refused(f"it unpacks to more than {limit // MIB} MiB (--limit SIZE)")
 
 
 def _kinds(git: Runner, names: Collection[str]) -> dict[str, str]:

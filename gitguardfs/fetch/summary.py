@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gitguardfs.errors import shown
@@ -109,7 +109,7 @@ class _Budget:
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
     """Return what came, the branches with news first."""
     refs = repository.refs(REMOTE, HEADS)
-    hooks = repository.git.run("config", "--get", "core.hooksPath", allowed=(0, 1)).text
+    hooks = repository.hooks_path()
     head = repository.commit("HEAD")
     budget = _Budget(quarantine.git)
     branches = []
@@ -191,10 +191,8 @@ def _number(text: bytes) -> int | None:
 
 def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
     """Yield what the human should look at, ``MAX_WARNINGS`` at most."""
-    count = 0
-    for text in _every_warning(budget, entries, top, hooks):
-        count += 1
-        if count > MAX_WARNINGS:
+    for number, text in enumerate(_every_warning(budget, entries, top, hooks)):
+        if number >= MAX_WARNINGS:
             yield "and more of that kind"
             return
         yield text
@@ -222,8 +220,8 @@ def _every_warning(budget: _Budget, entries: list[_Entry], top: str, hooks: str)
             yield f"{cut(entry.path)}: a submodule"
     symlinks = [entry for entry in entries if entry.mode == _LINK]
     for entry, text in zip(symlinks, _texts(budget, symlinks), strict=False):
-        depth = entry.path.count(b"/")
-        if text is None or not links.is_contained(text, depth):
+        steps = links.steps_of(text) if text is not None else None
+        if steps is None or steps.up > entry.path.count(b"/"):
             where = "to an unknown place" if text is None else f"to {cut(text)}"
             yield f"{cut(entry.path)}: a symlink out of the project, {where}"
 
@@ -257,8 +255,3 @@ def age(written: float, now: float) -> str:
             count = seconds // length
             return f"{count} {name}{'' if count == 1 else 's'} ago"
     return "less than a minute ago"
-
-
-def differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Return the refs that are gone, with the commits that they were."""
-    return {name: value for name, value in before.items() if name not in after}
