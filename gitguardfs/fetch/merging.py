@@ -116,9 +116,10 @@ def by_hand(agents: str, git: str) -> Iterator[str]:
     yield f"  {git} add -A && {git} diff --cached    # look, edit, add again"
     yield f"  {git} commit"
     yield "To merge the commits instead, in a directory of its own:"
-    yield f"  {git} worktree add --detach /tmp/merge && cd /tmp/merge"
+    yield f'  it=$(mktemp -d) && {git} worktree add --detach "$it" && cd "$it"'
     yield f"  git merge {agents}    # resolve, git add, git commit"
-    yield f"  cd - && {git} merge --ff-only $(git -C /tmp/merge rev-parse HEAD)"
+    yield f'  cd - && {git} reset "$(git -C "$it" rev-parse HEAD)"'
+    yield f'  {git} worktree remove "$it"; {git} diff    # git restore FILE takes the merged one'
 
 
 def _is_within(repository: HostRepository, older: str, newer: str) -> bool:
@@ -147,13 +148,14 @@ def _move(repository: HostRepository, ours: str | None, commit: str, why: str) -
     The index first: an editor that refreshes it holds its lock now and then.
     """
     git = repository.git
-    index = ("read-tree", "-i", "-m", "--no-recurse-submodules")
-    git.run(*index, commit, limits=Limits(SECONDS, file=None))
+    limits = Limits(SECONDS, file=None)
+    index = ("reset", "--quiet", "--no-refresh", "--no-recurse-submodules")
+    git.run(*index, commit, "--", ".", limits=limits)
     expected = ours or "0" * len(commit)
     # The user's configuration has the name for the reflog.
     users = repository.users_git
     try:
         users.run("update-ref", "-m", why, "HEAD", commit, expected)
     except GitError:
-        git.run(*(index if ours else ("read-tree", "--empty")), *([ours] if ours else []))
+        git.run(*((*index, ours, "--", ".") if ours else ("read-tree", "--empty")), limits=limits)
         raise

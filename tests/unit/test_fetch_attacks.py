@@ -549,6 +549,8 @@ def test_no_program_that_a_configuration_names_is_run(world: World, tmp_path: Pa
     assert done.returncode == 1, done.stderr
     assert world.fetch("--drop", **environment).returncode == 0
     assert not (world.home / "ran").exists(), (world.home / "ran").read_text()
+    world.git(world.host, "status", check=False)
+    assert (world.home / "ran").exists()  # all of that is real
 
 
 def test_a_bare_repository_that_the_agent_made_is_not_used(world: World) -> None:
