@@ -143,7 +143,7 @@ def parse(file: BinaryIO) -> Header:
         while lines and lines[0].startswith("@"):
             name, _, object_format = lines.pop(0).partition("=")
             if name != "@object-format" or object_format not in _ID:
-                raise Refused(f"it asks for {ascii(name[:MAX_NAME])}, which is not supported")
+                raise Refused(f"it asks for {name[:MAX_NAME]!a}, which is not supported")
     elif signature != "# v2 git bundle":
         raise Refused("it is not a bundle of version 2 or 3")
     prerequisites = []
@@ -175,7 +175,7 @@ def _check_name(name: str) -> None:
     fits = len(name) <= MAX_NAME and _REF.fullmatch(name) and not _UNFIT.search(name)
     if not fits or name.partition("/")[2].partition("/")[2].casefold() == "head":
         # In ASCII alone: letters of other scripts look like those that are allowed.
-        raise Refused(f"it has a ref of the name {ascii(name[:MAX_NAME])}")
+        raise Refused(f"it has a ref of the name {name[:MAX_NAME]!a}")
 
 
 def _check_apart(refs: dict[str, str]) -> None:

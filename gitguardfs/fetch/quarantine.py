@@ -27,7 +27,14 @@ SECONDS = 30
 """The least time that git gets to unpack a bundle; it gets a second more for each MiB."""
 UNPACKED = 8
 """All new objects together may be as many times as long as a bundle: deltas stand for anything."""
-_CONFIG = "[core]\n\tlogAllRefUpdates = false\n[pack]\n\tthreads = 1\n\twindow = 0\n"
+_CONFIG = """\
+[core]
+	logAllRefUpdates = false
+	fsync = none
+[pack]
+	threads = 1
+	window = 0
+"""
 """Of the quarantine: no search for deltas, which could take any time and memory."""
 
 

@@ -110,7 +110,7 @@ class World:
         return found
 
     def state(self) -> dict[str, object]:
-        """Record refs, objects, index and files of the human's repository, and what is in TMPDIR."""
+        """Record the human's refs, objects, index and files, and what is in TMPDIR."""
         files = {
             str(path.relative_to(self.host)): path.read_bytes()
             for path in self.host.rglob("*")

@@ -47,8 +47,8 @@ def base(world: World) -> str:
 
 NAMES = [
     b".git", b".GIT", b".gIt", b"git~1", b"GIT~1", b"..", b".", b"a/b", b".git/hooks",
-    b".git ", b".git.", b".git...", b".git::$INDEX_ALLOCATION", b".g\xe2\x80\x8cit", b".git\xef\xbb\xbf",
-    b"\xe2\x80\x8e.Git",
+    b".git ", b".git.", b".git...", b".git::$INDEX_ALLOCATION", b".g\xe2\x80\x8cit",
+    b".git\xef\xbb\xbf", b"\xe2\x80\x8e.Git",
 ]  # fmt: skip
 
 
@@ -97,7 +97,8 @@ def test_a_tree_that_git_would_not_write(world: World, entries: list[tuple[str, 
 
 @pytest.mark.parametrize(
     "lines",
-    ["path = x\n\turl = -u./payload", "path = -x\n\turl = ./x", "path = x\n\turl = ./x\n\tupdate = !touch x"],
+    ["path = x\n\turl = -u./payload", "path = -x\n\turl = ./x",
+     "path = x\n\turl = ./x\n\tupdate = !touch x"],
 )  # fmt: skip
 @pytest.mark.parametrize("at", ["root", "known"])
 def test_a_gitmodules_that_runs_something(world: World, lines: str, at: str) -> None:
