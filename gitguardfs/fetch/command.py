@@ -16,7 +16,7 @@ from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.fetch import bundle, merging, summary
 from gitguardfs.fetch.bundle import HEADS, TAGS, Written
-from gitguardfs.fetch.git import HostRepository, find_repository
+from gitguardfs.fetch.git import WRITING, HostRepository, find_repository
 from gitguardfs.fetch.merging import Outcome
 from gitguardfs.fetch.quarantine import AGENT_TAGS, REMOTE, quarantined
 from gitguardfs.fetch.report import SHORT, Report, as_text
@@ -30,7 +30,7 @@ The whole way:
   (guest) git commit -am 'Mend it'      the agent's own git, by --git private
   (host)  gitguard fetch                checks it, says what came: agent/main
   (host)  git log -p main..agent/main   look before you take it
-  (host)  gitguard fetch --merge main   take it into the branch that you are on
+  (host)  gitguard fetch --merge main   take it into the branch you are on
   (host)  git push                      your remotes never were the agent's
   (guest) git sync                      the agent goes on from there
 
@@ -46,11 +46,11 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
 
 @click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("repository", metavar="[REPO]", default=".")
-@click.argument("branches", metavar="[BRANCH]...", nargs=-1)
-@click.option("--merge", metavar="NAME", help="Then merge agent/NAME into the branch that is"
+@click.argument("branches", metavar="[BRANCH...]", nargs=-1)
+@click.option("--merge", metavar="BRANCH", help="Then merge agent/BRANCH into the branch that is"
               " checked out: history and index move, no file is written.")  # fmt: skip
-@click.option("--expect", metavar="COMMIT", help="With --merge: only if agent/NAME is this commit,"
-              " the one that you have looked at.")  # fmt: skip
+@click.option("--expect", metavar="COMMIT", help="With --merge: only if agent/BRANCH is this"
+              " commit, the one that you have looked at.")  # fmt: skip
 @click.option("--drop", is_flag=True, help="Remove the agent's refs and the bundle; with --merge"
               " after that, alone without fetching.")  # fmt: skip
 @click.option("--limit", metavar="SIZE", default="512M", show_default=True,
@@ -106,7 +106,8 @@ def _check_usage(
     branches: tuple[str, ...], merge: str | None, expect: str | None, drop: bool
 ) -> None:
     if expect is not None and merge is None:
-        raise UserError("--expect goes with --merge", "gitguard fetch --merge NAME --expect COMMIT")
+        hint = "gitguard fetch --merge BRANCH --expect COMMIT"
+        raise UserError("--expect goes with --merge", hint)
     if drop and branches:
         raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
 
@@ -185,7 +186,7 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
         report.notes.append("the agent has written a new bundle meanwhile: it stays")
     refs = repository.refs(REMOTE, AGENT_TAGS)
     lines = "".join(f"delete {name} {value}\n" for name, value in refs.items())
-    repository.git.run("update-ref", "--stdin", given=lines.encode())
+    repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
     report.removed |= refs
 
 

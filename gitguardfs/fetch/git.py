@@ -75,6 +75,10 @@ class Limits:
 
 QUICK = Limits(30)
 """For calls that need milliseconds."""
+LISTING = Limits(30, file=512 * MIB)
+"""For lists of objects and refs: a project may have millions."""
+WRITING = Limits(120, file=None)
+"""For calls that write the human's index, refs and objects: large projects need seconds."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,8 @@ class HostRepository:
 
     def refs(self, *prefixes: str) -> dict[str, str]:
         """Return the object ids of the refs below the prefixes, by their full names."""
-        listed = self.git.run("for-each-ref", "--format=%(objectname) %(refname)", *prefixes)
+        words = ("for-each-ref", "--format=%(objectname) %(refname)")
+        listed = self.git.run(*words, *prefixes, limits=LISTING)
         found = (line.partition(" ") for line in listed.text.split("\n") if line)
         return {name: value for value, _, name in found}
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.fetch.git import GitError, HostRepository, Limits
+from gitguardfs.fetch.git import WRITING, GitError, HostRepository
 from gitguardfs.fetch.quarantine import REMOTE
 
-SECONDS = 120
-"""How long a merge may take: git needs seconds for the largest projects."""
 MAX_CONFLICTS = 20
 UNDER_WAY = {
     "MERGE_HEAD": "a merge",
@@ -91,7 +89,7 @@ def merge(repository: HostRepository, branch: str) -> Merge:
         return Merge(branch, into, Outcome.FAST_FORWARD, theirs)
     done = git.having(**_without_drivers(repository)).run(
         "-c", "merge.renormalize=false", "merge-tree", "--write-tree", "-z", "--name-only",
-        "--no-messages", ours, theirs, limits=Limits(SECONDS), allowed=(0, 1),
+        "--no-messages", ours, theirs, limits=WRITING, allowed=(0, 1),
     )  # fmt: skip
     tree, *names = done.output.rstrip(b"\0").split(b"\0")
     if done.code:
@@ -148,14 +146,13 @@ def _move(repository: HostRepository, ours: str | None, commit: str, why: str) -
     The index first: an editor that refreshes it holds its lock now and then.
     """
     git = repository.git
-    limits = Limits(SECONDS, file=None)
     index = ("reset", "--quiet", "--no-refresh", "--no-recurse-submodules")
-    git.run(*index, commit, "--", ".", limits=limits)
+    git.run(*index, commit, "--", ".", limits=WRITING)
     expected = ours or "0" * len(commit)
     # The user's configuration has the name for the reflog.
     users = repository.users_git
     try:
-        users.run("update-ref", "-m", why, "HEAD", commit, expected)
+        users.run("update-ref", "-m", why, "HEAD", commit, expected, limits=WRITING)
     except GitError:
-        git.run(*((*index, ours, "--", ".") if ours else ("read-tree", "--empty")), limits=limits)
+        git.run(*((*index, ours, "--", ".") if ours else ("read-tree", "--empty")), limits=WRITING)
         raise

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from gitguardfs.errors import shown
 from gitguardfs.fetch.bundle import HEADS, TAGS, Header, Refused
-from gitguardfs.fetch.git import MIB, GitError, HostRepository, Limits, Runner, isolated
+from gitguardfs.fetch.git import LISTING, MIB, GitError, HostRepository, Limits, Runner, isolated
 
 REMOTE = "refs/remotes/agent/"
 """Where the agent's branches are in the human's repository."""
@@ -138,11 +138,10 @@ def _check_objects(git: Runner, header: Header, known: dict[str, str], limit: in
     """Raise Refused if an object is missing, or all new ones together are longer than ``limit``."""
     names = [*header.refs.values(), *(f"^{one}" for one in known.values())]
     given = "".join(f"{one}\n" for one in names).encode()
-    limits = Limits(SECONDS, file=512 * MIB)
     try:
         words = ("rev-list", "--objects", "--no-object-names", "--stdin")
-        new = git.run(*words, given=given, limits=limits).output
-        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=new, limits=limits)
+        new = git.run(*words, given=given, limits=LISTING).output
+        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=new, limits=LISTING)
     except GitError as error:
         raise Refused(error.message) from None
     if sum(map(int, sizes.output.split())) > limit:
