@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import audit, egress, files, guard, mount, running, tools, vm
+from tests.mutation import audit, egress, fetch, files, guard, mount, running, tools, vm
 from tests.mutation.mutant import Mutant
 
 AREAS: dict[str, tuple[Mutant, ...]] = {
@@ -11,6 +11,7 @@ AREAS: dict[str, tuple[Mutant, ...]] = {
     "mount": mount.MUTANTS,
     "root's tools": tools.MUTANTS,
     "audit": audit.MUTANTS,
+    "fetch": fetch.MUTANTS,
     "allowlist proxy": egress.MUTANTS,
     "sandbox VM": vm.MUTANTS,
     "running the tests": running.MUTANTS,

@@ -28,7 +28,8 @@ LIMIT = 60.0
 GIT = ["deny", "list", "readonly", "hide", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
         "URL", "MAIL", "LINE",
-        "BRANCH", "BRANCH...", "COMMIT", "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
+        "BRANCH", "BRANCH...", "COMMIT",
+        "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
 """Metavars of values that only the user knows, or that another program completes."""
 
 ANSWERS = [

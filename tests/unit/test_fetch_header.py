@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +119,16 @@ def test_version_3_has_a_format_of_objects_and_nothing_else() -> None:
     for line in ("@filter=blob:none", "@object-format=md5", "@object-format", "@x\x1b=1", "@"):
         assert "not supported" in refused(text(line, f"{ID} refs/heads/a", signature=v3))
     assert "object id" in refused(text("@object-format=sha256", f"{ID} refs/heads/a", signature=v3))
+
+
+def test_a_bundle_that_was_written_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    place = tmp_path / ".gitguard/agent.bundle"
+    place.parent.mkdir()
+    place.write_bytes(b"old")
+    written = bundle.copy(str(tmp_path), io.BytesIO(), 10)
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "new").rename(place)
+    assert not bundle.remove(str(tmp_path), written) and place.read_bytes() == b"new"
+    written = bundle.copy(str(tmp_path), io.BytesIO(), 10)
+    assert bundle.remove(str(tmp_path), written) and not place.exists()
+    assert bundle.remove(str(tmp_path), written)
