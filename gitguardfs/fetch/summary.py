@@ -7,6 +7,7 @@ files, so time and memory are bounded; then the summary says that it has none.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
@@ -143,20 +144,24 @@ def _compared(
     if base:
         fork = budget.run("merge-base", base, branch.commit, allowed=(0, 1)).decode().strip()
     start = fork or EMPTY_TREE[repository.object_format]
-    listed = budget.run(
-        "log", "-z", "--no-show-signature", "--no-mailmap", "--no-notes", "--encoding=none",
-        "--no-color", f"--max-count={MAX_COMMITS}", "--format=%H%x00%an%x00%s", *new, "--",
-    ).split(b"\0")  # fmt: skip
-    commits = tuple(
-        Commit(os.fsdecode(value), cut(author), cut(subject))
-        for value, author, subject in zip(listed[::3], listed[1::3], listed[2::3], strict=False)
-    )
+    newest = budget.run("rev-list", f"--max-count={MAX_COMMITS}", *new).split()
+    commits = tuple(map(_commit, newest, _contents(budget, newest)))
     entries, files = _changes(budget, start, branch.commit)
     warnings = tuple(_warnings(budget, entries, repository.top, hooks))
     return replace(
         branch, ahead=ahead, behind=behind, commits=commits, files=tuple(files[:MAX_FILES]),
         changed=len(files), warnings=warnings,
     )  # fmt: skip
+
+
+def _commit(name: bytes, content: bytes) -> Commit:
+    """Return a commit as it is stored: git log would convert it from the agent's encoding."""
+    head, _, message = content.partition(b"\n\n")
+    author = next((one for one in head.split(b"\n") if one.startswith(b"author ")), b"")
+    name_of_author = author.removeprefix(b"author ").partition(b" <")[0]
+    return Commit(
+        name.decode(), cut(name_of_author), cut(message.lstrip(b"\n").partition(b"\n")[0])
+    )
 
 
 @dataclass(frozen=True)
@@ -219,23 +224,24 @@ def _every_warning(budget: _Budget, entries: list[_Entry], top: str, hooks: str)
         if entry.mode == _MODULE:
             yield f"{cut(entry.path)}: a submodule"
     symlinks = [entry for entry in entries if entry.mode == _LINK]
-    for entry, text in zip(symlinks, _texts(budget, symlinks), strict=False):
-        steps = links.steps_of(text) if text is not None else None
+    texts = _contents(budget, [entry.object for entry in symlinks[:MAX_LINKS]])
+    for entry, text in zip(symlinks, texts, strict=False):
+        steps = links.steps_of(text)
         if steps is None or steps.up > entry.path.count(b"/"):
-            where = "to an unknown place" if text is None else f"to {cut(text)}"
-            yield f"{cut(entry.path)}: a symlink out of the project, {where}"
+            yield f"{cut(entry.path)}: a symlink out of the project, to {cut(text)}"
+    if len(symlinks) > MAX_LINKS:
+        yield f"{len(symlinks)} symlinks, of which {MAX_LINKS} were read"
 
 
-def _texts(budget: _Budget, symlinks: list[_Entry]) -> Iterator[bytes | None]:
-    """Yield the texts of symlinks; None for one that is not read."""
-    given = b"".join(entry.object + b"\n" for entry in symlinks[:MAX_LINKS])
-    listed = budget.run("cat-file", "--batch", given=given) if given else b""
-    while listed:
-        head, _, rest = listed.partition(b"\n")
-        length = int(head.rpartition(b" ")[2])
-        yield rest[:length]
-        listed = rest[length + 1 :]
-    yield from [None] * len(symlinks[MAX_LINKS:])
+def _contents(budget: _Budget, names: list[bytes]) -> Iterator[bytes]:
+    """Yield the contents of objects. Raises GitError if one is missing."""
+    given = b"".join(name + b"\n" for name in names)
+    listed = io.BytesIO(budget.run("cat-file", "--batch", given=given) if given else b"")
+    while head := listed.readline():
+        _, kind, *size = head.split()
+        if not size:
+            raise GitError(f"git cat-file: an object is {kind.decode()}")
+        yield listed.read(int(size[0]) + 1)[:-1]
 
 
 def cut(text: bytes | str) -> str:

@@ -213,7 +213,11 @@ def test_a_shallow_clone(world: World, words: list[str]) -> None:
     world.git(world.home, "clone", "-q", *words, world.host.as_uri(), "shallow")
     commit = world.commit({"x": "x"})
     world.publish(shallow)
-    assert world.fetched("--merge", "main", at=shallow)["branches"][0]["ahead"] == 1
+    world.commit({"y": "y"}, shallow)
+    (branch,) = world.fetched(at=shallow)["branches"]
+    assert (branch["ahead"], branch["behind"], branch["changed"]) == (1, 1, 1)
+    world.git(shallow, "reset", "-q", "--hard", "HEAD~")
+    world.fetched("--merge", "main", at=shallow)
     assert world.git(shallow, "rev-parse", "HEAD") == commit
     world.git(shallow, "fsck", "--strict")
 
