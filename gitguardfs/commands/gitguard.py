@@ -37,6 +37,11 @@ COMMANDS = {
     "doctor": Subcommand(
         "gitguardfs.doctor.command", "Check that a project is guarded.", needs_linux=True
     ),
+    "private": Subcommand(
+        "gitguardfs.private.command",
+        "List and delete the agent's own repositories.",
+        needs_linux=True,
+    ),
     "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
 }
 

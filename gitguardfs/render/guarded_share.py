@@ -193,6 +193,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {name!r} is for use in a terminal", "leave it out")
     # Files with ids are the guest's, and this need not run there: they are not checked.
     build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
-    log = found.get("audit_log")
-    if log is not None and not str(log).startswith("/"):
-        raise UserError(f"audit-log={log} is not an absolute path", "give the whole path")
+    for name in ("audit-log", "private-store"):
+        path = found.get(name.replace("-", "_"))
+        if path is not None and not str(path).startswith("/"):
+            raise UserError(f"{name}={path} is not an absolute path", "give the whole path")

@@ -25,7 +25,7 @@ from gitguardfs.installation import PACKAGE_PARENT
 from tests.support.mounting import area
 
 LIMIT = 60.0
-GIT = ["deny", "list", "readonly", "hide", "off"]
+GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
         "URL", "MAIL", "LINE",
         "BRANCH", "BRANCH...", "COMMIT",
