@@ -87,7 +87,8 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written:
     except FileNotFoundError:
         raise UserError(
             f"there is no {os.path.join(top, PLACE)}",
-            "an agent's commit writes it, in a guest that shows this project with --git private",
+            "the agent has no commit that you do not have; its next one writes that file,"
+            " in a guest that shows this project with --git private",
             Exit.SYSTEM,
         ) from None
     except OSError as error:  # a symlink, a socket, a file that is no directory

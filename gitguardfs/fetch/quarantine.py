@@ -59,7 +59,7 @@ class Quarantine:
         checks = [f"fetch.fsck.{one}=error" for one in CHECKS]
         settings = (
             "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
-            "fetch.pruneTags=false", "fetch.unpackLimit=1", "protocol.file.allow=always",
+            "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack stays as short as it came
         )  # fmt: skip
         repository.git.run(
             *(word for one in settings for word in ("-c", one)),
