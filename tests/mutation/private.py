@@ -103,14 +103,6 @@ MUTANTS = (
     ),
     # What git of root's does
     Mutant(
-        "private-git-without-limit",
-        "root's git runs for as long as it likes",
-        "private/git.py",
-        "process.communicate(content, limit)",
-        "process.communicate(content, 15)",
-        ATTACKS,
-    ),
-    Mutant(
         "private-disk-full-unnoticed",
         "a full disk gives an empty repository for ever",
         "private/git.py",
