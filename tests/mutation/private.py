@@ -152,6 +152,14 @@ MUTANTS = (
         SEEDING,
     ),
     Mutant(
+        "private-agents-directory-looked-at",
+        "a FUSE file system of the agent's over its repository stops root's daemon",
+        "private/store.py",
+        "return AGENT in os.listdir(directory)",
+        "return os.path.exists(os.path.join(directory, AGENT))",
+        ATTACKS,
+    ),
+    Mutant(
         "private-not-locked",
         "callers at once build in one another's way",
         "private/store.py",
