@@ -29,6 +29,7 @@ COMMANDS = {
     "audit": Subcommand(
         "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
     ),
+    "fetch": Subcommand("gitguardfs.fetch.command", "Take what an agent committed, checked."),
     "lima": Subcommand(
         "gitguardfs.host.lima", "Write the file of a Lima VM that guards a project."
     ),

@@ -27,7 +27,9 @@ from tests.support.mounting import area
 LIMIT = 60.0
 GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
-        "URL", "MAIL", "LINE", "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
+        "URL", "MAIL", "LINE",
+        "BRANCH", "BRANCH...", "COMMIT",
+        "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
 """Metavars of values that only the user knows, or that another program completes."""
 
 ANSWERS = [

@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
     "egress": {"config_files", "installation"},
+    "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
         "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
         "options", "render",
@@ -75,7 +76,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "trio": ("sessions/pyfuse3_session/",),
     "click": (
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
-        "private/command.py", "vm/command.py", "vm/fetching.py", "vm_mount/command.py",
+        "fetch/command.py", "private/command.py", "vm/command.py", "vm/fetching.py",
+        "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),
