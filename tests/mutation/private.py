@@ -19,14 +19,6 @@ MUTANTS = (
         ATTACKS,
     ),
     Mutant(
-        "private-special-file-read",
-        "root waits for a FIFO, or reads a device without end",
-        "private/host_repository.py",
-        "if not S_ISREG(os.fstat(found).st_mode):",
-        "if False:",
-        ATTACKS,
-    ),
-    Mutant(
         "private-partial-as-whole",
         "a partial clone gives an empty repository",
         "private/reader.py",
