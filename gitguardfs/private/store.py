@@ -34,9 +34,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from stat import S_ISDIR
 
+from gitguardfs.constants import PRIVATE_STORE
 from gitguardfs.errors import Exit, UserError, os_error
 
-STORE = "/var/lib/gitguardfs-git"
+STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""
 AGENT = "agent"
 HOST = "host.git"

@@ -183,7 +183,8 @@ TYPED = [
     ("gitguardfs --force-user=daem", "--force-user=daemon"),
     ("gitguardfs --mirror root:@daem", "root:@daemon"),
     ("gitguard vm up --allow cra", "crates"),
-    ("gitguard vm up --git=rea", "--git=readonly"),
+    ("gitguard vm up --git=pri", "--git=private"),
+    ("vm-mount -o ro,git=pri", "ro,git=private"),
     ("vm-mount --map-mount=a\\ d", "--map-mount=a directory/"),
     ("vm-mount -mm a\\ d", "a directory/"),
 ]
