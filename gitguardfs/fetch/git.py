@@ -99,6 +99,8 @@ class Answer:
     @property
     def reason(self) -> str:
         """The line of git's messages that says most, safe for a terminal."""
+        if self.code == -signal.SIGXFSZ:
+            return "it wrote too much"
         lines = [line for line in self.error.splitlines() if line.strip()]
         found = next((one for one in lines if one.startswith(("error:", "fatal:"))), "")
         line = found or (lines[-1] if lines else f"git ended with status {self.code}")
