@@ -94,16 +94,17 @@ def unmount(request: UnmountRequest) -> None:
     is_open = os.path.isabs(view.source) and not seal.is_sealed(view.source)
     if safe_open.is_foreign(view) or (process is None and is_open):
         return  # it needs no message to remove a seal
+    opens = f"umount {shlex.quote(view.source)} opens the share"
     if process is None:
-        raise UserError(
-            f"{path} is unmounted, but its daemon is not known: a seal stays",
-            f"umount {shlex.quote(view.source)} opens the share",
-            Exit.SYSTEM,
-        )
+        why = f"{path} is unmounted, but its daemon is not known: a seal stays"
+        raise UserError(why, opens, Exit.SYSTEM)
     try:
         _notify(process, daemon.pid if daemon else 0, request.is_lazy)
     finally:
         os.close(process)
+    if not request.is_lazy and not is_open and seal.is_sealed(view.source):
+        why = f"{path} is unmounted, but its daemon was not ready yet: a seal stays"
+        raise UserError(why, opens, Exit.SYSTEM)
 
 
 def _lid_below(view: MountInfo) -> MountInfo | None:

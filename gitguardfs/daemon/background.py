@@ -1,47 +1,49 @@
-"""Puts the daemon into the background once the mount answers, and starts it again if it is killed.
-
-Under a service manager it stays in the foreground, and that is notified instead.
-"""
+"""Puts the daemon into the background once the mount answers; notifies the service manager."""
 
 from __future__ import annotations
 
 import logging
 import os
-import resource
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from signal import strsignal
 from typing import NoReturn
 
+from gitguardfs.daemon import keeper
 from gitguardfs.daemon.logs import log_to_syslog
 from gitguardfs.errors import Exit
-from gitguardfs.signals import ENDING
 
-Ready = Callable[[], None]
-STARTS = 5
-"""How often a daemon is started again that is killed before it is ready, as by systemd."""
+Ready = Callable[[bytes], None]
+"""Is called when the mount answers, with what the next daemon has to know."""
 
 
-def in_background(run: Callable[[Ready], int], again: Callable[[str, Ready], int] | None) -> int:
+def in_background(
+    name: str, run: Callable[[Ready], int], again: Callable[[bytes, Ready], int] | None
+) -> int:
     """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
 
     The child writes its errors to our standard error until it is ready. Then it closes the terminal
-    and our pipes, since mount(8) and shells wait until these are closed.
-
-    With ``again``, a process between them, the keeper, stays until the child ends by itself: fstab
-    knows no restart. If a signal such as SIGKILL ends the child once it was ready,
-    ``again(why, ready)`` is run in a new one, and logs to syslog from the start.
+    and our pipes, since mount(8) and shells wait until these are closed. With ``again`` a process
+    between them stays, and starts another daemon if that one is killed (``keeper``); ``again`` logs
+    to syslog from the start. ``name`` is the mount point.
     """
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
         os.setsid()
-        if again is None:
-            _be_daemon(run, writable)
-        _keep(run, again, writable)
+        try:
+            if again is None:
+                _be_daemon(run, writable)
+            keeper.keep(
+                name,
+                partial(_start, run, writable),
+                lambda state: partial(_start, partial(again, state), -1),
+                writable,
+            )
+        finally:  # never back into the caller
+            os._exit(Exit.SYSTEM)
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:
         answer = pipe.read(1)
@@ -51,43 +53,36 @@ def in_background(run: Callable[[Ready], int], again: Callable[[str, Ready], int
     return answer[0]
 
 
-def _keep(run: Callable[[Ready], int], again: Callable[[str, Ready], int], told: int) -> NoReturn:
-    pid, answer = _started(run)
-    with suppress(OSError):  # the caller was killed
-        os.write(told, answer)
-    # It must not keep the source's file system busy, nor the caller's pipes open.
-    _leave_the_terminal()
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    is_ready, kills = answer == bytes([Exit.OK]), 0
-    while is_ready or kills:
-        status = os.waitpid(pid, 0)[1]
-        kills = 1 if is_ready else kills + 1
-        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) in ENDING or kills > STARTS:
-            break
-        pid, answer = _started(partial(again, strsignal(os.WTERMSIG(status)) or ""))
-        is_ready = answer == bytes([Exit.OK])
-    os._exit(Exit.OK)
+def _start(run: Callable[[Ready], int], other: int, begin: Callable[[], None]) -> tuple[int, int]:
+    """Run it in a child, after ``begin()``; return its pid and a pipe.
 
-
-def _started(run: Callable[[Ready], int]) -> tuple[int, bytes]:
-    """Run it in a child; return that and what it says: OK once it is ready, or its exit code."""
+    Through that comes OK and more once it is ready, or its exit code. It does not inherit
+    ``other``.
+    """
     readable, writable = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    try:
+        pid = os.fork()
+    except OSError:
         os.close(readable)
+        os.close(writable)
+        raise
+    if pid == 0:
+        begin()
+        os.close(readable)
+        if other >= 0:
+            os.close(other)
         _be_daemon(run, writable)
     os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        return pid, pipe.read(1)
+    return pid, readable
 
 
 def _be_daemon(run: Callable[[Ready], int], told: int) -> NoReturn:
-    def ready() -> None:
+    def ready(state: bytes) -> None:
         try:
             log_to_syslog()
-            _leave_the_terminal()
+            keeper.leave_the_terminal()
         finally:
-            os.write(told, bytes([Exit.OK]))
+            _tell(told, bytes([Exit.OK]) + state)
             os.close(told)
 
     code = int(Exit.SYSTEM)
@@ -95,16 +90,13 @@ def _be_daemon(run: Callable[[Ready], int], told: int) -> NoReturn:
         code = run(ready)
     finally:
         logging.shutdown()
-        with suppress(OSError):  # ready was called: the parent has gone
-            os.write(told, bytes([code]))
+        _tell(told, bytes([code]))
         os._exit(code)
 
 
-def _leave_the_terminal() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(null, stream)
-    os.close(null)
+def _tell(told: int, message: bytes) -> None:
+    with suppress(OSError):  # ready was called, or the caller was killed
+        os.write(told, message)
 
 
 def notify(address: str | None, message: str) -> None:

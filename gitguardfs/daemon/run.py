@@ -49,31 +49,37 @@ def run(options: MountOptions, notify_socket: str | None, new_session: base.Sess
     def launch(serve: _Serve, options: MountOptions) -> int:
         if options.foreground or options.debug:
             logs.log_to_stderr(options.debug)
-            return serve(lambda: background.notify(notify_socket, "READY=1"), _print_error)
+            return serve(lambda _: background.notify(notify_socket, "READY=1"), _print_error)
 
-        def first(ready: Callable[[], None]) -> int:
+        def first(ready: background.Ready) -> int:
             logs.log_to_stderr(options.debug)
             return serve(ready, _print_error)
 
         again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
-        return background.in_background(first, again)
+        return background.in_background(shown(options.mountpoint), first, again)
 
     return _run(options, new_session, launch)
 
 
-_Serve = Callable[[Callable[[], None], Callable[[str], None]], int]
+_Serve = Callable[[background.Ready, Callable[[str], None]], int]
 """Serves a mount until its end. The first argument is called when it answers, the second with an
 error that ends it."""
 
 
 def _run_again(
-    options: MountOptions, new_session: base.SessionFactory, why: str, ready: Callable[[], None]
+    options: MountOptions, new_session: base.SessionFactory, former: bytes, ready: background.Ready
 ) -> int:
-    """Take the place of a daemon that a signal ended; ``why`` is the signal's description."""
+    """Take the place of a daemon that was killed, unless root has unmounted its view since.
+
+    ``former`` is what that daemon said when it was ready: see ``_recognized``.
+    """
     logs.log_to_syslog()
-    log.error("%s: the daemon ended (%s), and is started again", options.mountpoint, why)
+    there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
+    if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
+        log.info("%s: unmounted", options.mountpoint)
+        return Exit.OK
     try:
-        return _run(options, new_session, lambda serve, _: serve(ready, log.error))
+        return _run(options, new_session, lambda serve, _: serve(ready, log.error), former)
     except UserError as error:
         log.error("%s", error)
         return error.code
@@ -87,9 +93,10 @@ def _run(
     options: MountOptions,
     new_session: base.SessionFactory,
     launch: Callable[[_Serve, MountOptions], int],
+    former: bytes = b"",
 ) -> int:
     try:
-        return _prepare(options, new_session, launch)
+        return _prepare(options, new_session, launch, former)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -107,6 +114,7 @@ def _prepare(
     options: MountOptions,
     new_session: base.SessionFactory,
     launch: Callable[[_Serve, MountOptions], int],
+    former: bytes,
 ) -> int:
     """Check, and launch a function that serves; tell it what to mount after a crash."""
     is_root = os.geteuid() == 0
@@ -140,9 +148,9 @@ def _prepare(
     )
     os.chdir("/")
 
-    def serve(ready: Callable[[], None], complain: Callable[[str], None]) -> int:
+    def serve(ready: background.Ready, complain: Callable[[str], None]) -> int:
         try:
-            return _serve(options, paths, audit, new_session, seal_it, ready)
+            return _serve(options, paths, audit, new_session, seal_it, former, ready)
         except UserError as error:
             said = seal.fail_closed(paths.source, options.seal, error)
         except Exception:
@@ -197,12 +205,19 @@ def _serve(
     audit: AuditLog,
     new_session: base.SessionFactory,
     seal_it: bool,
-    ready: Callable[[], None],
+    former: bytes,
+    ready: background.Ready,
 ) -> Exit:
     seal.check_unlocked(paths.source_fd, paths.source)
     root_fd = paths.source_fd
     if seal.sealing(root_fd) is not None:
         root_fd = _open_covered(paths.source, root_fd, seal.is_seal)
+    root = _recognized(root_fd)
+    if former and former.split()[0] != root:
+        raise UserError(
+            f"{paths.source} is another directory than before: it is not guarded again",
+            f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
+        )
     target_fd = paths.mountpoint_fd
     if lid.lid_of(target_fd) is not None:
         below = _open_covered(paths.mountpoint, target_fd, lid.is_lid)
@@ -211,14 +226,18 @@ def _serve(
         paths = replace(paths, mountpoint_fd=root_fd)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    state, operations = build.assemble(
+    mount, operations = build.assemble(
         options, paths, audit, root_fd, new_session.reports_names_only
     )
     session = new_session(operations)
     closed = _close_places(paths, target_fd, seal_it)
     try:
+        state = b"%s %s" % (root, b"" if closed.seal is None else _recognized(closed.seal.root))
         if closed.seal is not None and seal_it:
-            _refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+            # Under the seal of the daemon before this one nobody has opened anything since.
+            if state != former:
+                _refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+            _check_seal(closed.seal, paths)
         signals.hold()
         mounted = view.mount(session, options, paths, closed.target_fd)
     except BaseException:
@@ -230,7 +249,9 @@ def _serve(
         utab.add(mounted)
     audit.start()
     logs.start()
-    signal, fault = _serve_session(session, state, options, paths, mounted, closed, ready)
+    signal, fault = _serve_session(
+        session, mount, options, paths, mounted, closed, lambda: ready(state)
+    )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
     # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
@@ -247,6 +268,16 @@ def _serve(
         opens = f"; umount {shlex.quote(paths.mountpoint)} opens its place" if closed.lid else ""
         log.info("%s: unmounted%s", options.mountpoint, opens)
     return Exit.OK
+
+
+def _recognized(fd: int) -> bytes:
+    """Return a text by which the next daemon recognizes a source's root, or the root of a seal.
+
+    Nobody changes a seal's ctime: it is the time of its mount, and tells seals apart.
+    """
+    st = os.fstat(fd)
+    is_seal = seal.sealing(fd) is not None
+    return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
 
 
 @dataclass(frozen=True)
@@ -306,7 +337,7 @@ def _close_places(paths: preflight.MountPaths, target_fd: int, seal_it: bool) ->
 
 def _serve_session(
     session: base.Session,
-    state: Mount,
+    mount: Mount,
     options: MountOptions,
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,
@@ -347,7 +378,7 @@ def _serve_session(
             raise
         fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
         view.unmount(session, mounted, by_itself=signal is None)
-        state.close()
+        mount.close()
     return signal, fault
 
 
@@ -431,6 +462,9 @@ def _refuse_holders(
         raise UserError(text, hint, Exit.MOUNT)
     if text:
         log.warning("%s", text)
+
+
+def _check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
     try:
         sealed.check()  # a fusermount3 that was started below can mount over the seal
     except OSError as error:

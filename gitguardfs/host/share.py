@@ -183,6 +183,8 @@ def command(
 
 
 def _write_bundle(file: str) -> int:
+    if file == "-":
+        raise UserError("--bundle writes a file, not to the terminal", "--bundle gitguardfs.tar")
     change = config_files.plan(file, installation.bundle())
     if change.before and not change.before[TAR_MAGIC].startswith(b"ustar"):
         raise UserError(f"{file} exists and is no tar", "choose another FILE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from stat import S_ISREG
 
 from gitguardfs.linux import safe_open
@@ -33,12 +34,18 @@ class RotatingFile:
         """Append a line. Raises OSError and UserError; then the line is lost."""
         st = os.fstat(self._fd)
         if st.st_size >= SIZE and S_ISREG(st.st_mode):
-            os.replace(
-                self._name, f"{self._name}.1", src_dir_fd=self._parent, dst_dir_fd=self._parent
-            )
-            full, self._fd = self._fd, self._open()
-            os.close(full)
+            self._turn(st)
         os.write(self._fd, line)
+
+    def _turn(self, full: os.stat_result) -> None:
+        """Rename the full file, unless another process has done so, and open the new one."""
+        here = self._parent
+        with suppress(FileNotFoundError):
+            found = os.stat(self._name, dir_fd=here, follow_symlinks=False)
+            if os.path.samestat(found, full):
+                os.replace(self._name, f"{self._name}.1", src_dir_fd=here, dst_dir_fd=here)
+        fd, self._fd = self._fd, self._open()
+        os.close(fd)
 
     def close(self) -> None:
         """Close the file."""

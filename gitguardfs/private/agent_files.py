@@ -59,18 +59,22 @@ takes your commits from there, with `gitguard fetch`. A hook does that: hooks/re
 
 def config(host: Config, source: Source, remote: str) -> bytes:
     """Return the agent's configuration: ``remote`` is the path of the copy of the host's."""
-    new = source.object_format != b"sha1"
+    extensions = []
+    if source.object_format != b"sha1":
+        extensions.append(_line(b"objectFormat", source.object_format))
+    if source.is_partial:
+        extensions.append(_line(b"partialClone", REMOTE))
     lines = [
         b"[core]",
-        _line(b"repositoryFormatVersion", b"1" if new else b"0"),
+        _line(b"repositoryFormatVersion", b"1" if extensions else b"0"),
         _line(b"bare", b"false"),
         _line(b"logAllRefUpdates", b"true"),
         # Inode numbers and times of change differ from the host's, whose index is used.
         _line(b"checkStat", b"minimal"),
         _line(b"trustCtime", b"false"),
     ]
-    if new:
-        lines += [b"[extensions]", _line(b"objectFormat", source.object_format)]
+    if extensions:
+        lines += [b"[extensions]", *extensions]
     for key, form in _TAKEN.items():
         if key in host and form.fullmatch(host[key]):
             lines += _setting(key, host[key])
@@ -86,6 +90,7 @@ def config(host: Config, source: Source, remote: str) -> bytes:
         _line(b"uploadPack", b"git -c safe.directory=* upload-pack"),
         # What git says is not there when it is told to push.
         _line(b"pushUrl", b"you-cannot-push-but-commit-and-the-human-runs-gitguard-fetch"),
+        *([_line(b"promisor", b"true")] if source.is_partial else []),
         b"[alias]",
         _line(b"sync", b'!sh "$(git rev-parse --git-common-dir)/%s"' % SYNC.encode()),
     ]

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ CONFIG_SECONDS = 10.0
 """How long ``git config`` may take: it needs milliseconds."""
 _MOVES = 5
 """How often an open is tried while the host moves directories."""
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 _OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 """What opening a path says that leads out of the share, through a symlink, or nowhere."""
@@ -48,6 +47,7 @@ _REF = re.compile(
 _PACK = re.compile(rb"pack-[0-9a-f]+\.(?:pack|idx|rev)")
 _LOOSE = re.compile(rb"[0-9a-f]{2}")
 _LOOSE_OBJECT = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_TABLE = re.compile(rb"0x[0-9a-f]+-0x[0-9a-f]+-[0-9a-f]+\.ref")
 _KINDS = (b"refs/heads", b"refs/tags")
 
 Config = dict[bytes, bytes]
@@ -65,6 +65,17 @@ class Head(NamedTuple):
     """The full name; empty if HEAD is detached."""
     commit: bytes
     """Empty for a branch."""
+
+
+def head_of(text: bytes) -> Head:
+    """Return what a HEAD says. Raises Unusable."""
+    text = _line(text)
+    branch = text.removeprefix(b"ref:").strip()
+    if text.startswith(b"ref:") and _REF.fullmatch(branch):
+        return Head(branch, b"")
+    if _OBJECT.fullmatch(text):
+        return Head(b"", text)
+    raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
 
 
 class Objects(NamedTuple):
@@ -103,7 +114,8 @@ class HostRepository:
         seen: list[object] = []
         for fd, name in (
             (self._own, b"HEAD"), (self._own, b"logs/HEAD"), (self._common, b"packed-refs"),
-            (self._common, b"reftable/tables.list"), (self._common, b"shallow"),
+            (self._common, b"shallow"), (self._common, b"reftable/tables.list"),
+            (self._own, b"reftable/tables.list"),
         ):  # fmt: skip
             seen.append(self._stamp(fd, name))
         seen += [(name, _stamp(st)) for name, st in self._loose_refs()]
@@ -152,13 +164,7 @@ class HostRepository:
 
     def head(self) -> Head:
         """Return what is checked out. Raises Unusable, OSError."""
-        text = _line(self._text(self._own, b"HEAD") or b"")
-        branch = text.removeprefix(b"ref:").strip()
-        if text.startswith(b"ref:") and _REF.fullmatch(branch):
-            return Head(branch, b"")
-        if _OBJECT.fullmatch(text):
-            return Head(b"", text)
-        raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
+        return head_of(self._text(self._own, b"HEAD") or b"")
 
     def refs(self) -> dict[bytes, bytes]:
         """Return the branches and tags, with the object of each. Raises Unusable, OSError."""
@@ -172,12 +178,27 @@ class HostRepository:
             elif text.startswith(b"ref:"):
                 links[name] = text.removeprefix(b"ref:").strip()
         packed = self._text(self._common, b"packed-refs", MAX_REFS) or b""
-        for line in packed.split(b"\n"):
-            value, _, name = line.partition(b" ")
-            if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name):
-                found.setdefault(name, value)
+        for name, value in refs_in(packed).items():
+            found.setdefault(name, value)
         found.update({name: found[to] for name, to in links.items() if to in found})
         return found
+
+    def reftables(self) -> list[dict[bytes, bytes]]:
+        """Return the files of ``reftable``: with HEAD in it, and with the branches in it.
+
+        Raises Unusable, OSError.
+        """
+        return [self._tables(fd) for fd in (self._own, self._common)]
+
+    def _tables(self, fd: int) -> dict[bytes, bytes]:
+        for _ in range(_MOVES):  # git joins tables meanwhile, and removes the old ones
+            listed = self._text(fd, b"reftable/tables.list") or b""
+            names = [name for name in listed.split() if _TABLE.fullmatch(name)]
+            found = {name: self._text(fd, b"reftable/" + name, MAX_REFS) for name in names}
+            whole = {name: text for name, text in found.items() if text is not None}
+            if len(whole) == len(names):
+                return {**whole, b"tables.list": listed}
+        raise os_error(errno.ESTALE)
 
     def config(self) -> Config:
         """Return the repository's own configuration, includes left out. Raises Unusable, OSError.
@@ -216,17 +237,14 @@ class HostRepository:
 
     def index(self) -> tuple[bytes, int] | None:
         """Return the index and its time of change in ns; None if there is none. Raises OSError."""
-        try:
-            fd = _open(self._own, b"index", _READ)
-        except OSError as error:
-            if error.errno in _OUT:
-                return None
-            raise
+        fd = None
+        with suppress(Unusable):
+            fd = _open_file(self._own, b"index")
+        if fd is None:
+            return None
         try:
             st = os.fstat(fd)
-            if not S_ISREG(st.st_mode) or st.st_size > MAX_INDEX:
-                return None
-            return _content(fd, MAX_INDEX), st.st_mtime_ns
+            return (_content(fd, MAX_INDEX), st.st_mtime_ns) if st.st_size < MAX_INDEX else None
         finally:
             os.close(fd)
 
@@ -240,7 +258,7 @@ class HostRepository:
             if start < 0:
                 fd = self._share.open_directory(path, f"alternates lead to {_told(name)}")
             else:
-                fd = self._kept(start, name, "objects is not in it")
+                fd = _directory(self._stack, start, name, "it has no objects")
             st = os.fstat(fd)
             if (st.st_dev, st.st_ino) in seen:
                 continue
@@ -253,32 +271,17 @@ class HostRepository:
                     rest.append((self._share.below(path, line), -1, line))
         return found
 
-    def _kept(self, start: int, name: bytes, otherwise: str) -> int:
-        try:
-            fd = _open(start, name, _DIRECTORY)
-        except OSError as error:
-            if error.errno in _OUT:
-                raise Unusable(f"is not whole: {otherwise}") from None
-            raise
-        self._stack.callback(os.close, fd)
-        return fd
-
     def _listed(self, fd: int) -> Objects:
         """Look through an object directory: git would wait for ever for a FIFO in it."""
-        loose = []
-        for name in _names(fd):
-            if not _LOOSE.fullmatch(name):
-                continue
-            below = self._kept(fd, name, "a directory of objects is something else")
-            with os.scandir(below) as entries:
-                for entry in entries:
-                    is_object = _LOOSE_OBJECT.fullmatch(os.fsencode(entry.name))
-                    if is_object and not entry.is_file(follow_symlinks=False):
-                        raise Unusable("has an object that is not a regular file")
-            loose.append(name)
-        if b"pack" not in _names(fd):
-            return Objects(fd, tuple(loose), None, (), 0)
-        pack_fd = self._kept(fd, b"pack", "objects/pack is something else")
+        names = _names(fd)
+        loose = tuple(filter(_LOOSE.fullmatch, names))
+        for name in loose:
+            with ExitStack() as stack:
+                below = _directory(stack, fd, name, "a directory of objects is something else")
+                _check_loose(below)
+        if b"pack" not in names:
+            return Objects(fd, loose, None, (), 0)
+        pack_fd = _directory(self._stack, fd, b"pack", "objects/pack is something else")
         packs, size = [], 0
         for name in _names(pack_fd):
             st = _stat(pack_fd, name) if _PACK.fullmatch(name) else None
@@ -288,7 +291,7 @@ class HostRepository:
                 raise Unusable("has a pack that is not a regular file")
             packs.append(name)
             size += st.st_size
-        return Objects(fd, tuple(loose), pack_fd, tuple(packs), size)
+        return Objects(fd, loose, pack_fd, tuple(packs), size)
 
     def _text(self, fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
         """Return the content of a file; None if there is none. Raises Unusable, OSError."""
@@ -325,7 +328,10 @@ class _Share:
             for _ in self._names:
                 fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
                 self._stack.callback(os.close, fd)
-            back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+            try:
+                back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+            except OSError as error:
+                raise os_error(errno.ESTALE if error.errno in _OUT else error.errno or 0) from None
             self._stack.callback(os.close, back)
             if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
                 raise os_error(errno.ESTALE)
@@ -334,8 +340,9 @@ class _Share:
 
     def open_directory(self, path: bytes, otherwise: str) -> int:
         """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
+        root = self.root()
         try:
-            fd = _open(self.root(), path, _DIRECTORY)
+            fd = _open(root, path, _DIRECTORY)
         except OSError as error:
             if error.errno in _OUT:
                 raise Unusable(f"is not in this share: {otherwise}") from None
@@ -349,12 +356,13 @@ class _Share:
         The host's path of the share is not known here. It is found by what both ends say: the git
         directory of a worktree names the worktree's ``.git`` in the file ``gitdir``.
         """
+        root = self.root()
         names = target.strip(b"/").split(b"/")
         for start in range(len(names) + 1):
             path = b"/".join(names[start:])
             host = b"/" + b"/".join(names[:start]) if start else b""
             try:
-                fd = _open(self.root(), path or b".", _DIRECTORY)
+                fd = _open(root, path or b".", _DIRECTORY)
             except OSError as error:
                 if error.errno in _OUT:
                     continue
@@ -399,10 +407,37 @@ def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
         yield HostRepository(stack, share, fd, where)
 
 
+def refs_in(text: bytes) -> dict[bytes, bytes]:
+    """Return the branches and tags in lines of an object and a name, as in packed-refs."""
+    pairs = (line.partition(b" ") for line in text.split(b"\n"))
+    return {
+        name: value
+        for value, _, name in pairs
+        if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name)
+    }
+
+
 def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
     """Return the content of a regular file below ``fd``; None if there is no such file.
 
     Raises Unusable for anything else and for a longer file, OSError.
+    """
+    opened = _open_file(fd, path)
+    if opened is None:
+        return None
+    try:
+        content = _content(opened, limit + 1)
+    finally:
+        os.close(opened)
+    if len(content) > limit:
+        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
+    return content
+
+
+def _open_file(fd: int, path: bytes) -> int | None:
+    """Open a regular file below ``fd``; None if there is none. Raises Unusable, OSError.
+
+    What is opened for reading is the object that was looked at: a FIFO or a device never is.
     """
     try:
         found = _open(fd, path, os.O_PATH)
@@ -413,21 +448,32 @@ def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
             raise Unusable(f"has a symlink at {_told(path)}") from None
         raise
     try:
-        st = os.fstat(found)
+        if not S_ISREG(os.fstat(found).st_mode):
+            raise Unusable(f"has at {_told(path)} something that is not a file")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(found)
-    if not S_ISREG(st.st_mode):
-        raise Unusable(f"has at {_told(path)} something that is not a file")
-    opened = _open(fd, path, _READ)
+
+
+def _directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:
+    """Return a descriptor of a directory, which ``stack`` closes. Raises Unusable, OSError."""
     try:
-        if not S_ISREG(os.fstat(opened).st_mode):
-            raise Unusable(f"has at {_told(path)} something that is not a file")
-        content = _content(opened, limit + 1)
-    finally:
-        os.close(opened)
-    if len(content) > limit:
-        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
-    return content
+        found = _open(fd, name, _DIRECTORY)
+    except OSError as error:
+        if error.errno in _OUT:
+            raise Unusable(f"is not whole: {otherwise}") from None
+        raise
+    stack.callback(os.close, found)
+    return found
+
+
+def _check_loose(fd: int) -> None:
+    """Raise Unusable if a directory has an object that is no regular file."""
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            is_object = _LOOSE_OBJECT.fullmatch(os.fsencode(entry.name))
+            if is_object and not entry.is_file(follow_symlinks=False):
+                raise Unusable("has an object that is not a regular file")
 
 
 def _open(fd: int, path: bytes, flags: int) -> int:

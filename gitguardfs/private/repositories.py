@@ -11,10 +11,11 @@ from errno import EACCES
 from typing import Protocol
 
 from gitguardfs.errors import os_error, shown
-from gitguardfs.private import seeding, store
+from gitguardfs.private import seeding
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, Unusable, opened
 from gitguardfs.private.reader import Source, source_of
+from gitguardfs.private.store import AGENT, Store, locked, read, write
 
 log = logging.getLogger(__name__)
 
@@ -43,16 +44,16 @@ class Place(Protocol):
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
-    def __init__(self, place: str, share: str) -> None:
-        """Use the store at ``place``; ``share`` names the share. Raises UserError, OSError."""
-        self._store = store.Store(place)
+    def __init__(self, store: str, share: str) -> None:
+        """Use the store at this path; ``share`` names the share. Raises UserError, OSError."""
+        self._store = Store(store)
         self._share = share
         self._next_look: dict[str, float] = {}
         self._said: dict[str, str] = {}
 
     def text(self, place: Place) -> bytes:
         """Return the content of the virtual file of a work tree. No I/O."""
-        return os.fsencode(f"gitdir: {self._directory(place)}/{store.AGENT}\n")
+        return os.fsencode(f"gitdir: {self._directory(place)}/{AGENT}\n")
 
     def _directory(self, place: Place) -> str:
         return self._store.directory(self._share, place.path, place.uid)
@@ -67,12 +68,16 @@ class PrivateRepositories:
             raise os_error(EACCES)  # its owner could not use what this user makes
         directory = self._directory(place)
         if not self._is_there(directory):
-            with store.locked(directory, seeding.SECONDS):
-                if not self._is_there(directory):
-                    self._seed(directory, place, work_tree)
+            try:
+                with locked(directory, seeding.SECONDS):
+                    if not self._is_there(directory):
+                        self._seed(directory, place, work_tree)
+            except OSError as error:
+                self._say(directory, place, f"cannot be copied: {shown(str(error))}")
+                raise
         elif self._is_due(directory):
             try:
-                with store.locked(directory, seeding.REFRESH_SECONDS):
+                with locked(directory, seeding.REFRESH_SECONDS):
                     if self._is_due(directory):
                         self._refresh(directory, place, work_tree)
             except OSError as error:
@@ -80,7 +85,7 @@ class PrivateRepositories:
                 self._say(directory, place, error.strerror or str(error))
 
     def _is_there(self, directory: str) -> bool:
-        return os.path.lexists(os.path.join(directory, store.AGENT))
+        return os.path.lexists(os.path.join(directory, AGENT))
 
     def _is_due(self, directory: str) -> bool:
         return time.monotonic() >= self._next_look.get(directory, 0.0)
@@ -93,7 +98,7 @@ class PrivateRepositories:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
-                source = source_of(host)
+                source = source_of(host, f"{directory}.refs")
                 self._seed_host(directory, place, source, state)
             except (Unusable, GitFailed) as error:
                 why, source = str(error), seeding.NOTHING
@@ -118,11 +123,11 @@ class PrivateRepositories:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
-                if state != store.read(seen):
+                if state != read(seen):
                     try:
-                        seeding.refresh_host(directory, source_of(host), state)
+                        seeding.refresh_host(directory, source_of(host, f"{directory}.refs"), state)
                     except (GitFailed, Unusable):
-                        store.write(seen, state, 0o600)  # tried again once something has changed
+                        write(seen, state, 0o600)  # tried again once something has changed
                         raise
                 self._said.pop(directory, None)
             except (GitFailed, Unusable) as error:

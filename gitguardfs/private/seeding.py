@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from gitguardfs.private import agent_files, git, reader, store
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import Config, Head, HostRepository, Unusable
+from gitguardfs.private.host_repository import Config, Head, HostRepository, Unusable, refs_in
 from gitguardfs.private.reader import Source
 
 SECONDS = 600.0
@@ -26,7 +26,7 @@ PACKS_BYTES = 2 << 30
 DEPTH = 200
 MANY_PACKS = 30
 """Each fetch makes a pack; so many slow git down."""
-NOTHING = Source(Head(b"refs/heads/main", b""), {}, b"sha1", b"", [])
+NOTHING = Source(Head(reader.UNBORN, b""), {}, b"sha1", b"", [])
 """What is taken for the content of a repository that cannot be copied."""
 _FETCH = (
     "fetch", "--quiet", "--prune", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
@@ -45,11 +45,14 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
     os.mkdir(new, 0o700)
     try:
         copy = os.path.join(new, store.HOST)
-        if source is NOTHING:
+        if source is NOTHING or source.is_partial:
             _make_empty(copy)
         else:
             _clone(new, source)
-        store.write(os.path.join(copy, "config"), reader.config_of(source.object_format))
+        config = reader.config_of(source.object_format, is_partial=source.is_partial)
+        store.write(os.path.join(copy, "config"), config)
+        if source.is_partial:
+            _copy_part(new, source, SECONDS)
         store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
         store.write(os.path.join(new, "host.path"), name, 0o600)
         store.write(os.path.join(new, "host.state"), state, 0o600)
@@ -64,7 +67,7 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
 
 def _make_empty(copy: str) -> None:
     for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
-        os.mkdir(os.path.join(copy, name), 0o755)
+        store.make_directory(os.path.join(copy, name), 0o755)
 
 
 def _clone(new: str, source: Source) -> None:
@@ -79,6 +82,36 @@ def _clone(new: str, source: Source) -> None:
         )  # fmt: skip
 
 
+def _copy_part(directory: str, source: Source, limit: float) -> None:
+    """Copy what the host has of its branches, where some objects are missing.
+
+    git fetches no such repository: the objects are packed here, and the branches written.
+    """
+    copy = os.path.join(directory, store.HOST)
+    branches = os.path.join(copy, "packed-refs")
+    known = refs_in(store.read(branches)).values() if os.path.exists(branches) else ()
+    with reader.made(directory, source) as path:
+        had = git.run(
+            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=limit,
+            content=b"\n".join(known) + b"\n", keep=source.descriptors,
+        )  # fmt: skip
+        without = [b"^" + name for name in had.split(b"\n") if name and b" " not in name]
+        names = git.run(
+            (
+                "pack-objects", "--quiet", "--revs", "--missing=allow-any", "--non-empty",
+                "--delta-base-offset", f"../{store.HOST}/objects/pack/pack",
+            ),
+            directory=path, limit=limit, keep=source.descriptors,
+            content=b"\n".join([*source.all_refs.values(), *without]) + b"\n",
+        )  # fmt: skip
+    for name in names.split():
+        pack = os.path.join(copy, "objects/pack", f"pack-{name.decode()}")
+        store.write(f"{pack}.promisor", b"")  # says that objects may be missing
+    if source.shallow:
+        store.write(os.path.join(copy, "shallow"), source.shallow)
+    store.write(branches, reader.packed(source.all_refs))
+
+
 def is_limited(source: Source) -> bool:
     """Return whether only the last commits are copied."""
     return source.pack_bytes > PACKS_BYTES
@@ -87,8 +120,11 @@ def is_limited(source: Source) -> bool:
 def refresh_host(directory: str, source: Source, state: bytes) -> None:
     """Fetch what is new on the host into the copy. Raises GitFailed, OSError."""
     copy = os.path.join(directory, store.HOST)
-    with reader.made(directory, source):
-        git.run(_FETCH, directory=copy, limit=REFRESH_SECONDS, keep=source.descriptors)
+    if source.is_partial:
+        _copy_part(directory, source, REFRESH_SECONDS)
+    else:
+        with reader.made(directory, source):
+            git.run(_FETCH, directory=copy, limit=REFRESH_SECONDS, keep=source.descriptors)
     store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
     store.write(os.path.join(directory, "host.state"), state, 0o600)
     if len(os.listdir(os.path.join(copy, "objects/pack"))) > 2 * MANY_PACKS:
@@ -113,7 +149,7 @@ def seed_agent(
         config = _config(host)
         for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
                      "info", "hooks"):  # fmt: skip
-            os.mkdir(os.path.join(new, name), 0o755)
+            store.make_directory(os.path.join(new, name), 0o755)
         shallow = b""
         with suppress(FileNotFoundError):
             shallow = store.read(os.path.join(copy, "shallow"))

@@ -74,10 +74,9 @@ class Store:
     def __init__(self, path: str) -> None:
         """Open the store. Raises UserError if others can change it, OSError."""
         self.path = os.path.abspath(path)
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        _make_parents(os.path.dirname(self.path))
         with suppress(FileExistsError):
-            os.mkdir(self.path)
-            os.chmod(self.path, 0o711)
+            make_directory(self.path, 0o711)
         st = os.lstat(self.path)
         if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
             raise UserError(
@@ -186,6 +185,20 @@ def _delete(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
         shutil.rmtree(path)
+
+
+def _make_parents(path: str) -> None:
+    """Make the directories above a store, which only their owner may change."""
+    if not os.path.isdir(path):
+        _make_parents(os.path.dirname(path))
+        with suppress(FileExistsError):
+            make_directory(path, 0o755 if os.geteuid() == 0 else 0o700)
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory with this mode, whatever the umask is. Raises OSError."""
+    os.mkdir(path, mode & 0o755)
+    os.chmod(path, mode)
 
 
 def read(path: str) -> bytes:

@@ -262,7 +262,7 @@ def _without_owner(map_mount: str) -> UserError:
     if below_home := re.match("/(?:var/)?home/([a-z_][a-z0-9_-]*)/", map_mount):
         name = below_home[1]
         return UserError(
-            f"there is no user {name}", f"sudo useradd --create-home {name}; or {hint}"
+            f"there is no user {name}", f"sudo useradd -m -s /bin/bash {name}; or {hint}"
         )
     return UserError(f"{map_mount} is in no user's home", hint)
 

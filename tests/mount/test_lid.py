@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gitguardfs.daemon.keeper import PAUSE
 from gitguardfs.linux import mountinfo, syscalls
 from tests.support.mounting import (
     LIMIT,
@@ -94,9 +96,9 @@ def _run(here: Path, *options: str | Path, **more: Any) -> subprocess.CompletedP
     )  # fmt: skip
 
 
-def _start(here: Path, *options: str) -> int:
+def _start(here: Path, *options: str, before: Callable[[], object] | None = None) -> int:
     """Start a daemon in the background; return its pid."""
-    done = _run(here, *options)
+    done = _run(here, *options, preexec_fn=before)
     assert done.returncode == 0, done.stderr
     _keeper, pid = daemons(here)
     return pid
@@ -283,6 +285,107 @@ from gitguardfs.daemon import view
 view.mount = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 main()
 """
+
+
+def _comes_back(here: Path, former: int) -> None:
+    until(lambda: daemons(here)[1:] not in ([], [former]), "another daemon")
+    until(lambda: _is_served(here / "view"), "the view is back")
+
+
+def test_what_its_owner_has_unmounted_stays_unmounted(here: Path) -> None:
+    """As an administrator ends a view that hangs: umount -l, then kill -9."""
+    daemon = _start(here, "--seal")
+    with open(here / "view/file"):
+        subprocess.run(["umount", "-l", here / "view"], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "other", here / "view"], check=True)
+        os.kill(daemon, signal.SIGKILL)
+    until(lambda: not daemons(here), "the keeper ends")
+    assert _at(here / "view") == ["other"]
+
+
+def test_another_directory_is_not_guarded_in_the_place_of_the_former(here: Path) -> None:
+    daemon = _start(here, "--no-seal")
+    (here / "source").rename(here / "moved")
+    (here / "source").mkdir()
+    os.kill(daemon, signal.SIGKILL)
+    until(lambda: not daemons(here), "the keeper ends")
+    with pytest.raises(OSError):
+        (here / "view/new").touch()
+
+
+_DETACHED = """
+import os, sys
+code = 'mount -t tmpfs t "$1" && cd "$1" && umount -l "$1" && echo stays && exec cat'
+os.execvp("unshare", ["unshare", "-Urm", "sh", "-c", code, "sh", sys.argv[1]])
+"""
+
+
+def test_what_users_hold_elsewhere_delays_no_restart(here: Path) -> None:
+    """The seal was on all the time: whatever they hold, it is nothing below it."""
+    (here / "own").mkdir()
+    daemon = _start(here, "--seal")
+    with _process(_DETACHED, here / "own", **AS_AGENT):
+        os.kill(daemon, signal.SIGKILL)
+        _comes_back(here, daemon)
+        for pid in daemons(here):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not daemons(here), "both are gone")
+        done = _run(here, "--seal")  # it does not know that the seal was on all the time
+        assert done.returncode == 32 and "in a detached mount" in done.stderr, done.stderr
+
+
+def test_a_start_that_fails_is_tried_again(here: Path) -> None:
+    (here / "logs").mkdir()
+    daemon = _start(here, "--audit-log", str(here / "logs/log"))
+    (here / "logs").rename(here / "away")
+    os.kill(daemon, signal.SIGKILL)
+    until(lambda: _at(here / "view") == [LID] or not _is_served(here / "view"), "it is away")
+    time.sleep(2 * PAUSE)
+    (here / "away").rename(here / "logs")
+    _comes_back(here, daemon)
+
+
+def test_signals_to_both_processes_keep_their_meaning(here: Path) -> None:
+    _start(here)
+    first, daemon = daemons(here)
+    for number in (signal.SIGUSR1, signal.SIGHUP):
+        os.kill(first, number)
+    os.kill(daemon, signal.SIGKILL)
+    _comes_back(here, daemon)
+    waits = Path(f"/proc/{first}/wchan")
+    until(lambda: waits.read_text() == "do_wait", "the keeper knows that it is ready")
+    os.kill(first, signal.SIGTERM)
+    until(lambda: not daemons(here), "both end")
+    assert _at(here / "view") == []
+
+
+def test_a_caller_that_ignores_its_children_changes_nothing(here: Path) -> None:
+    daemon = _start(here, "--seal", before=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    os.kill(daemon, signal.SIGKILL)
+    _comes_back(here, daemon)
+    subprocess.run(["umount", here / "view"], check=True)
+    until(lambda: not daemons(here), "both end")
+    assert _at(here / "view") == _at(here / "source") == []
+
+
+_NOT_READY = """
+from gitguardfs.commands.gitguardfs import main
+from gitguardfs.daemon.signals import SignalReceiver
+SignalReceiver.note_ready = lambda self: None
+main()
+"""
+
+
+def test_umount_of_a_view_that_is_not_ready_says_that_the_seal_stays(here: Path) -> None:
+    """As just after a crash. Signals that a daemon gets by then leave the seal."""
+    subprocess.run(
+        [sys.executable, "-c", _NOT_READY, here / "source", here / "view", "--seal"],
+        env=ENVIRONMENT, check=True, timeout=LIMIT,
+    )  # fmt: skip
+    done = subprocess.run(["umount", here / "view"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert f"a seal stays (umount {here}/source opens the share)" in done.stderr
+    assert _at(here / "source") == ["gitguardfs-seal"]
 
 
 def test_the_keeper_holds_nothing(here: Path) -> None:

@@ -164,6 +164,23 @@ def test_text_that_takes_many_bytes_is_cut_as_well(
     assert path.stat().st_size < audit.BURST + audit.BYTES_PER_SECOND + 10_000
 
 
+def test_two_that_append_to_one_file_lose_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two views with one --audit-log do: the second finds that the file was renamed."""
+    monkeypatch.setattr(rotating_file, "SIZE", 1000)
+    path = tmp_path / "log"
+    one, two = opened(path), opened(path)
+    for _ in range(100):
+        one.write(b"123456789\n")
+    one.write(b"one\n")
+    two.write(b"two\n")
+    assert path.read_text() == "one\ntwo\n"
+    assert (tmp_path / "log.1").stat().st_size == 1000
+    one.close()
+    two.close()
+
+
 def test_a_full_file_is_kept_once_beside_the_new_one(
     written: tuple[AuditLog, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

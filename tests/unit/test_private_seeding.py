@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,7 +62,6 @@ def test_a_change_in_the_same_second_as_the_hosts_index_is_seen(project: World) 
     project.write({"b": "9\n"})
     for name in ("b", ".git/index"):
         os.utime(project.project / name, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert project.host("status", "--short") == " M b\n"
     project.prepare()
     project.show()
     assert project.agent("status", "--short") == "M b"
@@ -169,6 +169,69 @@ def test_repositories_of_other_forms(form: str) -> None:
         assert made.agent("fsck", "--connectivity-only") == ""
 
 
+def test_a_partial_clone_stays_partial(project: World) -> None:
+    project.commit("old", {"a": "of old\n"})
+    old = project.host("rev-parse", "HEAD:a").strip()
+    project.commit("new", {"a": "new\n"})
+    project.host("config", "uploadpack.allowFilter", "true")
+    project.host("clone", "--quiet", "--no-local", "--filter=blob:none", ".", "../part")
+    part = World(project.area, "part")
+    assert "?" + old in part.host("rev-list", "--objects", "--missing=print", "--all")
+    before = metadata(part.project)
+    part.prepare()
+    assert differences(before, metadata(part.project)) == []
+    part.show()
+    assert part.agent("status", "--short", "--branch") == "## main...host/main"
+    (part.view / "a").write_text("9\n")
+    assert "+9" in part.agent("diff") and old not in part.objects()
+    part.agent("commit", "--quiet", "--all", "--message", "agent")
+    part.agent("fsck", "--no-dangling")
+    commit = part.commit("three", {"b": "3\n"})
+    part.prepare()
+    part.agent("fetch", "--quiet", "host")
+    assert part.agent("rev-parse", "host/main") == commit
+    assert "+3" in part.agent("show", "host/main")
+    assert len(list(part.copy.glob("objects/pack/*.pack"))) == 2
+    part.host("reset", "--quiet", "--hard", "HEAD~")
+    part.host("reflog", "expire", "--expire=now", "--all")
+    part.host("gc", "--quiet", "--prune=now")
+    part.prepare()
+    part.agent("fetch", "--quiet", "host")
+    assert part.agent("rev-parse", "host/main") == part.host("rev-parse", "HEAD").strip()
+
+
+@pytest.mark.parametrize("has_worktree", [False, True])
+def test_branches_in_tables(project: World, has_worktree: bool) -> None:
+    """reftable, which the guest's git may know or not."""
+    try:
+        project.host("refs", "migrate", "--ref-format=reftable")
+    except AssertionError:
+        project.host("config", "core.repositoryFormatVersion", "1")
+        project.host("config", "extensions.refStorage", "reftable")
+        project.prepare()
+        assert "git reads since 2.45" in (project.mine / "GITGUARD").read_text()
+        return
+    name = "main"
+    if has_worktree:
+        project.host("worktree", "add", "--quiet", "../other", "topic")
+        (project.share / "other/.git").write_text("gitdir: ../proj/.git/worktrees/other\n")
+        project, name = World(project.area, "other"), "topic"
+    project.prepare()
+    project.show()
+    assert project.agent("status", "--short", "--branch") == f"## {name}...host/{name}"
+    assert project.agent("branch", "--remotes", "--format=%(refname:short)").split() == [
+        "host/main", "host/topic",
+    ]  # fmt: skip
+    project.host("switch", "--quiet", "--create", "new")
+    project.commit("three", {"b": "3\n"})
+    project.prepare()
+    project.agent("fetch", "--quiet", "host")
+    assert project.agent("log", "-1", "--format=%s", "host/new") == "three"
+    project.host("switch", "--quiet", "--detach")
+    project.prepare()
+    assert (project.copy / "HEAD").read_text() == project.host("rev-parse", "HEAD")
+
+
 @pytest.mark.parametrize("layout", ["relative", "absolute", "submodule", "alternate"])
 def test_a_repository_elsewhere_in_the_share(project: World, layout: str) -> None:
     main = project.project
@@ -215,6 +278,24 @@ def test_the_copy_is_the_store_owners_and_the_rest_the_agents(project: World) ->
             as_user(os.rename, project.directory / name, project.directory / "moved")
     assert "you-cannot-push" in project.agent("push", check=False)
     assert "you-cannot-push" in project.agent("push", "host", "main:x", check=False)
+
+
+@pytest.mark.parametrize("mask", [0, 0o077])
+def test_the_modes_do_not_depend_on_the_daemons_umask(project: World, mask: int) -> None:
+    shutil.rmtree(project.store)
+    before = os.umask(mask)
+    try:
+        project.repositories = project.daemon()
+        project.prepare()
+    finally:
+        os.umask(before)
+    project.show()
+    assert project.agent("log", "--format=%s").split() == ["two", "one"]
+    project.agent("fetch", "host")
+    for path in (project.store, *project.store.rglob("*")):
+        assert path.stat().st_mode & 0o022 == 0, path
+    with pytest.raises(PermissionError):
+        as_user((project.store / "key").read_bytes)
 
 
 def test_another_user_gets_nowhere(project: World) -> None:

@@ -491,6 +491,11 @@ def test_a_bundle_that_cannot_be_written_is_named() -> None:
         gitguard_share("--bundle", "/proc/b.tar")
 
 
+def test_a_bundle_is_no_stream() -> None:
+    with pytest.raises(UserError, match=r"--bundle gitguardfs\.tar"):
+        gitguard_share("--bundle", "-")
+
+
 def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     with pytest.raises(UserError, match="is no tar"):

@@ -893,7 +893,7 @@ def test_a_view_without_an_owner_is_answered_with_what_is_missing(
         str(homes["me"]): f"is the home of me.*choose a directory in it: {homes['me']}/projects",
         f"{homes['gone']}/src": f"not exist .sudo install -d -o 1001 -g 9 -m 700 {homes['gone']};",
         f"{homes['taken']}/src": "the home of taken, but does not belong to taken .*--user",
-        "/home/no-such-user/src": "no user no-such-user .sudo useradd --create-home no-such-user;",
+        "/home/no-such-user/src": "no user no-such-user .sudo useradd -m -s .bin.bash no-",
         "/srv/src": "in no user's home .*--user",
     }.items():
         with pytest.raises(UserError, match=said):
