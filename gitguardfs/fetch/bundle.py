@@ -37,8 +37,7 @@ _UNFIT = re.compile(r"\.\.|//|/\.|/$|\.$|\.lock(/|$)|@\{", re.IGNORECASE)
 class Refused(UserError):  # noqa: N818  # what happened
     """The bundle is not one that the agent's repository would write."""
 
-    def __init__(self, why: str) -> None:
-        hint = "nothing was taken; look at what the agent does to that file"
+    def __init__(self, why: str, hint: str = "look at what the agent does to that file") -> None:
         super().__init__(f"{PLACE} is refused: {why}", hint, Exit.SYSTEM)
 
 
@@ -101,7 +100,7 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written:
         while chunk := os.read(fd, _CHUNK):
             size += len(chunk)
             if size > limit or st.st_size > limit:
-                raise Refused(f"it is larger than {limit >> 20} MiB (--limit SIZE)")
+                raise Refused(f"it is larger than {limit >> 20} MiB", "--limit SIZE allows more")
             target.write(chunk)
         target.flush()
     finally:

@@ -89,7 +89,8 @@ def command(
             merging.check_ready(found)
         written = _fetch(found, branches, merge, expect, most, report)
     if merge is not None:
-        report.merge = merging.merge(found, merge)
+        (commit,) = (one.commit for one in report.branches if one.name == merge)
+        report.merge = merging.merge(found, merge, commit)
         if report.merge.outcome is Outcome.CONFLICT:
             git = shell_printable(["git", *(["-C", *place] if place else [])])
             report.commands = list(merging.by_hand(found.short(REMOTE + merge), git))

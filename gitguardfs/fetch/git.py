@@ -28,6 +28,8 @@ MINIMUM = (2, 38)
 MIB = 1 << 20
 ENDS_WITHIN = 2.0
 """Seconds that git gets to remove its temporary files, before it is killed."""
+GONE_WITHIN = 30.0
+"""Seconds that the kernel gets to end a process that was killed: a disk may hold it up."""
 SHOWN = 300
 """The most characters of git's own message that are shown."""
 _ALWAYS = {
@@ -99,6 +101,8 @@ class Answer:
     @property
     def reason(self) -> str:
         """The line of git's messages that says most, safe for a terminal."""
+        if self.code == -signal.SIGXFSZ:
+            return "it wrote too much"
         lines = [line for line in self.error.splitlines() if line.strip()]
         found = next((one for one in lines if one.startswith(("error:", "fatal:"))), "")
         line = found or (lines[-1] if lines else f"git ended with status {self.code}")
@@ -266,11 +270,11 @@ def _limit(limits: Limits) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End git and all that it has started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, seconds in ((signal.SIGTERM, ENDS_WITHIN), (signal.SIGKILL, GONE_WITHIN)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(ENDS_WITHIN)
+            process.wait(seconds)
 
 
 def _content(file: BinaryIO) -> bytes:

@@ -13,7 +13,6 @@ from enum import Enum
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.fetch.git import WRITING, GitError, HostRepository
-from gitguardfs.fetch.quarantine import REMOTE
 
 MAX_CONFLICTS = 20
 UNDER_WAY = {
@@ -73,12 +72,12 @@ def check_ready(repository: HostRepository) -> None:
         )
 
 
-def merge(repository: HostRepository, branch: str) -> Merge:
-    """Merge a branch that was fetched into HEAD. Raises UserError, GitError."""
+def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
+    """Merge a branch that was fetched, with the commit ``theirs``, into HEAD.
+
+    Raises UserError, GitError.
+    """
     check_ready(repository)
-    theirs = repository.commit(REMOTE + branch)
-    if theirs is None:
-        raise UserError(f"there is no branch agent/{shown(branch)}", code=Exit.SYSTEM)
     git = repository.git
     into = repository.head() or "HEAD"
     ours = repository.commit("HEAD")
@@ -111,7 +110,7 @@ def by_hand(agents: str, git: str) -> Iterator[str]:
     """Yield lines that say how to merge in spite of conflicts; ``git`` is the command for it."""
     yield "The files on the disk hold the work of both. To take them as they are:"
     yield f"  {git} merge -s ours --no-commit {agents}"
-    yield f"  {git} add -A && {git} diff --cached    # look, edit, add again"
+    yield f"  {git} add -A :/ ':(top,exclude).gitguard' && {git} diff --cached    # look, edit"
     yield f"  {git} commit"
     yield "To merge the commits instead, in a directory of its own:"
     yield f'  it=$(mktemp -d) && {git} worktree add --detach "$it" && cd "$it"'

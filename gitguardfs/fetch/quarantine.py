@@ -107,8 +107,8 @@ def _check_prerequisites(git: Runner, header: Header) -> None:
     for name, kind in _kinds(git, header.prerequisites).items():
         if kind != "commit":
             raise Refused(
-                f"it builds on commit {name[:12]}, which this repository does not have;"
-                " in the guest: git sync, then a commit"
+                f"it builds on commit {name[:12]}, which this repository does not have",
+                "in the guest: git sync, then a commit",
             )
 
 
@@ -145,7 +145,7 @@ def _check_objects(git: Runner, header: Header, known: dict[str, str], limit: in
     except GitError as error:
         raise Refused(error.message) from None
     if sum(map(int, sizes.output.split())) > limit:
-        raise Refused(f"it unpacks to more than {limit // MIB} MiB (--limit SIZE)")
+        raise Refused(f"it unpacks to more than {limit // MIB} MiB", "--limit SIZE allows more")
 
 
 def _kinds(git: Runner, names: Collection[str]) -> dict[str, str]:

@@ -65,6 +65,7 @@ def list_(place: str | None, as_json: bool) -> None:
                 "share": one.share,
                 "path": os.fsdecode(one.work_tree),
                 "uid": one.uid,
+                "reset": one.is_reset,
                 "directory": one.path,
             }
             for one in found
@@ -72,12 +73,8 @@ def list_(place: str | None, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     for one in found:
-        agent = "reset" if one.uid is None else _name_of(one.uid)
+        agent = accounts.find(str(one.uid)).name + (" (reset)" if one.is_reset else "")
         click.echo(f"{shown(one.share)}  {shown(one.work_tree)}  {agent}  {one.path}")
-
-
-def _name_of(uid: int) -> str:
-    return accounts.find(str(uid)).name
 
 
 @command.command(short_help="Delete the agent's repository, with its commits.")

@@ -15,7 +15,7 @@ from gitguardfs.private import seeding
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, Unusable, opened
 from gitguardfs.private.reader import Source, source_of
-from gitguardfs.private.store import AGENT, Store, locked, read, write
+from gitguardfs.private.store import AGENT, Store, description, has_agent, locked, read, write
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +67,10 @@ class PrivateRepositories:
         if os.geteuid() not in (0, place.uid):
             raise os_error(EACCES)  # its owner could not use what this user makes
         directory = self._directory(place)
-        if not self._is_there(directory):
+        if not has_agent(directory):
             try:
                 with locked(directory, seeding.SECONDS):
-                    if not self._is_there(directory):
+                    if not has_agent(directory):
                         self._seed(directory, place, work_tree)
             except OSError as error:
                 self._say(directory, place, f"cannot be copied: {shown(str(error))}")
@@ -83,9 +83,6 @@ class PrivateRepositories:
             except OSError as error:
                 self._next_look[directory] = time.monotonic() + RETRY_SECONDS
                 self._say(directory, place, error.strerror or str(error))
-
-    def _is_there(self, directory: str) -> bool:
-        return os.path.lexists(os.path.join(directory, AGENT))
 
     def _is_due(self, directory: str) -> bool:
         return time.monotonic() >= self._next_look.get(directory, 0.0)
@@ -113,8 +110,7 @@ class PrivateRepositories:
             if source is not seeding.NOTHING:
                 seeding.refresh_host(directory, source, state)
             return
-        name = os.fsencode(self._share).replace(b"\n", b"?") + b"\n" + place.path
-        seeding.seed_host(directory, source, name, state)
+        seeding.seed_host(directory, source, description(self._share, place.uid, place.path), state)
 
     def _refresh(self, directory: str, place: Place, work_tree: int) -> None:
         seen = os.path.join(directory, "host.state")

@@ -4,7 +4,7 @@
 ``key``                   0600        a secret, from which the names are made
 ``<id>.lock``             0600        held while a repository is made, refreshed, removed
 ``<id>/``                 0711        a work tree's: only the store's owner changes it
-``<id>/host.path``        0600        which work tree: the share, a newline, the path
+``<id>/host.path``        0600        which work tree: the share, the agent, the path
 ``<id>/host.state``       0600        what the host's repository looked like when fetched
 ``<id>/host.git/``        0755        the store owner's copy of the human's branches
 ``<id>/agent/``           0700        the agent's repository, which is the agent's
@@ -12,6 +12,9 @@
 
 The store cannot be listed, and an id cannot be guessed: only whoever reads a project's virtual
 ``.git`` learns its id. So other users of the guest do not find the copy of its history.
+
+The agent can mount a FUSE file system of its own over its repository, and never answer there. So
+nothing here looks at ``agent`` itself: a listing tells whether it is there.
 """
 
 from __future__ import annotations
@@ -65,8 +68,10 @@ class Entry:
     """The share's tag or device."""
     work_tree: bytes
     """The path of the work tree in the share."""
-    uid: int | None
-    """The agent; None if the agent's repository has been reset and not made again."""
+    uid: int
+    """The agent."""
+    is_reset: bool
+    """Whether the agent's repository was deleted and not made again."""
 
 
 class Store:
@@ -120,15 +125,23 @@ def entries(place: str) -> list[Entry]:
         for name in filter(_ID.fullmatch, os.listdir(place)):
             path = os.path.join(place, name)
             with suppress(FileNotFoundError):
-                share, _, work_tree = read(os.path.join(path, "host.path")).partition(b"\n")
-                found.append(Entry(path, os.fsdecode(share), work_tree, _owner_of_agent(path)))
+                share, uid, work_tree = read(os.path.join(path, "host.path")).split(b"\n", 2)
+                found.append(
+                    Entry(path, os.fsdecode(share), work_tree, int(uid), not has_agent(path))
+                )
     return sorted(found, key=lambda one: (one.share, one.work_tree, one.path))
 
 
-def _owner_of_agent(directory: str) -> int | None:
+def description(share: str, uid: int, work_tree: bytes) -> bytes:
+    """Return the content of ``host.path``."""
+    return b"%s\n%d\n%s" % (os.fsencode(share).replace(b"\n", b"?"), uid, work_tree)
+
+
+def has_agent(directory: str) -> bool:
+    """Return whether the agent's repository is in a work tree's directory. Raises OSError."""
     with suppress(FileNotFoundError):
-        return os.lstat(os.path.join(directory, AGENT)).st_uid
-    return None
+        return AGENT in os.listdir(directory)
+    return False
 
 
 @contextmanager

@@ -19,6 +19,10 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
+DEFAULT_GIT = GitMode.PRIVATE
+"""What the agent has of git in a guest that is set up here; gitguardfs alone has another default.
+In a guest without git, the daemon falls back to ``deny``."""
+
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
 
@@ -102,8 +106,9 @@ class GuardedShare:
         return bool(parse_o(self._quoted()).get("no_cpu_idle"))
 
     def _further(self) -> tuple[str, ...]:
+        options = with_git_mode(self.options)
         # Explicit: then the raw share is sealed even if its type is not recognised as a share.
-        return self.options if "seal" in parse_o(self._quoted()) else ("seal", *self.options)
+        return options if "seal" in parse_o(self._quoted()) else ("seal", *options)
 
     def _quoted(self) -> list[str]:
         return [quote_o(option) for option in self.options]
@@ -111,7 +116,13 @@ class GuardedShare:
 
 def git_mode(options: tuple[str, ...]) -> GitMode:
     """Return what unquoted ``-o`` options of the guard say of .git. Raises UserError."""
-    return GitMode(parse_o([quote_o(option) for option in options]).get("git", GitMode.DENY))
+    return GitMode(parse_o([quote_o(option) for option in options]).get("git", DEFAULT_GIT))
+
+
+def with_git_mode(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return unquoted options that name the mode for .git, since gitguardfs has another default."""
+    is_named = "git" in parse_o([quote_o(option) for option in options])
+    return options if is_named else (f"git={DEFAULT_GIT.value}", *options)
 
 
 def share_options(transport: str, cache: Cache) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def _is_installed(name: str) -> bool:
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
 @click.option("--git", type=click.Choice(GIT_MODES),
               help="private gives the agent a repository of its own, readonly lets it read .git, "
-              "deny closes .git.  [default: deny]")  # fmt: skip
+              "deny closes .git.  [default: private; with --guard host, deny]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
               help="Hide files and directories of such a name. Repeatable. Adds to the "
               "remembered names; '' clears those.")  # fmt: skip

@@ -34,7 +34,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
     guest = GuestSettings(
         ca=ca,
         view=view_of(settings.project),
-        git=settings.git,
+        git=settings.git_mode,
         mount_options=mount_options(settings),
         git_name=settings.git_name,
         git_email=settings.git_email,
@@ -56,7 +56,7 @@ def view_of(project: str) -> str:
 
 def mount_options(settings: Settings) -> str:
     """Return the value of vm-mount's ``-o``."""
-    return ",".join([f"git={settings.git}", *(f"hide={name}" for name in settings.hide)])
+    return ",".join([f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide)])
 
 
 def payload() -> bytes:

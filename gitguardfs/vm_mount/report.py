@@ -59,6 +59,8 @@ def result(
 ) -> Iterator[str]:
     """Yield what is mounted and guarded, and the next command; ``would`` is for --dry-run."""
     policy = _POLICIES[request.policy]
+    if request.policy is GitMode.PRIVATE and not state.has_git:
+        policy = f"{_POLICIES[GitMode.DENY]}, since git is not installed here"
     if changed:
         boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
         boot = boot or plan_boot.left_at_boot(state, spec)

@@ -37,8 +37,10 @@ def import_once(machine: Machine) -> None:
 
 
 def vm_mount(guard: Guard, *more: str) -> list[str]:
+    """Return the command that guards a share with ``.git`` closed."""
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
-            "--type", guard.transport, "--style", guard.style, "-y", *more]  # fmt: skip
+            "--type", guard.transport, "--style", guard.style, "-y", "-o", "git=deny",
+            *more]  # fmt: skip
 
 
 def guard(machine: Machine, guard: Guard) -> Done:

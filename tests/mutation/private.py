@@ -19,14 +19,6 @@ MUTANTS = (
         ATTACKS,
     ),
     Mutant(
-        "private-special-file-read",
-        "root waits for a FIFO, or reads a device without end",
-        "private/host_repository.py",
-        "if not S_ISREG(os.fstat(found).st_mode):",
-        "if False:",
-        ATTACKS,
-    ),
-    Mutant(
         "private-partial-as-whole",
         "a partial clone gives an empty repository",
         "private/reader.py",
@@ -103,14 +95,6 @@ MUTANTS = (
     ),
     # What git of root's does
     Mutant(
-        "private-git-without-limit",
-        "root's git runs for as long as it likes",
-        "private/git.py",
-        "process.communicate(content, limit)",
-        "process.communicate(content, 15)",
-        ATTACKS,
-    ),
-    Mutant(
         "private-disk-full-unnoticed",
         "a full disk gives an empty repository for ever",
         "private/git.py",
@@ -158,6 +142,14 @@ MUTANTS = (
         'b"%d" % uid, path',
         'b"", path',
         SEEDING,
+    ),
+    Mutant(
+        "private-agents-directory-looked-at",
+        "a FUSE file system of the agent's over its repository stops root's daemon",
+        "private/store.py",
+        "return AGENT in os.listdir(directory)",
+        "return os.path.exists(os.path.join(directory, AGENT))",
+        ATTACKS,
     ),
     Mutant(
         "private-not-locked",

@@ -98,7 +98,7 @@ class World:
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *map(str, words)], cwd=at or self.host, capture_output=True, text=True,
-            env={**self.environment(), **more}, timeout=200,
+            env={**self.environment(), **more}, timeout=100,
         )  # fmt: skip
 
     def fetched(self, *words: str | Path, at: Path | None = None) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.private import git, host_repository, seeding
+from gitguardfs.private import git, host_repository, seeding, store
+from tests.support.own_mounts import own_mount, unmount_own
 from tests.support.private_world import World, world
 from tests.support.raw_calls import MNT_DETACH, mount, umount
 from tests.support.repos import as_host, differences, metadata
@@ -334,6 +335,24 @@ def test_a_host_that_replaces_its_repository_meanwhile(project: World) -> None:
     finally:
         ended.set()
         thread.join()
+
+
+def test_a_file_system_of_the_agents_over_its_repository_stops_nobody(project: World) -> None:
+    """Nothing looks at it: it may never answer."""
+    project.prepare()
+    with own_mount(project.mine):
+        try:
+            commit = project.commit("three", {"a": "3\n"})
+            project.prepare()
+            assert commit in project.objects()
+            assert [one.is_reset for one in store.entries(str(project.store))] == [False]
+            with pytest.raises(OSError) as caught:
+                store.reset(str(project.directory))
+            assert caught.value.errno == errno.EBUSY
+        finally:
+            unmount_own(project.mine).wait()
+    project.show()
+    assert project.agent("sync") == "sync: main is at host/main"
 
 
 # The disk

@@ -209,7 +209,8 @@ def run(project: World, *words: str) -> str:
 def test_list_shows_the_share_the_path_and_the_agent(project: World) -> None:
     (one,) = json.loads(run(project, "list", "--json"))
     assert one == {
-        "share": "projects", "path": "proj", "uid": AGENT, "directory": str(project.directory),
+        "share": "projects", "path": "proj", "uid": AGENT, "reset": False,
+        "directory": str(project.directory),
     }  # fmt: skip
     assert run(project, "list").split()[:2] == ["projects", "proj"]
     assert store.entries(str(project.area / "absent")) == []
@@ -224,7 +225,7 @@ def test_reset_gives_the_agent_a_new_repository(project: World, how: str) -> Non
     (project.mine / "trap").symlink_to(project.project)
     run(project, "reset", str(path), "--yes")
     assert not project.mine.exists() and (project.project / "a").exists()
-    assert json.loads(run(project, "list", "--json"))[0]["uid"] is None
+    assert json.loads(run(project, "list", "--json"))[0]["reset"]
     project.prepare()
     project.show()
     assert project.agent("log", "--format=%s").split() == ["three", "two", "one"]

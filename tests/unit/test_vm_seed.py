@@ -213,7 +213,8 @@ def test_sshd_takes_keys_alone() -> None:
 
 
 def test_the_mounts_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == "git=deny"
+    assert provision.mount_options(Settings("/srv/p")) == "git=private"
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == "git=deny"
     settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"))
     assert provision.mount_options(settings) == "git=readonly,hide=.env,hide=*.pem"
 
