@@ -262,8 +262,11 @@ def test_a_killed_daemon_in_the_background_is_started_again(here: Path) -> None:
 
 def _is_served(view: Path) -> bool:
     """Return whether there is one view on one lid, whose daemon answers."""
+    before = [m for m in mountinfo.listed() if m.path == str(view)]
     with suppress(OSError):
-        return _at(view) == [LID, VIEW] and os.statvfs(view) is not None
+        os.statvfs(view)
+        now = [m for m in mountinfo.listed() if m.path == str(view)]
+        return now == before and _at(view) == [LID, VIEW]
     return False
 
 
