@@ -29,12 +29,18 @@ COMMANDS = {
     "audit": Subcommand(
         "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
     ),
+    "fetch": Subcommand("gitguardfs.fetch.command", "Take what an agent committed, checked."),
     "lima": Subcommand(
         "gitguardfs.host.lima", "Write the file of a Lima VM that guards a project."
     ),
     "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
     "doctor": Subcommand(
         "gitguardfs.doctor.command", "Check that a project is guarded.", needs_linux=True
+    ),
+    "private": Subcommand(
+        "gitguardfs.private.command",
+        "List and delete the agent's own repositories.",
+        needs_linux=True,
     ),
     "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
 }

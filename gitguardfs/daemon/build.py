@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from dataclasses import replace
 
 from gitguardfs.bindfs.idmap import MapError
 from gitguardfs.bindfs.overrides import AttributeOverrider, DaemonRights, Overrides
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.mount import Mount, Surroundings
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.paths import is_inside
+from gitguardfs.private.repositories import PrivateRepositories
+from gitguardfs.private.store import default as default_store
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
 
@@ -38,11 +44,34 @@ def assemble(
     UserError.
     """
     options = replace(options, source=paths.source)
+    repositories = _repositories(options, paths, root_fd)
+    if repositories is None and options.rules.git is GitMode.PRIVATE:
+        warn("git is not installed here: .git stays closed, as with --git deny")
+        options = replace(options, rules=replace(options.rules, git=GitMode.DENY))
     try:
         mount = Mount(options, surroundings(options, paths, root_fd))
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
-    return mount, Operations(mount, audit, reports_names_only)
+    return mount, Operations(mount, audit, reports_names_only, repositories)
+
+
+def _repositories(
+    options: MountOptions, paths: MountPaths, root_fd: int
+) -> PrivateRepositories | None:
+    """Return the agent's own repositories; None without ``--git=private``, or without git.
+
+    They are told apart by the share's tag and their place in it: the guest may mount the share
+    elsewhere tomorrow.
+    """
+    is_private = options.rules.git is GitMode.PRIVATE
+    if not is_private or shutil.which("git", path=SYSTEM_PATH) is None:
+        return None
+    share = mountinfo.of_device(os.fstat(root_fd).st_dev)
+    name = paths.source
+    if share is not None and is_inside(paths.source, share.path):
+        inside = os.path.join(os.fsdecode(share.root), os.path.relpath(paths.source, share.path))
+        name = f"{share.source} {os.path.normpath(inside)}"
+    return PrivateRepositories(options.private_store or default_store(), name)
 
 
 def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:

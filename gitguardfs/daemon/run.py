@@ -144,6 +144,7 @@ def _prepare(
         mountpoint=paths.mountpoint,
         expected_mountpoint=paths.mountpoint if is_root else None,
         audit_log=options.audit_log and os.path.abspath(options.audit_log),
+        private_store=options.private_store and os.path.abspath(options.private_store),
     )
     os.chdir("/")
 

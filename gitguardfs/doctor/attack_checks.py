@@ -197,11 +197,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
         return results
     results.append(link_checks.check(context, run.user, run.next_workdir()))
     run.outcomes += [_run_planting(run, attack) for attack in planting.TABLE]
-    run.outcomes += [
-        _run_on_repository(run, attack)
-        for attack in on_repository.TABLE
-        if not (attack.reads and policy == "readonly")
-    ]
+    run.outcomes += [_run_on_repository(run, attack) for attack in on_repository.refused_by(policy)]
     return results + judge(run.outcomes, run.found, policy)
 
 
@@ -210,10 +206,12 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     why = f"{run.user.name} can write nowhere in it, so only reading was tried"
     row = scratch_row(context.mountpoint)
     result = row.note(why, title=row.failed)
-    policy = policy_by_reading(run.user, run.found.directory)
-    if policy == "deny":
+    policy = policy_by_reading(run.user, run.found)
+    if policy in ("deny", "private"):
         run.outcomes += [
-            _run_on_repository(run, attack) for attack in on_repository.TABLE if attack.reads
+            _run_on_repository(run, attack)
+            for attack in on_repository.refused_by(policy)
+            if attack.reads
         ]
     return [result, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
@@ -222,15 +220,17 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
 
 
 def find_policy(run: AttackRun) -> str:
-    """Return off, readonly, unsure or deny, which stands for ``hide`` too."""
+    """Return off, readonly, private, unsure or deny, which stands for ``hide`` too."""
     planted = _run_planting(
         run,
         planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
     )
     if planted.kind is not OutcomeKind.REFUSED:
         return "off" if planted.kind is OutcomeKind.PASSED else "unsure"
-    by_reading = policy_by_reading(run.user, run.found.directory)
-    return "readonly" if by_reading in ("off", "readonly") else "deny"
+    by_reading = policy_by_reading(run.user, run.found)
+    if by_reading in ("off", "readonly"):
+        return "readonly"
+    return "private" if by_reading == "private" else "deny"
 
 
 def _ordinary(outcomes: list[Outcome]) -> Result:

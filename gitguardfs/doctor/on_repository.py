@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from errno import EACCES, EINVAL, ENOENT, EOPNOTSUPP, EPERM, EROFS
+from errno import EACCES, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, EPERM, EROFS
 from functools import partial
 
 from gitguardfs.constants import PERMISSION_BITS
@@ -295,3 +295,25 @@ TABLE: tuple[RepositoryAttack, ...] = (
     RepositoryAttack("F1", "open a .git file for writing", "file", open_to_write, _REFUSED),
 )
 """All attacks on an existing repository; row is the threat's id."""
+
+_OF_A_FILE = frozenset({reading.read, reading.reopen, reading.watch_it, reading.list_attributes})
+"""What the agent may do with the file that ``--git=private`` shows as ``.git``."""
+
+
+def refused_by(policy: str) -> tuple[RepositoryAttack, ...]:
+    """Return the attacks that a guard with a policy for ``.git`` has to refuse.
+
+    Where ``--git=private`` shows a file, the attacks on a directory are carried out on the file:
+    nothing may be found below it.
+    """
+    if policy == "readonly":
+        return tuple(attack for attack in TABLE if not attack.reads)
+    if policy == "private":
+        return tuple(_on_file(attack) for attack in TABLE if attack.attempt not in _OF_A_FILE)
+    return TABLE
+
+
+def _on_file(attack: RepositoryAttack) -> RepositoryAttack:
+    if attack.on != "directory":
+        return attack
+    return replace(attack, on="file", refused=attack.refused | {ENOTDIR})

@@ -14,6 +14,10 @@ from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 
+OPEN_LIMIT = 180.0
+"""Seconds for the first open of a ``.git`` of --git=private, which makes the agent's repository."""
+LONGEST_PATH = 4096
+
 
 def check(context: Context) -> list[Result]:
     """Check the policy by reading only, for a run without attacks."""
@@ -30,25 +34,27 @@ def check(context: Context) -> list[Result]:
     except (NoAnswer, OSError, TypeError) as error:
         return [row.disturbed(error)]
     else:
-        policy = policy_by_reading(user, found.directory)
+        policy = policy_by_reading(user, found)
     return [report_policy(context.mountpoint, policy)]
 
 
-def policy_by_reading(user: User, git: str | None) -> str:
-    """Return off, readonly, deny or unsure for the ``.git`` at ``git``; unknown for None.
+def policy_by_reading(user: User, found: SearchResult) -> str:
+    """Return off, readonly, private, deny or unsure by a ``.git`` that was found; else unknown.
 
-    Writes nothing: a ``.git`` that access(2) reports as writable counts as off.
+    Writes nothing into the view: a ``.git`` that access(2) reports as writable counts as off.
     """
+    git = found.directory or found.file
     if git is None:
         return "unknown"
+    look = _leads_to_own if found.directory is None else _list_open
     try:
-        run_as.run_as(_list_open, git, user=user)
+        is_own = run_as.run_as(look, git, user=user, limit=OPEN_LIMIT)
         is_writable = run_as.run_as(os.access, git, os.W_OK, user=user)
     except PermissionError:
         return "deny"
     except (NoAnswer, OSError):
         return "unsure"
-    return "off" if is_writable else "readonly"
+    return "off" if is_writable else "private" if is_own else "readonly"
 
 
 def _list_open(git: str) -> None:
@@ -56,6 +62,24 @@ def _list_open(git: str) -> None:
     if stat.S_IMODE(os.lstat(git).st_mode) == 0:
         raise os_error(errno.EACCES)
     os.listdir(git)
+
+
+def _leads_to_own(git: str) -> bool:
+    """Return whether a ``.git`` file leads to a repository of the caller's outside of the view.
+
+    That is what ``--git=private`` shows. Raises OSError(EACCES) if its mode is shown as 0.
+    """
+    if stat.S_IMODE(os.lstat(git).st_mode) == 0:
+        raise os_error(errno.EACCES)
+    with open(os.open(git, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        key, _, path = file.read(LONGEST_PATH).rstrip(b"\n").partition(b" ")
+        view = os.fstat(file.fileno()).st_dev
+    try:
+        st = os.stat(path)
+    except (OSError, ValueError):  # a path of the host, or no path at all
+        return False
+    is_elsewhere = st.st_dev != view and os.path.isabs(path)
+    return key == b"gitdir:" and is_elsewhere and st.st_uid == os.geteuid()
 
 
 def policy_row(mountpoint: str) -> Row:
@@ -69,10 +93,12 @@ def report_policy(mountpoint: str, policy: str) -> Result:
     """Return the result for a policy."""
     row = policy_row(mountpoint)
     if policy == "off":
-        hint = "mount it with --git=deny (the default), list, readonly or hide"
+        hint = "mount it with --git=deny (the default), private, list, readonly or hide"
         return row.finding("the agent can write it: the guard is off (--git=off)", hint)
     if policy == "readonly":
         return row.note("the agent can read it (--git=readonly): history, remotes, tokens in them")
+    if policy == "private":
+        return row.ok("the agent has a repository of its own in its place (--git=private)")
     if policy == "unsure":
         return row.disturbed("neither making a .git nor listing one gave a clear answer")
     if policy == "unknown":

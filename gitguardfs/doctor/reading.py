@@ -13,9 +13,9 @@ from gitguardfs.linux.run_as import preparing
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount, watch
 
 
-def open_path(path: str, flags: int = os.O_NOFOLLOW) -> int:
+def open_path(path: str) -> int:
     """Open an O_PATH descriptor."""
-    return os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
+    return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def list_entries(git: str, workdir: str) -> None:
@@ -36,7 +36,7 @@ def read_part(git: str, workdir: str) -> None:
 def read_below_descriptor(git: str, workdir: str) -> None:
     """Open an O_PATH descriptor, then config relative to it (openat)."""
     with preparing():
-        directory = open_path(git, os.O_DIRECTORY)
+        directory = open_path(git)
     os.close(os.open("config", os.O_RDONLY, dir_fd=directory))
 
 

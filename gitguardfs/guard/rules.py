@@ -45,6 +45,7 @@ class GitMode(Enum):
     LIST = "list"
     READONLY = "readonly"
     HIDE = "hide"
+    PRIVATE = "private"
     OFF = "off"
 
 
@@ -60,6 +61,7 @@ _GIT_VERDICT = {
     GitMode.LIST: Verdict.DENY,
     GitMode.READONLY: Verdict.READONLY,
     GitMode.HIDE: Verdict.HIDE,
+    GitMode.PRIVATE: Verdict.DENY,
     GitMode.OFF: Verdict.ALLOW,
 }
 
@@ -127,7 +129,7 @@ class RuleSet:
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
         """Whether anything is hidden."""
-        self._lists_dotgit = rules.git is not GitMode.DENY
+        self._lists_dotgit = rules.git not in (GitMode.DENY, GitMode.PRIVATE)
         self.is_plain = lru_cache(dotgit.CACHED_NAMES)(self._is_plain)
         """Returns whether a name is one component about which no rule says anything; cached."""
         self.verdict_of_name = lru_cache(dotgit.CACHED_NAMES)(self._verdict_of_name)
@@ -157,7 +159,8 @@ class RuleSet:
         """Return whether listings show an entry called ``name``.
 
         ``--git=deny`` leaves ``.git`` out: many programs that read a whole tree end at what they
-        cannot open. A program that asks for ``.git`` by its name finds it.
+        cannot open. A program that asks for ``.git`` by its name finds it. ``--git=private`` lists
+        its own file of that name, and nothing else that git could take for it.
         """
         if self.verdict_of_name(name)[0] is HIDE:
             return False

@@ -76,7 +76,7 @@ def command() -> None:
     help="What the agent reaches: what containers reach, or nothing.",
 )
 @click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=readonly"
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
 @click.option("--force", is_flag=True, help="Overwrite files that were changed by hand.")
 def init(

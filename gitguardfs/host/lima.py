@@ -75,7 +75,7 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 @click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
 @click.option("--proxy", metavar="URL", help="The proxy that the guest's programs are set to use.")
 @click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=readonly"
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
 @click.option(
     "--output",

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
-from gitguardfs.render import krun, quote
+from gitguardfs.render import agent_rules, krun, quote
+from gitguardfs.render.guarded_share import git_mode
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 
 NAME = ".agent-sandbox"
@@ -51,6 +52,7 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
         "Dockerfile": installation.text("host/files/Dockerfile"),
         "entrypoint.sh": installation.text("host/files/entrypoint.sh"),
         "compose.yaml": krun.compose(spec),
+        "AGENTS.md": agent_rules.HEADING + agent_rules.about_git(git_mode(spec.options)),
     }
     known = _written(path)
     changes = {name: config_files.plan(os.path.join(path, name), wanted[name]) for name in wanted}

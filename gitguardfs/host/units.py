@@ -87,7 +87,9 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     show_default=True,
     help="9p only: mmap if programs map files of the raw share itself.",
 )
-@click.option("-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard.")
+@click.option(
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
+)
 @click.option("--output", metavar="DIR", help="Write the files to DIR instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
 def command(

@@ -26,7 +26,8 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2
 _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 # The same on every architecture; the C library of Debian 12 has no functions for them.
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = range(428, 433)
-_SYS_OPENAT2, RESOLVE_NO_XDEV = 437, 1
+_SYS_OPENAT2 = 437
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 _IN_ALL_EVENTS = 0xFFF
 MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 1, 2, 4, 8
 
@@ -106,6 +107,18 @@ def open_parent(fd: int) -> int:
     how = _OpenHow(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, RESOLVE_NO_XDEV)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     return _syscall(_SYS_OPENAT2, fd, b"..", ctypes.byref(how), size)
+
+
+def open_beneath(fd: int, path: bytes, flags: int) -> int:
+    """Return a descriptor of ``path``, which never leaves the directory ``fd``.
+
+    ``..`` may stand in the path. OSError(EXDEV) where it leads out, OSError(ELOOP) at any symlink,
+    OSError(EAGAIN) if a directory was moved meanwhile.
+    """
+    resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    return _syscall(_SYS_OPENAT2, fd, path, ctypes.byref(how), size)
 
 
 def _syscall(number: int, *arguments: object) -> int:

@@ -262,25 +262,24 @@ def same_options(one: Sequence[str], other: Sequence[str]) -> bool:
         return False
 
 
-def lost_options(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the options of ``before`` that ``after`` lacks, except for maps and seals."""
+def lost_options(
+    before: Sequence[str], after: Sequence[str], unasked: Sequence[str] = ()
+) -> list[str]:
+    """Return the options of ``before`` that ``after`` lacks, except for maps and seals.
+
+    Those in ``unasked`` are left out as well: nobody has asked for them.
+    """
     try:
         kept = normalized(after)
         gone = []
         for option in before:
             one = normalized([option])
-            for name in ("map", "seal"):
-                one[name] = kept.get(name)
-            if any(_differs_from_default(name, value) and not _is_kept(kept, name, value)
-                   for name, value in one.items()):  # fmt: skip
+            names = parse_o([quote_o(option)]).keys() & one.keys() - {"map", "seal"}
+            if not all(_is_kept(kept, name, one[name]) for name in names) and option not in unasked:
                 gone.append(option)
     except (UserError, ValueError, KeyError):
         return []
     return gone
-
-
-def _differs_from_default(name: str, value: object) -> bool:
-    return value != _DEFAULTS.get(name, frozenset()) and name not in ("map", "seal")
 
 
 def _is_kept(kept: dict[str, object], name: str, value: object) -> bool:

@@ -52,6 +52,8 @@ class MountOptions:
     allow_suid: bool = False
     cache_timeout: float = 1.0
     audit_log: str | None = None
+    private_store: str | None = None
+    """The directory of the agent's repositories of ``--git=private``; None for the default."""
     seal: bool | None = None
     """None: seal if root mounts the root of a 9p or virtiofs share."""
     allow_holders: bool = False
@@ -104,6 +106,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         allow_suid=values.flag("allow_suid") or is_plain,
         cache_timeout=1.0 if timeout is None else timeout,
         audit_log=values.text("audit_log"),
+        private_store=values.text("private_store"),
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
         allow_holders=values.flag("allow_holders"),
         source_owner=values.read("source_owner", user_id),

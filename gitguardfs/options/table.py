@@ -58,9 +58,12 @@ def _flags(section: str, dest: str, helps: dict[str, str]) -> tuple[Option, ...]
 OPTIONS = (
     Option(
         "git", GUARD, "How .git is guarded: closed, and in no listing (deny, the default), closed "
-        "and listed, read-only, hidden, or not at all. With off, xattr is rw and set-id bits stay, "
-        "as in bindfs.", "deny|list|readonly|hide|off",
+        "and listed, read-only, hidden, the agent's own repository in its place (private), or not "
+        "at all. With off, xattr is rw and set-id bits stay, as in bindfs.",
+        "deny|list|readonly|hide|private|off",
     ),
+    Option("private-store", GUARD, "Keep the agent's repositories of --git=private below DIR, on a "
+           "disk of the guest. The default for root is /var/lib/gitguardfs-git.", "DIR"),
     Option("deny", GUARD, "Deny names that match GLOB too: one path component, any case. "
            "Repeatable.", "GLOB", multiple=True),
     Option("protect", GUARD, "Let names that match GLOB be read, not changed. Repeatable.", "GLOB",

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.id_maps import both_ways, parse_maps, spelled
 from gitguardfs.options.mount_options import build
 from gitguardfs.options.parsing import parse_o, quote_o
@@ -17,6 +18,10 @@ TAG_BYTES = {"9p": 31, "virtiofs": 36}
 
 MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
+
+DEFAULT_GIT = GitMode.PRIVATE
+"""What the agent has of git in a guest that is set up here; gitguardfs alone has another default.
+In a guest without git, the daemon falls back to ``deny``."""
 
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
@@ -101,11 +106,23 @@ class GuardedShare:
         return bool(parse_o(self._quoted()).get("no_cpu_idle"))
 
     def _further(self) -> tuple[str, ...]:
+        options = with_git_mode(self.options)
         # Explicit: then the raw share is sealed even if its type is not recognised as a share.
-        return self.options if "seal" in parse_o(self._quoted()) else ("seal", *self.options)
+        return options if "seal" in parse_o(self._quoted()) else ("seal", *options)
 
     def _quoted(self) -> list[str]:
         return [quote_o(option) for option in self.options]
+
+
+def git_mode(options: tuple[str, ...]) -> GitMode:
+    """Return what unquoted ``-o`` options of the guard say of .git. Raises UserError."""
+    return GitMode(parse_o([quote_o(option) for option in options]).get("git", DEFAULT_GIT))
+
+
+def with_git_mode(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return unquoted options that name the mode for .git, since gitguardfs has another default."""
+    is_named = "git" in parse_o([quote_o(option) for option in options])
+    return options if is_named else (f"git={DEFAULT_GIT.value}", *options)
 
 
 def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
@@ -193,6 +210,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {name!r} is for use in a terminal", "leave it out")
     # Files with ids are the guest's, and this need not run there: they are not checked.
     build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
-    log = found.get("audit_log")
-    if log is not None and not str(log).startswith("/"):
-        raise UserError(f"audit-log={log} is not an absolute path", "give the whole path")
+    for name in ("audit-log", "private-store"):
+        path = found.get(name.replace("-", "_"))
+        if path is not None and not str(path).startswith("/"):
+            raise UserError(f"{name}={path} is not an absolute path", "give the whole path")

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gitguardfs.constants import AGENT_HOME, PROJECT_SHARE
+from gitguardfs.constants import AGENT_HOME, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.errors import UserError
+from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
-from gitguardfs.render.guarded_share import check_guard_options
+from gitguardfs.render.guarded_share import check_guard_options, git_mode, with_git_mode
 from gitguardfs.render.yaml import Value
 
 RUNTIME = "krun"
@@ -91,10 +92,13 @@ def _size(spec: KrunSpec) -> dict[str, str]:
 
 def volumes(spec: KrunSpec) -> dict[str, str]:
     """Return the names of the volumes, by their mount points."""
-    return {
+    found = {
         f"{AGENT_HOME}/.venv": f"{spec.name}-venv",
         f"{AGENT_HOME}/.claude": f"{spec.name}-config",
     }
+    if git_mode(spec.options) is GitMode.PRIVATE:
+        found[PRIVATE_STORE] = f"{spec.name}-git"
+    return found
 
 
 def _mounts(spec: KrunSpec) -> list[str]:
@@ -109,8 +113,7 @@ def _build_arguments(spec: KrunSpec) -> dict[str, str]:
 
 def environment(spec: KrunSpec) -> dict[str, str]:
     """Return the environment variables that the entrypoint reads."""
-    options = ",".join(map(quote_o, spec.options))
-    return {"GITGUARD_OPTIONS": options} if options else {}
+    return {"GITGUARD_OPTIONS": ",".join(map(quote_o, with_git_mode(spec.options)))}
 
 
 def build(spec: KrunSpec, directory: str) -> list[str]:
@@ -153,11 +156,7 @@ def compose(spec: KrunSpec) -> str:
         "user": "0:0",
         **({"network_mode": "none"} if spec.network is ContainerNetwork.NONE else {}),
         "volumes": [_uninterpolated(mount) for mount in _mounts(spec)],
-        **(
-            {"environment": {n: _uninterpolated(v) for n, v in environment(spec).items()}}
-            if environment(spec)
-            else {}
-        ),
+        "environment": {n: _uninterpolated(v) for n, v in environment(spec).items()},
         "stdin_open": True,
         "tty": True,
     }

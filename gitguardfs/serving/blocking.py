@@ -62,7 +62,7 @@ class Blocking(Generic[R]):
 
     __slots__ = (
         "_args", "_boundary", "_cleanup", "_finish", "_latency", "_operation", "_rate", "call",
-        "likely_quick", "runs_inline",
+        "is_long", "likely_quick", "runs_inline", "translate",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +77,7 @@ class Blocking(Generic[R]):
         finish: Callable[[R], None] | None = None,
         cleanup: Callable[[], None] | None = None,
         rate: RateLimit | None = None,
+        is_long: bool = False,
     ) -> None:
         """Prepare ``call(*args)``; the arguments are descriptors, bytes and numbers only.
 
@@ -91,6 +92,10 @@ class Blocking(Generic[R]):
         self._finish = finish
         self._cleanup = cleanup
         self._rate = rate
+        self.is_long = is_long
+        """Whether the call may take minutes: then other calls need threads of their own."""
+        self.translate: Callable[[R], Any] | None = None
+        """Makes the session's own kind of reply, if the session sets it."""
         self.likely_quick = is_small and latency.is_quick
         """Whether other requests may wait for the call, since it is expected to be quick."""
         self.runs_inline = self.likely_quick and is_local
@@ -119,11 +124,10 @@ class Blocking(Generic[R]):
 
         Raises RequestError.
         """
-        if self._finish is None:
-            return result
         try:
-            self._finish(result)
-            return result
+            if self._finish is not None:
+                self._finish(result)
+            return result if self.translate is None else self.translate(result)
         except Exception as error:
             number = self._boundary.errno_of(error, self._operation)
         raise RequestError(number)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from stat import S_IFDIR
+from stat import S_IFDIR, S_IFREG
 
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.handles import DirectoryHandle
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import ROOT_ID, Node, ObjectKey
+from gitguardfs.fs.source import DOTGIT
 from gitguardfs.guard.rules import ALLOW
 from gitguardfs.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
@@ -49,6 +50,8 @@ class Directories:
         self._can_list_names_only = can_list_names_only
         self._is_plain = mount.guard.is_plain
         self._is_listed = mount.guard.is_listed
+        self.dotgit_in: Callable[[Node, int], int | None] | None = None
+        """Returns the inode number of a directory's virtual ``.git``; None if it has none."""
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
@@ -110,6 +113,11 @@ class Directories:
                 yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
+                if name == DOTGIT and self.dotgit_in is not None:
+                    virtual = self.dotgit_in(handle.node, dir_fd)
+                    if virtual is not None:
+                        yield DirEntry(name, DirOffset(index + 1), None, S_IFREG, virtual), None
+                        continue
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)

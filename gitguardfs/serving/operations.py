@@ -18,6 +18,7 @@ from gitguardfs.serving.files import Files
 from gitguardfs.serving.lookup import Lookup
 from gitguardfs.serving.metadata import Metadata
 from gitguardfs.serving.new_entries import NewEntries
+from gitguardfs.serving.private_git import PrivateGit, Repositories
 from gitguardfs.serving.readdirplus import ReaddirplusAdvice
 from gitguardfs.serving.xattrs import Xattrs
 
@@ -25,10 +26,17 @@ from gitguardfs.serving.xattrs import Xattrs
 class Operations:
     """All requests of one mount; ``sessions.base.Requests`` is their interface."""
 
-    def __init__(self, mount: Mount, audit: AuditLog, reports_names_only: bool = False) -> None:
+    def __init__(
+        self,
+        mount: Mount,
+        audit: AuditLog,
+        reports_names_only: bool = False,
+        repositories: Repositories | None = None,
+    ) -> None:
         """Serve ``mount``, and report refusals to ``audit``.
 
         ``reports_names_only`` says that the session can report entries without attributes.
+        ``repositories`` are the agent's own, which ``--git=private`` shows.
         """
         self.boundary = boundary = Boundary(audit, mount.descriptors)
         advice, syncing = ReaddirplusAdvice(), LatencyTracker()
@@ -62,4 +70,11 @@ class Operations:
         self.getxattr, self.listxattr = xattrs.getxattr, xattrs.listxattr
         self.setxattr, self.removexattr = xattrs.setxattr, xattrs.removexattr
 
-        self.parts = (lookup, metadata, new_entries, entries, files, directories, xattrs)
+        self.parts: tuple[object, ...] = (
+            lookup, metadata, new_entries, entries, files, directories, xattrs,
+        )  # fmt: skip
+        if repositories is not None:
+            private = PrivateGit(mount, repositories)
+            private.serve_before(self)
+            directories.dotgit_in = private.inode_in
+            self.parts += (private,)

@@ -87,7 +87,9 @@ class Requests(Protocol):
     ) -> None:  # fmt: skip
         """Move an entry, or exchange two."""
 
-    def open(self, caller: Caller, node_id: NodeId, flags: int, /) -> OpenReply:
+    def open(
+        self, caller: Caller, node_id: NodeId, flags: int, /
+    ) -> OpenReply | Blocking[OpenReply]:
         """Open a file."""
 
     def read(self, handle_id: HandleId, offset: int, size: int, /) -> ReadData | Blocking[ReadData]:
@@ -99,7 +101,7 @@ class Requests(Protocol):
     def flush(self, handle_id: HandleId, /) -> Blocking[None] | None:
         """Report write errors at close(2)."""
 
-    def fsync(self, handle_id: HandleId, datasync: bool, /) -> Blocking[None]:
+    def fsync(self, handle_id: HandleId, datasync: bool, /) -> Blocking[None] | None:
         """Wait until what was written is on the disk."""
 
     def release(self, handle_id: HandleId, /) -> None:

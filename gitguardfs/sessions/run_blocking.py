@@ -13,7 +13,7 @@ R = TypeVar("R")
 class Loop(Protocol):
     """What runs calls while other requests are served."""
 
-    async def run_in_thread(self, call: Callable[[], R], *, quick: bool) -> R:
+    async def run_in_thread(self, call: Callable[[], R], *, quick: bool, long: bool) -> R:
         """Run a call on a thread; return what it returns. Raises what it raises."""
 
     async def pause(self, seconds: float) -> None:
@@ -29,7 +29,9 @@ async def run_blocking(blocking: Blocking[R], loop: Loop) -> R:
         if blocking.runs_inline:
             result = blocking.run()
         else:
-            result = await loop.run_in_thread(blocking.run, quick=blocking.likely_quick)
+            result = await loop.run_in_thread(
+                blocking.run, quick=blocking.likely_quick, long=blocking.is_long
+            )
     reply = blocking.finish(result)
     delay = blocking.delay(reply)
     if delay:

@@ -15,6 +15,7 @@ from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
 
+GIT_MODES = ("private", "readonly", "deny")
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
 """Modules of the packages that the extra ``vm`` installs."""
 
@@ -131,8 +132,9 @@ def _is_installed(name: str) -> bool:
 @click.option("--cpus", metavar="N", type=int, help="The guest's processors.  [default: 4]")
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
-@click.option("--git", type=click.Choice(["deny", "readonly"]),
-              help="readonly lets the agent read .git.  [default: deny]")  # fmt: skip
+@click.option("--git", type=click.Choice(GIT_MODES),
+              help="private gives the agent a repository of its own, readonly lets it read .git, "
+              "deny closes .git.  [default: private; with --guard host, deny]")  # fmt: skip
 @click.option("--hide", metavar="GLOB", multiple=True,
               help="Hide files and directories of such a name. Repeatable. Adds to the "
               "remembered names; '' clears those.")  # fmt: skip

@@ -11,7 +11,8 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
-from gitguardfs.render import quote
+from gitguardfs.guard.rules import GitMode
+from gitguardfs.render import agent_rules, quote
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
@@ -27,12 +28,8 @@ CONFIG = "/etc/gitguard-vm/config"
 PANIC_TIMEOUT = -1
 """Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
 
-RULES = f"""# Rules of this machine
-
-You work in a sandbox VM on a project that a human shares with you.
-
-- Never run `git push`, and never ask for credentials that would allow it. The human reviews,
-  commits and pushes on their own machine. `.git` is guarded here: it is closed, and in no listing.
+_RULES = f"""
+- This is a sandbox VM. Never run `git push`, and never ask for credentials that would allow it.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
   response with status 418 says what to ask the human for. Do not look for another way out.
 - What you change in the project changes on the human's disk at once. There is no undo.
@@ -56,6 +53,8 @@ class GuestSettings:
     """The proxy's certificate authority, as PEM."""
     view: str
     """The path of the guarded project."""
+    git: str
+    """The mode of the guard: what the agent has of git."""
     mount_options: str
     """The value of vm-mount's ``-o``; may be empty."""
     git_name: str
@@ -66,6 +65,7 @@ class GuestSettings:
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     """Return all files for the guest. The provisioning script is put at ``provision_path``."""
+    rules = agent_rules.HEADING + agent_rules.about_git(GitMode(guest.git)) + _RULES
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
@@ -77,9 +77,9 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
         GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
         GuestFile("/etc/gitconfig", _git(guest)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
-        GuestFile("/etc/claude-code/CLAUDE.md", RULES),
+        GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
-        GuestFile("/etc/gitguard-vm/AGENTS.md", RULES),
+        GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
         GuestFile(CONFIG, _config(guest)),
         GuestFile(provision_path, guest.provision, 0o755),
     ]

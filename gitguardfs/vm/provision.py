@@ -34,6 +34,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
     guest = GuestSettings(
         ca=ca,
         view=view_of(settings.project),
+        git=settings.git_mode,
         mount_options=mount_options(settings),
         git_name=settings.git_name,
         git_email=settings.git_email,
@@ -54,9 +55,8 @@ def view_of(project: str) -> str:
 
 
 def mount_options(settings: Settings) -> str:
-    """Return the value of vm-mount's ``-o``; empty if the guard's defaults do."""
-    options = [] if settings.git == "deny" else [f"git={settings.git}"]
-    return ",".join([*options, *(f"hide={name}" for name in settings.hide)])
+    """Return the value of vm-mount's ``-o``."""
+    return ",".join([f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide)])
 
 
 def payload() -> bytes:

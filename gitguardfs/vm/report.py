@@ -26,7 +26,7 @@ def status(state: State) -> str:
         "proxy": _proxy(state),
         "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (missing)"),
         "in the guest": shown(provision.view_of(own.project)),
-        "guard": f"{_PLACES[own.guard]}, .git: {own.git}",
+        "guard": f"{_PLACES[own.guard]}, .git: {own.git_mode}",
         "hidden": shown(_hidden(own.hide)),
         "image": shown(own.image),
         "machine": f"{counted(own.cpus, 'processor')}, {own.memory} MiB" + _hardened(own.hardened),

@@ -10,6 +10,7 @@ from typing import Any
 
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
+from gitguardfs.render.guarded_share import DEFAULT_GIT
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
@@ -28,8 +29,8 @@ class Settings:
     cpus: int = 4
     guard: str = "guest"
     """``guest`` or ``host``: where .git is guarded."""
-    git: str = "deny"
-    """``deny`` or ``readonly``: whether the agent may read .git."""
+    git: str | None = None
+    """``deny``, ``readonly`` or ``private``: what the agent has of git; None for the default."""
     hide: tuple[str, ...] = ()
     """Patterns of names that are hidden from the agent."""
     hardened: bool = False
@@ -44,9 +45,11 @@ class Settings:
             )
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little", "give at least 1")
-        if self.guard == "host" and self.git != "deny":
+        if self.guard == "host" and self.git_mode != "deny":
+            why = ": the agent's repository must lie in the guest" * (self.git == "private")
             raise UserError(
-                "--guard host and --git readonly exclude each other", "leave one of them out"
+                f"--guard host and --git {self.git} exclude each other{why}",
+                "--git deny, or --guard guest",
             )
         for name in self.hide:
             if not name or "/" in name or not name.isprintable() or re.search(r"[,\\]", name):
@@ -56,6 +59,11 @@ class Settings:
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
                 raise UserError(f"{value!r} cannot be a name or address for git")
+
+    @property
+    def git_mode(self) -> str:
+        """Return what the agent has of git."""
+        return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
 
 
 def load(state: State) -> Settings:

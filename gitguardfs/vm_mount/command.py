@@ -44,7 +44,7 @@ EPILOG = """\b
 Examples:
   sudo vm-mount --tag projects --map-mount /home/agent/projects
   sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
-  sudo vm-mount -mm /home/agent/share -o git=readonly,hide=.env
+  sudo vm-mount -mm /home/agent/share -o git=deny,hide=.env
   sudo vm-mount --remove --tag projects
 
 docs/guest.md of the source says what is written, and what is refused.
@@ -128,15 +128,16 @@ class Arguments:
     "o",
     metavar="OPTS",
     multiple=True,
-    help="Further options for gitguardfs, with commas between: git=readonly,deny=.env",
+    help="Further options for gitguardfs, with commas between: git=deny,hide=.env",
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
 def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
     """Mount a directory of the host, with mapped owners and .git out of reach.
 
     The share is mounted where only root can reach it. Its owner is shown as the owner of the home
-    that the view is in. Entries in fstab or systemd units mount both at each boot. Run it again
-    to change something. If a step fails, all finished steps are undone.
+    that the view is in. In place of .git the agent gets a git repository of its own, if git is
+    installed here; -o git=deny leaves it without. Entries in fstab or systemd units mount both at
+    each boot. Run it again to change something. If a step fails, all finished steps are undone.
     """
     if os.geteuid() != 0:
         raise UserError("only root can mount and unmount shares", "sudo vm-mount ...", Exit.SYSTEM)

@@ -92,6 +92,8 @@ class Facts:
     """The options that the daemons were started with, by mount point, where they are known."""
     confined: selinux.Confined | None = None
     """Why SELinux would stop a guard that fstab mounts at boot; None if it would not."""
+    has_git: bool = True
+    """Whether git is installed, without which the daemon takes ``deny`` for ``private``."""
 
     def share_at(self, path: str) -> MountInfo | None:
         """Return the share that is mounted at ``path``, also below a seal."""
@@ -155,6 +157,7 @@ def gather(system: SystemPaths) -> Facts:
             if daemon is not None and daemon.options is not None
         },
         confined=_confined(system),
+        has_git=shutil.which("git", path=SYSTEM_PATH) is not None,
     )
 
 

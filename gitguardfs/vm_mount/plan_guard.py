@@ -11,7 +11,7 @@ from gitguardfs.mounting import guards, lid
 from gitguardfs.options import fstab_entries
 from gitguardfs.options.parsing import quote_o, split_o
 from gitguardfs.render import systemd
-from gitguardfs.render.guarded_share import GuardedShare
+from gitguardfs.render.guarded_share import GuardedShare, with_git_mode
 from gitguardfs.vm_mount import plan_boot
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.mountpoint import not_ours
@@ -73,7 +73,7 @@ def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
         lines = [e for e in fstab_entries.entries(facts.fstab) if e.is_guard and e.is_ours]
         texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
         before = tuple(split_o(",".join([written, *texts])))
-    return guards.lost_options(before, split_o(",".join(spec.guard_options)))
+    return guards.lost_options(before, split_o(",".join(spec.guard_options)), with_git_mode(()))
 
 
 def _check_guards(facts: Facts, request: MountRequest) -> None:

@@ -28,6 +28,7 @@ from gitguardfs.render.guarded_share import (
     GuardedShare,
     check_guard_options,
     check_tag,
+    git_mode,
     share_options,
 )
 from gitguardfs.vm_mount.facts import Facts, SystemPaths, Tags
@@ -86,7 +87,7 @@ class MountRequest:
     @property
     def policy(self) -> GitMode:
         """Return the policy for .git."""
-        return GitMode(self._parsed.get("git", GitMode.DENY))
+        return git_mode(self.options)
 
     @property
     def is_sealed(self) -> bool:

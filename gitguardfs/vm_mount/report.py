@@ -22,6 +22,7 @@ _POLICIES = {
     GitMode.LIST: "guarded: .git is denied, and listed",
     GitMode.READONLY: "guarded: .git can be read, not changed",
     GitMode.HIDE: "guarded: .git is hidden",
+    GitMode.PRIVATE: "guarded: the agent has a repository of its own in place of .git",
     GitMode.OFF: "NOT guarded: .git is open (git=off)",
 }
 
@@ -58,6 +59,8 @@ def result(
 ) -> Iterator[str]:
     """Yield what is mounted and guarded, and the next command; ``would`` is for --dry-run."""
     policy = _POLICIES[request.policy]
+    if request.policy is GitMode.PRIVATE and not state.has_git:
+        policy = f"{_POLICIES[GitMode.DENY]}, since git is not installed here"
     if changed:
         boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
         boot = boot or plan_boot.left_at_boot(state, spec)

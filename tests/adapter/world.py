@@ -27,6 +27,7 @@ from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.protocol import Attributes, EntryReply, RequestError
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
+from gitguardfs.serving.private_git import Repositories
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 
@@ -162,6 +163,7 @@ class World:
         is_local: bool = True,
         is_ninep: bool = False,
         session: Any = Handlers,
+        repositories: Repositories | None = None,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -181,7 +183,7 @@ class World:
         self.attributes = cast("CountingView", self.state.attributes)
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
-        self.operations = Operations(self.state, self.audit, reports_names_only)
+        self.operations = Operations(self.state, self.audit, reports_names_only, repositories)
         self.ops: Any = session(self.operations, self.invalidated.append)
         self.ctx = Context()
 

@@ -11,6 +11,8 @@ from tests.guest.world import CHECKOUT, TESTS, TRANSPORTS, Guard, spare
 
 AGENT = 1000
 MAP = "501/1000:@20/@1000"
+PRIVATE = ("--git=private",)
+"""The options of a spare view in which the agent has a git of its own."""
 
 BY_HAND_LINES = """\
 projects /mnt/projects 9p trans=virtio,version=9p2000.L,msize=262144,access=0,_netdev,nofail 0 0
@@ -35,8 +37,10 @@ def import_once(machine: Machine) -> None:
 
 
 def vm_mount(guard: Guard, *more: str) -> list[str]:
+    """Return the command that guards a share with ``.git`` closed."""
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
-            "--type", guard.transport, "--style", guard.style, "-y", *more]  # fmt: skip
+            "--type", guard.transport, "--style", guard.style, "-y", "-o", "git=deny",
+            *more]  # fmt: skip
 
 
 def guard(machine: Machine, guard: Guard) -> Done:

@@ -55,7 +55,11 @@ def instance(booted: World) -> Iterator[Instance]:
         patch.setattr(lima, "AGENT", USER)
         patch.setattr(lima, "AGENT_HOME", f"/home/{USER}")
         spec = LimaSpec(
-            project="/home/me/shop", name="agent-shop", setup="/setup", tools=(Tool.PYTHON,)
+            project="/home/me/shop",
+            name="agent-shop",
+            setup="/setup",
+            tools=(Tool.PYTHON,),
+            options=("git=deny",),
         )
         assert spec.view == VIEW
         scripts = lima.scripts(spec, host_lima._texts())

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ ALL = [
     *(a for a in PLANTING if a.row not in {"P1", "P2"} or a.name.endswith("by_create")),
 ]
 CHANGING = [a for a in ALL if not a.reads and not a.options]
-# A hidden .git cannot be opened at all, so that the preparation of M2 fails.
+# A hidden .git cannot be opened at all, and a file not as a directory: no preparation of M2.
 MISSING = [a for a in ALL if a.row not in {"M2", "U2", "U3", "S1"} and not a.options]
 
 
@@ -103,6 +104,29 @@ def test_hide_does_not_let_a_hidden_git_be_made_anew(field: Siege, actor: str) -
         with pytest.raises(OSError) as refused:
             act(actor, _make, view / place / ".git")
         assert refused.value.errno == errno.EACCES
+
+
+# ------------------------------------------------------------------------------- --git=private
+
+
+def _private(field: Siege) -> tuple[str, ...]:
+    return "--git=private", f"--private-store={field.place}/store"
+
+
+@pytest.mark.parametrize("attack", CHANGING, ids=lambda attack: attack.id)
+def test_private_refuses_what_deny_refuses(field: Siege, attack: Attack) -> None:
+    """A file in the place of .git: what is sought below it is not there."""
+    also = (errno.ENOTDIR, errno.ENOENT)
+    field.is_refused(attack, attack.actors[-1], *_private(field), also=also)
+
+
+@pytest.mark.parametrize("attack", [a for a in MISSING if a.reads], ids=lambda attack: attack.id)
+def test_private_lets_nothing_of_the_hosts_be_read(field: Siege, attack: Attack) -> None:
+    view = field.through_guard(field.project(), *_private(field))
+    with suppress(OSError):
+        got = act(attack.actors[-1], attack.strike, view, "true")
+        assert SECRET.encode() not in got
+        assert not got or got.startswith(b"gitdir: " + os.fsencode(field.place / "store")), got
 
 
 # --------------------------------------------------------------- --deny, --protect and --hide

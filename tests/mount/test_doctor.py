@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from gitguardfs.doctor import (
     attack_checks,
     on_repository,
     planting,
+    policy_checks,
     privilege_checks,
     search,
 )
@@ -29,6 +31,7 @@ from gitguardfs.doctor import (
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.context import CheckedSystem, find_user
+from gitguardfs.doctor.search import SearchResult
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, processes, syscalls
@@ -143,6 +146,86 @@ def test_no_user_leads_the_doctor_to_another_guard(guarded: Mounted, place: Path
             examine(path)
     (place / "roots").symlink_to(guarded.path)
     assert any(r.id == "guard.mounted" and r.status is Status.OK for r in examine(place / "roots"))
+
+
+def rows_of(results: list[Result]) -> dict[str, Status]:
+    return {result.id: result.status for result in results}
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["rw", "ro"])
+def test_the_agents_own_repository_is_no_hole_and_nothing_is_below_the_hosts(
+    place: Path, writable: bool
+) -> None:
+    before = metadata(place / "hidden/project")
+    options = ("--map", MAP, "--git=private", "--private-store", str(place / "store"))
+    options = options if writable else (*options, "-r")
+    with gitguardfs(place / "hidden/project", place / "other", *options):
+        for attack in (False, True):
+            results = examine(place / "other", attack=attack)
+            assert findings(results) == []
+            policies = [result.detail for result in results if result.id == "guard.policy"]
+            assert policies and all("(--git=private)" in detail for detail in policies), policies
+        assert not left_in(place / "hidden/project")
+    shown = {id for id, status in rows_of(results).items() if status is Status.OK}
+    assert {"attack.M2", "attack.U1", "attack.U2", "attack.S1", "attack.P4"} <= shown
+    if writable:
+        assert {f"attack.{row}" for row in (*attack_checks.TITLES, "G6")} <= shown
+        assert [r for r in results if "not tried" in r.detail] == []
+    assert metadata(place / "hidden/project") == before
+
+
+def test_only_a_file_that_leads_out_of_the_view_to_the_users_own_directory_is_private(
+    place: Path,
+) -> None:
+    tree = place / "planted"
+    (tree / "inside").mkdir(parents=True)
+    git, user = tree / ".git", find_user(str(AGENT))
+
+    def policy() -> str:
+        return policy_checks.policy_by_reading(user, SearchResult(file=str(git)))
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as outside:  # another device
+        roots, own = (Path(outside) / name for name in ("roots", "own"))
+        for path in (roots, own):
+            path.mkdir()
+        for path in (outside, tree / "inside", own):
+            os.chown(path, AGENT, AGENT)
+        for text, expected in [
+            (f"gitdir: {own}\n", "private"),
+            (f"gitdir: {tree}/inside\n", "readonly"),
+            (f"gitdir: {roots}\n", "readonly"),
+            (f"gitdir: {own}/absent\n", "readonly"),
+            (f"gitdir: ../../../../../../..{own}\n", "readonly"),
+            (f"x: {own}\n", "readonly"),
+            ("gitdir: \0\n", "readonly"),
+            ("", "readonly"),
+        ]:
+            git.write_text(text)
+            git.chmod(0o444)
+            assert policy() == expected, text
+    git.chmod(0o666)
+    assert policy() == "off"
+    git.chmod(0)
+    assert policy() == "deny"
+    git.unlink()
+    assert policy() == "unsure"
+
+
+@pytest.mark.parametrize("option", ["--git=readonly", "--git=deny"])
+def test_a_tree_whose_only_repository_is_a_worktree_tells_its_policy(
+    place: Path, option: str
+) -> None:
+    tree = place / "hidden/worktree"
+    tree.mkdir(exist_ok=True)
+    (tree / ".git").write_text("gitdir: /nonexistent/.git/worktrees/x\n")
+    for path in (tree, tree / ".git"):
+        os.chown(path, HOST_UID, HOST_GID)
+    with gitguardfs(tree, place / "other", "--map", MAP, option):
+        for attack in (False, True):
+            results = examine(place / "other", attack=attack)
+            assert findings(results) == []
+            is_read = rows_of(results)["guard.policy"] is Status.NOTE
+            assert is_read == (option == "--git=readonly")
 
 
 @pytest.mark.parametrize("option", ["--git=readonly", "--git=hide", "-r", "--xattr=rw"])

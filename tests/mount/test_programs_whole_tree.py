@@ -17,7 +17,7 @@ import pytest
 from tests.mount.test_programs import PATH, Desk, desk, needs
 from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs, until
 from tests.support.people import AGENT, as_user, reachable_python
-from tests.support.repos import MAP, as_host
+from tests.support.repos import MAP, as_host, git
 
 __all__ = ["desk"]
 
@@ -25,7 +25,8 @@ __all__ = ["desk"]
 @contextmanager
 def other_view(desk: Desk, *options: str) -> Iterator[Desk]:
     """Show the same project in another view as well."""
-    with gitguardfs(desk.host, desk.place / "other", "--map", MAP, *options) as mounted:
+    store = f"--private-store={desk.place}/store"
+    with gitguardfs(desk.host, desk.place / "other", "--map", MAP, store, *options) as mounted:
         yield dataclasses.replace(desk, guest=mounted.path, mounted=mounted)
 
 
@@ -50,6 +51,16 @@ def test_a_program_that_reads_a_whole_tree_meets_no_repository(desk: Desk, progr
     done = desk.run("sh", "-c", READERS[program], out=str(desk.place / "elsewhere"))
     assert done.stderr == ""
     assert os.lstat(desk.guest / ".git"), "it is there for a program that asks"
+
+
+@pytest.mark.parametrize("program", sorted(READERS.keys() - {"chmod"}))
+def test_a_program_that_reads_a_whole_tree_meets_a_file_with_private(
+    desk: Desk, program: str
+) -> None:
+    needs(READERS[program].partition(" ")[0])
+    with other_view(desk, "--git=private") as view:
+        done = view.run("sh", "-c", READERS[program], out=str(desk.place / "elsewhere"))
+    assert done.stderr == ""
 
 
 # ---------------------------------------------------------------------------- Watching
@@ -152,11 +163,20 @@ def test_tail_follows_what_the_host_appends(desk: Desk) -> None:
 
 # ---------------------------------------------------------------------------- Messages
 
-LIST, XATTR = ("--git=list",), ("--xattr=ro",)
+LIST, XATTR, PRIVATE = ("--git=list",), ("--xattr=ro",), ("--git=private",)
+COMMIT = "git -c user.name=a -c user.email=a commit --allow-empty -m x"
 MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "fatal: not a git repository (or any parent up to mount point …)": ("git status", ()),
     "…/.git: Permission denied": ("git init new", ()),
+    "fatal: could not open '…/.git' for writing: Permission denied": (
+        "git worktree add inside", PRIVATE
+    ),
     "fatal: unable to access '…/.git/config': Permission denied": ("git init", ()),
+    "fatal: 'you-cannot-push-but-commit-and-the-human-runs-gitguard-fetch' does not appear to be"
+    " a git repository": ("git push", PRIVATE),
+    "gitguard: your commits are safe here, and not yet in .gitguard/agent.bundle": (
+        f"touch .gitguard; {COMMIT}", PRIVATE
+    ),
     "ls: .git: Permission denied": ("ls -ld .git", XATTR),
     "grep: ./.git: Permission denied": ("grep -r first .", LIST),
     "find: './.git': Permission denied": ("find .", LIST),
@@ -165,6 +185,8 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         """node -e "require('$modules/chokidar4').watch('.')" """, LIST
     ),
     "rm: cannot remove 'hello': Directory not empty": ("rm -rf hello", ()),
+    "rm: cannot remove 'hello/.git': Permission denied": ("rm -rf hello", PRIVATE),
+    "chmod: changing permissions of './.git': Permission denied": ("chmod -R u+rw .", PRIVATE),
     "mv: cannot move 'hello' …: Permission denied": ("mv hello hello2", ()),
     "mkdir: cannot create directory 'refs': Permission denied": (
         "mkdir fixture; cd fixture; echo x > HEAD; mkdir objects refs", ()
@@ -206,3 +228,24 @@ def test_npm_counts_a_version_up(desk: Desk) -> None:
     desk.run(npm, "init", "--yes", "--silent")
     desk.run(npm, "version", "patch", "--no-git-tag-version")
     assert '"version": "1.0.1"' in (desk.host / "package.json").read_text()
+
+
+def test_npm_counts_a_version_up_and_commits_it_with_private(desk: Desk) -> None:
+    npm = needs("npm")
+    me = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    with other_view(desk, "--git=private") as view:
+        view.run(npm, "init", "--yes", "--silent")
+        view.run("git", "add", ".")
+        view.run("git", "commit", "--quiet", "--message=npm", **me)
+        view.run(npm, "version", "patch", **me)
+        assert view.run("git", "describe").stdout == "v1.0.1\n"
+        assert view.run("git", "status", "--short").stdout == ""
+    assert git(desk.host, "tag") == ""
+
+
+def test_jest_asks_git_for_changes_with_private(desk: Desk, node_modules: Path) -> None:
+    as_user((desk.guest / "package.json").write_text, "{}\n")
+    as_user((desk.guest / "one.test.js").write_text, "test('one', () => {});\n")
+    jest = (needs("node"), node_modules / "jest/bin/jest.js")
+    with other_view(desk, "--git=private") as view, running(view, *jest, "--watch") as said:
+        tells_of_changes(view, said, r"1 passed", by_host=False, name="one.test.js")

@@ -22,6 +22,7 @@ import pytest
 from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare
 from tests.support.mounting import AREAS, PLACE, REPOSITORY
+from tests.support.people import AGENT
 
 MANAGER = "/usr/lib/systemd/systemd"
 LIMIT = 30.0
@@ -69,7 +70,7 @@ class Manager:
         done = self.inside("cat", f"{self.area}/{path}")
         return done.stdout + done.stderr.rpartition(": ")[2].strip()
 
-    def write_units(self, options: tuple[str, ...] = ()) -> None:
+    def write_units(self, *options: str) -> None:
         spec = GuardedShare(
             "projects", "9p", f"{self.area}/src", f"{self.area}/view", "1000:1000", options
         )
@@ -122,7 +123,7 @@ def manager() -> Iterator[Manager]:
     found = Manager(area, process.pid)
     try:
         wait_for(lambda: found.systemctl("is-active", "basic.target").returncode == 0, "systemd")
-        found.write_units()
+        found.write_units("git=deny")
         yield found
     finally:
         found.systemctl("stop", found.unit)
@@ -172,6 +173,22 @@ def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_openin
     assert manager.shown("Result") == "success"
 
 
+def test_the_hardened_service_makes_the_agents_own_repository(manager: Manager) -> None:
+    project = manager.area / "src/project"
+    manager.area.chmod(0o755)
+    shutil.rmtree(project / ".git")
+    make = "git init -q && git add . && git -c user.name=a -c user.email=a commit -qm first"
+    subprocess.run(["sh", "-ec", make], cwd=project, check=True)
+    for path in (project, *project.rglob("*")):
+        os.chown(path, AGENT, AGENT)
+    manager.write_units(f"private-store={manager.area}/store")  # the mode is the default
+    done = manager.systemctl("start", manager.unit)
+    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
+    as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "git")
+    done = manager.inside(*as_agent, "-C", f"{manager.area}/view/project", "log", "--format=%s")
+    assert done.stdout == "first\n", done.stderr + (manager.area / "daemon.log").read_text()
+
+
 def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
     manager.systemctl("start", manager.unit)
     assert manager.inside("umount", f"{manager.area}/view").returncode == 0
@@ -191,7 +208,7 @@ def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Mana
 
 
 def test_a_mistake_in_the_options_is_not_tried_again_and_again(manager: Manager) -> None:
-    manager.write_units(("deny=x",))
+    manager.write_units("git=deny", "deny=x")
     drop_in = manager.area / "units" / f"{manager.unit}.d" / "share.conf"
     drop_in.write_text(drop_in.read_text().replace("deny=x", "deny=/"))
     manager.systemctl("daemon-reload")

@@ -998,12 +998,15 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     user = accounts.find(str(AGENT)).name
+    store = f"private-store={world.area}/store"
     for options, said in [
-        ((), "guarded: .git is denied"),
+        ((store,), "guarded: the agent has a repository of its own in place of .git"),
         (("git=readonly",), "guarded: .git can be read, not changed"),
+        (("git=deny",), "guarded: .git is denied"),
     ]:
         for _ in range(2):
-            world.install(persist=False, options=options)
+            arguments = replace(world.arguments(persist=False), options=options)
+            vm_mount.install(world.system, arguments)
             policy, following = capsys.readouterr().out.splitlines()[-2:]
             assert said in policy
             assert following == f"Next: sudo gitguard doctor {world.view} --user {user} --attack"

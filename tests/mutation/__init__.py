@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.mutation import audit, egress, files, guard, mount, running, tools, vm
+from tests.mutation import audit, egress, fetch, files, guard, mount, private, running, tools, vm
 from tests.mutation.mutant import Mutant
 
 AREAS: dict[str, tuple[Mutant, ...]] = {
@@ -10,7 +10,9 @@ AREAS: dict[str, tuple[Mutant, ...]] = {
     "files and tables": files.MUTANTS,
     "mount": mount.MUTANTS,
     "root's tools": tools.MUTANTS,
+    "the agent's repositories": private.MUTANTS,
     "audit": audit.MUTANTS,
+    "fetch": fetch.MUTANTS,
     "allowlist proxy": egress.MUTANTS,
     "sandbox VM": vm.MUTANTS,
     "running the tests": running.MUTANTS,

@@ -18,6 +18,7 @@ def vm_mount_paths(*names: str) -> tuple[str, ...]:
     return tuple(f"mount/test_vm_mount_paths.py::{name}" for name in names)
 
 
+DOCTOR = "mount/test_doctor.py"
 MUTANTS = (
     Mutant(
         "command-takes-empty-values",
@@ -42,6 +43,24 @@ MUTANTS = (
         "environment = os.environ if user.uid == os.geteuid() else {}",
         "environment: dict[str, str] = {}",
         ("unit/test_doctor_verdicts.py",),
+    ),
+    Mutant(
+        "doctor-takes-any-readable-file-for-private",
+        "a .git file of the host's that can be read passes for the agent's own",
+        "doctor/policy_checks.py",
+        "st.st_dev != view and os.path.isabs(path)",
+        "True",
+        (
+            f"{DOCTOR}::test_only_a_file_that_leads_out_of_the_view_to_the_users_own_directory_is_private",
+        ),
+    ),
+    Mutant(
+        "doctor-tries-nothing-below-a-file",
+        "with --git=private nothing is tried below the file that stands for .git",
+        "doctor/on_repository.py",
+        'return replace(attack, on="file", refused=attack.refused | {ENOTDIR})',
+        "return attack",
+        (f"{DOCTOR}::test_the_agents_own_repository_is_no_hole_and_nothing_is_below_the_hosts",),
     ),
     Mutant(
         "doctor-first-option-counts",

@@ -52,7 +52,7 @@ class OtherSession:
                     result = await trio.to_thread.run_sync(reply.run)
             answer = reply.finish(result)
             await trio.sleep(reply.delay(answer))
-            return answer
+            return _answer(answer)
         if type(reply) is OpenReply and reply.attributes_changed:
             with suppress(OSError):
                 self._invalidate(args[0])

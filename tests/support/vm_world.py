@@ -110,10 +110,14 @@ class World:
         return self.area / "shares/projects"
 
     def arguments(self, **changed: object) -> Arguments:
-        return replace(
+        """Return the command line; it has .git closed, unless it says something of git."""
+        given = replace(
             Arguments(tag="projects", map_mount=str(self.view), user="1000:1000", style="fstab"),
             **changed,  # type: ignore[arg-type]
         )
+        if given.git_off or any(option.startswith("git=") for option in given.options):
+            return given
+        return replace(given, options=("git=deny", *given.options))
 
     def install(self, **changed: object) -> int:
         return vm_mount.install(self.system, self.arguments(**changed))

@@ -61,7 +61,8 @@ def test_the_list_of_subcommands_is_whole_sentences() -> None:
     "arguments",
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
      ["share", "/dev/null/none"], ["doctor", "--bogus"], ["doctor", ""],
-     ["audit", "/", "--protect", "a/b"], ["audit", "/", "--hide", ""]],
+     ["audit", "/", "--protect", "a/b"], ["audit", "/", "--hide", ""],
+     ["fetch", "/nonexistent"], ["fetch", "--expect", "1234567890"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
@@ -115,7 +116,7 @@ def test_what_is_no_command_of_a_group_is_wrong_usage(
         ["gitguard", "share", ""], ["gitguard", "share", "/", "--disk", ""],
         ["gitguard", "units", "t", "-m", "", "-mm", "/v"], ["gitguard", "lima", "--output", ""],
         ["gitguard", "krun", "run", "--project", ""], ["gitguard", "vm", "status", "--project", ""],
-        ["gitguard", "doctor", ""], ["gitguard", "audit", ""],
+        ["gitguard", "doctor", ""], ["gitguard", "audit", ""], ["gitguard", "fetch", ""],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -25,9 +25,11 @@ from gitguardfs.installation import PACKAGE_PARENT
 from tests.support.mounting import area
 
 LIMIT = 60.0
-GIT = ["deny", "list", "readonly", "hide", "off"]
+GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
-        "URL", "MAIL", "LINE", "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
+        "URL", "MAIL", "LINE",
+        "BRANCH", "BRANCH...", "COMMIT",
+        "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
 """Metavars of values that only the user knows, or that another program completes."""
 
 ANSWERS = [
@@ -181,7 +183,8 @@ TYPED = [
     ("gitguardfs --force-user=daem", "--force-user=daemon"),
     ("gitguardfs --mirror root:@daem", "root:@daemon"),
     ("gitguard vm up --allow cra", "crates"),
-    ("gitguard vm up --git=rea", "--git=readonly"),
+    ("gitguard vm up --git=pri", "--git=private"),
+    ("vm-mount -o ro,git=pri", "ro,git=private"),
     ("vm-mount --map-mount=a\\ d", "--map-mount=a directory/"),
     ("vm-mount -mm a\\ d", "a directory/"),
 ]

@@ -22,6 +22,7 @@ from gitguardfs.doctor import (
     command as doctor,
 )
 from gitguardfs.doctor.context import CheckedSystem, find_user
+from gitguardfs.doctor.search import SearchResult
 from gitguardfs.errors import Exit, UserError, os_error
 from gitguardfs.findings import Result, Status
 from gitguardfs.linux import namespaces, run_as
@@ -234,15 +235,20 @@ def test_a_signal_that_comes_up_as_others_are_held_ends_no_removal(
     assert os.listdir(tmp_path) == []
 
 
+def policy_of(**found: Path) -> str:
+    paths = {form: str(path) for form, path in found.items()}
+    return policy_checks.policy_by_reading(ME, SearchResult(**paths))  # type: ignore[arg-type]
+
+
 def test_only_a_git_that_is_shown_as_open_counts_as_open(tmp_path: Path) -> None:
     """A .git that is shown as closed but can be listed, here by root, is a hole, no policy."""
     git = tmp_path / ".git"
     git.mkdir()
-    assert policy_checks.policy_by_reading(ME, str(git)) == "off"
+    assert policy_of(directory=git) == "off"
     git.chmod(0)
-    assert policy_checks.policy_by_reading(ME, str(git)) == "deny"
-    assert policy_checks.policy_by_reading(ME, None) == "unknown"
-    assert policy_checks.policy_by_reading(ME, str(git / "x/y")) == "unsure"
+    assert policy_of(directory=git) == "deny"
+    assert policy_of() == "unknown"
+    assert policy_of(directory=git / "x/y") == "unsure"
     assert policy_checks.report_policy("/m", "unknown").status is Status.NOTE
 
 

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
-from gitguardfs.render import guard_commands
+from gitguardfs.guard.rules import GitMode
+from gitguardfs.render import agent_rules, guard_commands
 from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +149,12 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     in_bundle = guard_commands.install_in_guest()[1][1].removeprefix("./")
     generated = {"benchmarks/results", in_bundle}
     assert [path for path in paths if path not in generated and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("mode", [GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY])
+def test_the_text_for_agents_is_the_one_that_guests_get(mode: GitMode) -> None:
+    quoted = re.findall(r"(?m)^> (.*)", (ROOT / "docs/agents.md").read_text())
+    assert agent_rules.about_git(mode).strip() in "\n".join(quoted)
 
 
 def test_the_modules_in_the_design_exist() -> None:

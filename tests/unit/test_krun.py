@@ -108,6 +108,15 @@ def test_podmans_command_has_all_that_the_microvm_needs() -> None:
     assert "--network=none" in krun.run(spec(network=ContainerNetwork.NONE), (), terminal=False)
 
 
+def test_the_agents_own_repository_outlives_the_microvm() -> None:
+    private = spec()
+    volume = f"{private.name}-git:/var/lib/gitguardfs-git"
+    assert f"--volume={volume}" in krun.run(private, (), terminal=False)
+    assert volume in yaml.safe_load(krun.compose(private))["services"]["agent"]["volumes"]
+    assert krun.environment(private) == {"GITGUARD_OPTIONS": "git=private"}
+    assert f"--volume={volume}" not in krun.run(spec(options=OPTIONS), (), terminal=False)
+
+
 def test_projects_of_one_name_share_nothing() -> None:
     other = spec(project="/home/me/shop")
     assert other.image != spec().image
@@ -215,8 +224,9 @@ def test_init_writes_outside_of_the_project_and_says_what_comes_next(host: Host)
     assert (done.returncode, done.stderr) == (0, "")
     assert os.listdir(host.project) == []
     assert sorted(os.listdir(host.sandbox)) == [
-        "Dockerfile", "compose.yaml", "entrypoint.sh", "settings.json", "setup",
+        "AGENTS.md", "Dockerfile", "compose.yaml", "entrypoint.sh", "settings.json", "setup",
     ]  # fmt: skip
+    assert "git blame` work here" in (host.sandbox / "AGENTS.md").read_text()
     assert "gitguard krun build" in done.stdout and "The network is open" in done.stdout
     assert (host.sandbox / "setup/guest-setup/install.sh").exists()
     assert (host.area / "state/gitguardfs").stat().st_mode & 0o777 == 0o700
@@ -234,7 +244,7 @@ def test_init_again_changes_nothing_or_what_is_asked_for(host: Host) -> None:
     assert "--annotation=krun.ram_mib=4096" in host.krun("run", "--dry-run").stdout
 
 
-@pytest.mark.parametrize("name", ["Dockerfile", "entrypoint.sh", "compose.yaml"])
+@pytest.mark.parametrize("name", ["AGENTS.md", "Dockerfile", "entrypoint.sh", "compose.yaml"])
 def test_a_file_that_was_changed_by_hand_stays(host: Host, name: str) -> None:
     host.krun("init")
     (host.sandbox / name).write_text("# mine\n")

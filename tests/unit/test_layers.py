@@ -40,19 +40,22 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
+    "private": {"accounts", "command_line", "installation", "linux"},
     "daemon": {
-        "bindfs", "linux", "fs", "serving", "sessions", "options", "mounting", "spool",
+        "bindfs", "guard", "linux", "fs", "serving", "sessions", "options", "mounting", "private",
+        "spool",
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
     "egress": {"config_files", "installation"},
+    "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
         "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
         "options", "render",
     },
     "vm": {
-        "audit", "command_line", "config_files", "egress", "host", "installation", "render",
-        "secret_names",
+        "audit", "command_line", "config_files", "egress", "guard", "host", "installation",
+        "render", "secret_names",
     },
     "vm_mount": {
         "accounts", "command_line", "config_files", "doctor", "findings", "guard", "installation",
@@ -73,7 +76,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "trio": ("sessions/pyfuse3_session/",),
     "click": (
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
-        "vm/command.py", "vm/fetching.py", "vm_mount/command.py",
+        "fetch/command.py", "private/command.py", "vm/command.py", "vm/fetching.py",
+        "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),

@@ -12,6 +12,7 @@ import pytest
 
 import gitguardfs
 from gitguardfs.installation import PACKAGE_PARENT, bundle
+from tests.support import fetch_world
 
 # Modules that macOS lacks, or that do not work there: fcntl without leases, ctypes without
 # renameat2.
@@ -33,7 +34,8 @@ LACKING = (
 )
 for name in LACKING.split():
     delattr(os, name)
-sys.modules.pop("shutil", None)  # asks at its import which of them there are
+for name in ("shutil", "tempfile"):  # ask at their import which of them there are
+    sys.modules.pop(name, None)
 for name in ("unshare", "setns"):  # since Python 3.12
     os.__dict__.pop(name, None)
 
@@ -62,7 +64,7 @@ def run(*arguments: str | Path, program: str = "gitguard") -> subprocess.Complet
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("part", ["audit", "host", "render", "options", "guard", "bindfs"])
+@pytest.mark.parametrize("part", ["audit", "fetch", "host", "render", "options", "guard", "bindfs"])
 def test_nothing_that_a_mac_needs_loads_what_only_linux_has(part: str) -> None:
     names = sorted(path.stem for path in (PACKAGE / part).glob("*.py") if path.stem != "__init__")
     assert names
@@ -155,3 +157,12 @@ def test_a_shared_directory_is_audited(tmp_path: Path) -> None:
     found = {row["detail"] for row in json.loads(done.stdout) if row["status"] == "finding"}
     assert f"core.pager = ./x (in {config})" in found
     assert f"{tmp_path}/share/.env can be read by everyone" in found
+
+
+def test_what_an_agent_committed_is_fetched_and_merged() -> None:
+    with fetch_world.world() as world:
+        commit = world.commit({"x": "x"})
+        world.publish()
+        done = run("fetch", world.host, "--merge", "main", "--drop")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert world.git(world.host, "rev-parse", "main") == commit

@@ -27,6 +27,7 @@ def test_stricter_verdicts_are_larger() -> None:
         (GitMode.LIST, DENY),
         (GitMode.READONLY, READONLY),
         (GitMode.HIDE, HIDE),
+        (GitMode.PRIVATE, DENY),
         (GitMode.OFF, ALLOW),
     ],
 )

@@ -41,6 +41,7 @@ VALUES = {
     "create-with-perms": "g+rD", "chmod-filter": "g-w", "read-rate": "1.5M", "write-rate": "500k",
     "resolved-symlink-deletion": "target-first", "forward-odirect": "512", "git": "off",
     "deny": "x", "protect": "x", "hide": "x", "audit-log": "/x", "xattr": "rw",
+    "private-store": "/x",
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
 }  # fmt: skip
 REFUSED = {"enable-lock-forwarding", "enable-ioctl"}

@@ -282,7 +282,9 @@ def test_systemd_reads_back_every_path_tag_and_option(wanted: GuardedShare) -> N
     start = "Environment: GITGUARDFS_OPTIONS="
     (options,) = [line.removeprefix(start) for line in service if line.startswith(start)]
     expected = parse_o([quote_o(option) for option in wanted.options])
-    assert parse_o([options]) == {"map": [wanted.map], "seal": True, **expected}
+    assert parse_o([options]) == {
+        "map": [wanted.map], "seal": True, "git": "private", **expected,
+    }  # fmt: skip
     assert f"RequiresMountsFor: {wanted.mount} (origin-file)" in service
     share = systemd_reads(files, systemd.mount_name(wanted.mount))
     assert f"Where: {wanted.mount}" in share

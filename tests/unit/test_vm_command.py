@@ -175,10 +175,13 @@ def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
-    for guard, place in (("guest", "in the guest"), ("host", "on the host")):
+    for guard, place, git in (
+        ("guest", "in the guest", "private"),
+        ("host", "on the host", "deny"),
+    ):
         settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
         said = report.status(state)
-        assert re.search(rf"(?m)^guard +{place}, .git: deny$", said)
+        assert re.search(rf"(?m)^guard +{place}, .git: {git}$", said)
         assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
     assert "none yet: its first start did not finish" in said
     Path(state.disk).touch()

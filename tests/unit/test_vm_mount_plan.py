@@ -40,6 +40,7 @@ from gitguardfs.vm_mount import (
     plan_guard,
     plan_removal,
     plan_share,
+    report,
     steps_files,
     steps_mount,
 )
@@ -347,7 +348,8 @@ def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> N
 def test_fstab_style_guards_first_and_writes_then() -> None:
     mkdir, guard, write, verify = guard_plan(Facts(), request())
     assert mkdir == f"mkdir -m 755 {VIEW} (as user 1000)"
-    assert guard == f"{PROGRAM[0]} -o map=501/1000:@20/@1000,seal,mountpoint={VIEW} -- {RAW} {VIEW}"
+    options = f"map=501/1000:@20/@1000,seal,git=private,mountpoint={VIEW}"
+    assert guard == f"{PROGRAM[0]} -o {options} -- {RAW} {VIEW}"
     assert write == "write /etc/fstab"
     assert verify.startswith("findmnt --verify")
 
@@ -940,9 +942,19 @@ def test_a_view_that_got_the_number_of_another_is_undone_too(
     assert ended == [ours]
 
 
+def test_what_a_guest_without_git_gets_is_said() -> None:
+    spec = plan_share.with_owner(request(), "9p", "1:1")
+    for has_git, said in ((True, "a repository of its own"), (False, ".git is denied, since git")):
+        [line, *_] = report.result(Facts(has_git=has_git), request(), spec, changed=False)
+        assert said in line
+    asked = request(options=("git=readonly",))
+    [line, *_] = report.result(Facts(has_git=False), asked, spec, changed=False)
+    assert "git is not installed" not in line
+
+
 # ----------------------------------------------------------------------------------- running
 
-WANTED = ("map=501/1000:@20/@1000", "seal")
+WANTED = ("map=501/1000:@20/@1000", "seal", "git=private")
 
 
 def guarded(told: Sequence[str] | None, *, sealed: bool = True) -> Facts:
@@ -957,8 +969,8 @@ def guarded(told: Sequence[str] | None, *, sealed: bool = True) -> Facts:
     "told",
     [
         WANTED,
-        ("rw", "map=501/1000:@20/@1000", "x-gitguardfs", "_netdev", f"mountpoint={VIEW}", "seal"),
-        ("map=501/1000", "map=@20/@1000", "git=deny", "cache_timeout=1", "foreground"),
+        ("rw", *WANTED, "x-gitguardfs", "_netdev", f"mountpoint={VIEW}"),
+        ("map=501/1000", "map=@20/@1000", "git=private", "cache_timeout=1", "foreground"),
     ],
 )
 def test_a_guard_that_does_what_is_asked_for_is_left_alone(told: Sequence[str]) -> None:
@@ -971,9 +983,10 @@ def test_a_guard_that_does_what_is_asked_for_is_left_alone(told: Sequence[str]) 
         guarded(None),
         guarded(WANTED, sealed=False),
         guarded((*WANTED, "git=off")),
+        guarded(WANTED[:2]),
         guarded((*WANTED, "deny=x")),
-        guarded(("map=501/1000:@20/@1000", "no-seal")),
-        guarded(("map=501/1000:@20/@1001", "seal")),
+        guarded((*WANTED, "no-seal")),
+        guarded((*WANTED[1:], "map=501/1000:@20/@1001")),
         guarded((*WANTED, "bogus")),
     ],
 )
@@ -988,7 +1001,7 @@ def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
     look = replace(look, fstab=installed("fstab").fstab)
     step = plan_guard.stop(SYSTEM, look, RAW, VIEW, PROGRAM)
     assert isinstance(step, StopGuard)
-    options = r"map=501/1000:@20/@1000,seal,deny=a\,b"
+    options = r"map=501/1000:@20/@1000,seal,git=private,deny=a\,b"
     assert step.restart == ((*PROGRAM, "-o", options, "--", RAW, VIEW),)
 
 
@@ -998,7 +1011,10 @@ def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:
         ((*WANTED, "deny=.env", "git=hide"), (), ["deny=.env", "git=hide"]),
         ((*WANTED, "deny=.env", "git=hide"), ("deny=.env", "git=readonly"), ["git=hide"]),
         ((*WANTED, "deny=.env"), ("deny=.env", "deny=x"), []),
-        (("map=1:2", "no-seal", "rw", "x-gitguardfs", "git=deny"), (), []),
+        (("map=1:2", "no-seal", "rw", "x-gitguardfs", "cache_timeout=1"), (), []),
+        ((*WANTED, "git=deny"), (), ["git=deny"]),
+        ((*WANTED, "git=deny"), ("git=deny",), []),
+        (WANTED, ("git=deny",), []),
         ((*WANTED, "audit-log=/a", "ro", "noatime"), (), ["audit-log=/a", "ro", "noatime"]),
     ],
 )

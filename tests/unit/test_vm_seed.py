@@ -19,7 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gitguardfs
+from gitguardfs.guard.rules import GitMode
+from gitguardfs.render import agent_rules
 from gitguardfs.vm import guest_files, provision, seed
+from gitguardfs.vm.command import GIT_MODES
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -172,7 +175,7 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings("", "/v", "", name, mail, "")
+    guest = GuestSettings("", "/v", "deny", "", name, mail, "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
@@ -185,17 +188,19 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
 def test_the_provisioning_script_reads_its_values_as_they_were_given(
     view: str, options: str
 ) -> None:
-    guest = GuestSettings("", f"/home/agent/{view}", options, "n", "m", "")
+    guest = GuestSettings("", f"/home/agent/{view}", "deny", options, "n", "m", "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
     shown = text + '\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
     done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", options, ""]
 
 
-def test_agents_read_that_they_must_not_push() -> None:
-    files = files_of(Settings("/srv/p"))
+@pytest.mark.parametrize("git", GIT_MODES)
+def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: str) -> None:
+    files = files_of(Settings("/srv/p", git=git))
     for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):
         assert "Never run `git push`" in files[path]
+        assert agent_rules.about_git(GitMode(git)) in files[path]
     denied = json.loads(files["/etc/claude-code/managed-settings.json"])["permissions"]["deny"]
     assert "Bash(git push:*)" in denied
 
@@ -208,7 +213,8 @@ def test_sshd_takes_keys_alone() -> None:
 
 
 def test_the_mounts_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == ""
+    assert provision.mount_options(Settings("/srv/p")) == "git=private"
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == "git=deny"
     settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"))
     assert provision.mount_options(settings) == "git=readonly,hide=.env,hide=*.pem"
 

@@ -299,6 +299,17 @@ def test_what_is_no_size(text: str) -> None:
         mebibytes(text, "--memory")
 
 
+def test_the_guard_on_the_host_leaves_the_agent_without_git() -> None:
+    assert settings.Settings("/srv/p").git_mode == "private"
+    assert settings.merged(settings.Settings("/srv/p"), {"guard": "host"}).git_mode == "deny"
+    with pytest.raises(UserError, match=r"must lie in the guest .--git deny, or --guard guest"):
+        settings.merged(settings.Settings("/srv/p", git="private"), {"guard": "host"})
+    assert (
+        settings.merged(settings.Settings("/srv/p", git="deny"), {"hide": ("x",)}).git_mode
+        == "deny"
+    )
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -311,6 +322,7 @@ def test_what_is_no_size(text: str) -> None:
         {"git_name": " "},
         {"git_email": "a\nb"},
         {"guard": "host", "git": "readonly"},
+        {"guard": "host", "git": "private"},
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:

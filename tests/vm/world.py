@@ -191,8 +191,11 @@ class World:
         return found
 
     def up(self, *options: str, what: str) -> Session:
-        """Start the VM and return when a command runs in it; it ends with the session."""
-        words = command("up", *options, "--", "echo READY; exec cat")
+        """Start the VM, with .git closed, and return when a command runs in it.
+
+        It ends with the session.
+        """
+        words = command("up", "--git", "deny", *options, "--", "echo READY; exec cat")
         session = Session(self, words, what)
         self.sessions.append(session)
         session.await_ready()

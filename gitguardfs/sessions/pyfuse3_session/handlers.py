@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import cast
 
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, ReaddirToken, RequestContext
@@ -179,8 +180,11 @@ class Handlers(pyfuse3.Operations):
     # Open files
 
     @handler
-    def open(self, inode: NodeId, flags: int, ctx: RequestContext) -> FileInfo:
+    def open(self, inode: NodeId, flags: int, ctx: RequestContext) -> FileInfo | Blocking[FileInfo]:
         opened = self._operations.open(_caller(ctx), inode, flags)
+        if isinstance(opened, Blocking):
+            opened.translate = _file_info
+            return cast("Blocking[FileInfo]", opened)
         if opened.attributes_changed:
             # Attributes only: invalidating pages takes locks that this request may hold.
             with suppress(OSError):

@@ -36,6 +36,7 @@ class RequestLoop:
         """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
+        self._long = trio.CapacityLimiter(WORKERS)
         self._nursery: trio.Nursery | None = None
         self._tasks = 0
         self._waiting = 0
@@ -103,17 +104,19 @@ class RequestLoop:
                 if self._busy_poll is not None:
                     self._busy_poll.release()
 
-    async def run_in_thread(self, call: Callable[..., R], *args: Any, quick: bool = False) -> R:
+    async def run_in_thread(
+        self, call: Callable[..., R], *args: Any, quick: bool = False, long: bool = False
+    ) -> R:
         """Run a call on a thread while other requests are served; return what it returns.
 
-        If the call is expected to be ``quick``, other requests wait a moment for it. Raises what
-        the call raises.
+        If the call is expected to be ``quick``, other requests wait a moment for it; if ``long``,
+        its thread is none of those that other calls wait for. Raises what the call raises.
         """
         io_thread = self._io_thread
-        if io_thread is None or not io_thread.is_idle:
+        if long or io_thread is None or not io_thread.is_idle:
             with self._others_served():
                 return await trio.to_thread.run_sync(
-                    _call_on_worker, call, args, limiter=self._limiter
+                    _call_on_worker, call, args, limiter=self._long if long else self._limiter
                 )
         io_thread.submit(call, args)
         if self._waiting or not self._is_done_soon(io_thread, quick):

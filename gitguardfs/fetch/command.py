@@ -1,0 +1,211 @@
+"""``gitguard fetch``: take what an agent committed, as hostile input."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from gitguardfs.command_line import Command
+from gitguardfs.errors import Exit, GitguardExit, UserError, shown
+from gitguardfs.fetch import bundle, merging, summary
+from gitguardfs.fetch.bundle import HEADS, TAGS, Written
+from gitguardfs.fetch.git import WRITING, HostRepository, find_repository
+from gitguardfs.fetch.merging import Outcome
+from gitguardfs.fetch.quarantine import AGENT_TAGS, REMOTE, quarantined
+from gitguardfs.fetch.report import SHORT, Report, as_text
+from gitguardfs.fetch.report import as_json as report_json
+from gitguardfs.fetch.summary import Branch
+from gitguardfs.render.quote import shell_printable
+from gitguardfs.render.size import mebibytes
+
+EPILOG = """\b
+The whole way:
+  (guest) git commit -am 'Mend it'      the agent's own git, by --git private
+  (host)  gitguard fetch                checks it, says what came: agent/main
+  (host)  git log -p main..agent/main   look before you take it
+  (host)  gitguard fetch --merge main   take it into the branch you are on
+  (host)  git push                      your remotes never were the agent's
+  (guest) git sync                      the agent goes on from there
+
+Nothing of your work tree is written: the files are there already. Without
+--merge nothing but refs/remotes/agent and refs/agent/tags changes. A branch that
+the agent has deleted goes there, too, unless you name BRANCHes. A bundle that is
+not as git writes it is refused as a whole. docs/private-git.md says more.
+
+\b
+Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
+"""
+
+
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("repository", metavar="[REPO]", default=".")
+@click.argument("branches", metavar="[BRANCH...]", nargs=-1)
+@click.option("--merge", metavar="BRANCH", help="Then merge agent/BRANCH into the branch that is"
+              " checked out: history and index move, no file is written.")  # fmt: skip
+@click.option("--expect", metavar="COMMIT", help="With --merge: only if agent/BRANCH is this"
+              " commit, the one that you have looked at.")  # fmt: skip
+@click.option("--drop", is_flag=True, help="Remove the agent's refs and the bundle; with --merge"
+              " after that, alone without fetching.")  # fmt: skip
+@click.option("--limit", metavar="SIZE", default="512M", show_default=True,
+              help="The largest bundle that is read.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+def command(
+    repository: str,
+    branches: tuple[str, ...],
+    merge: str | None,
+    expect: str | None,
+    drop: bool,
+    limit: str,
+    as_json: bool,
+) -> int:
+    """Fetch what an agent committed in its own repository (--git private).
+
+    The agent's git writes its commits to REPO/.gitguard/agent.bundle. This command checks that file
+    as hostile input and fetches its branches to agent/BRANCH. REPO is the repository of the current
+    directory if you name none.
+    """
+    most = mebibytes(limit, "--limit") << 20
+    _check_usage(branches, merge, expect, drop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
+            signal.signal(number, _interrupt)
+    if not os.path.isdir(repository):
+        hint = f"gitguard fetch . {shlex.quote(shown(repository))} fetches a branch of that name"
+        raise UserError(f"no such directory: {repository}", hint)
+    found = find_repository(repository, os.environ)
+    _check_remote(found)
+    report = Report(found.top)
+    place = [] if repository == "." else [repository]
+    written, code = None, GitguardExit.OK
+    if merge is not None or not drop:
+        if merge is not None:
+            merging.check_ready(found)
+        written = _fetch(found, branches, merge, expect, most, report)
+    if merge is not None:
+        (commit,) = (one.commit for one in report.branches if one.name == merge)
+        report.merge = merging.merge(found, merge, commit)
+        if report.merge.outcome is Outcome.CONFLICT:
+            git = shell_printable(["git", *(["-C", *place] if place else [])])
+            report.commands = list(merging.by_hand(found.short(REMOTE + merge), git))
+            code, drop = GitguardExit.FINDINGS, False
+    if drop:
+        _drop(found, written, report)
+    elif merge is None:
+        report.commands = list(_commands(found, report.branches, place))
+    click.echo(report_json(report) if as_json else "\n".join(as_text(report)))
+    return code
+
+
+def _check_usage(
+    branches: tuple[str, ...], merge: str | None, expect: str | None, drop: bool
+) -> None:
+    if expect is not None and merge is None:
+        hint = "gitguard fetch --merge BRANCH --expect COMMIT"
+        raise UserError("--expect goes with --merge", hint)
+    if drop and branches:
+        raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt  # so that the quarantine is removed
+
+
+def _check_remote(repository: HostRepository) -> None:
+    """Raise UserError if the human has a remote of that name: its branches are there."""
+    pattern = r"^remote\.agent\.(url|fetch|pushurl)$"
+    if repository.git.run("config", "--get-regexp", pattern, allowed=(0, 1)).code == 0:
+        raise UserError(
+            f"{repository.top} has a remote called agent, whose branches would be overwritten",
+            "git remote rename agent OTHER",
+            Exit.SYSTEM,
+        )
+
+
+def _fetch(
+    repository: HostRepository,
+    names: tuple[str, ...],
+    merge: str | None,
+    expect: str | None,
+    limit: int,
+    report: Report,
+) -> Written:
+    """Fetch, and note in the report what came. Raises UserError."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gitguard-fetch-") as directory,
+        tempfile.TemporaryFile(dir=directory) as copy,
+    ):
+        written = bundle.copy(repository.top, copy, limit)
+        header = bundle.parse(copy)
+        _check_named(header.named(HEADS), names, merge, expect)
+        before = repository.refs(REMOTE, AGENT_TAGS)
+        with quarantined(repository, header, copy, directory, limit) as quarantine:
+            branches = summary.summarise(quarantine, repository)
+            wanted = {*names, *([merge] if merge else [])} if names else None
+            quarantine.take(repository, wanted)
+    report.bundle = {
+        "path": bundle.PLACE,
+        "written": datetime.fromtimestamp(written.time).astimezone().isoformat(timespec="seconds"),
+        "age": summary.age(written.time, time.time()),
+        "size": written.size,
+    }
+    report.branches = [one for one in branches if wanted is None or one.name in wanted]
+    report.tags = header.named(TAGS) if wanted is None else {}
+    after = repository.refs(REMOTE, AGENT_TAGS)
+    report.removed = {name: value for name, value in before.items() if name not in after}
+    return written
+
+
+def _check_named(
+    found: dict[str, str], names: tuple[str, ...], merge: str | None, expect: str | None
+) -> None:
+    """Raise UserError for a branch that is not in the bundle, or is not the expected commit."""
+    for name in (*names, *([merge] if merge is not None else [])):
+        if name not in found:
+            there = ", ".join(list(found)[:20])
+            raise UserError(f"the agent has no branch {name} with commits of its own",
+                            f"there is {there or 'none'}", Exit.SYSTEM)  # fmt: skip
+    if merge is None or expect is None:
+        return
+    if len(expect) < SHORT or not found[merge].startswith(expect.lower()):
+        raise UserError(
+            f"agent/{merge} is {found[merge][:SHORT]} now, not {expect}",
+            "the agent has gone on: gitguard fetch says what came",
+            Exit.SYSTEM,
+        )
+
+
+def _drop(repository: HostRepository, written: Written | None, report: Report) -> None:
+    """Remove the agent's refs and the bundle, unless the agent has written a new one meanwhile."""
+    if not bundle.remove(repository.top, written):
+        report.notes.append("the agent has written a new bundle meanwhile: it stays")
+    refs = repository.refs(REMOTE, AGENT_TAGS)
+    lines = "".join(f"delete {name} {value}\n" for name, value in refs.items())
+    repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
+    report.removed |= refs
+
+
+def _commands(
+    repository: HostRepository, branches: list[Branch], place: list[str]
+) -> Iterator[str]:
+    """Yield what looks at and takes the branch that the human is on, or else the first."""
+    head = repository.head()
+    branch = next((one for one in branches if one.name == head), next(iter(branches), None))
+    if branch is None:
+        return
+    git = ["git", "-C", *place] if place else ["git"]
+    agents = repository.short(REMOTE + branch.name)
+    base = repository.short(HEADS + branch.base) if branch.base == branch.name else branch.base
+    yield shell_printable([*git, "log", "-p", f"{base}..{agents}" if base else agents])
+    if base:
+        yield shell_printable([*git, "diff", f"{base}...{agents}"])
+    words = [*place, "--merge", branch.name, "--expect", branch.commit[:SHORT]]
+    yield shell_printable(["gitguard", "fetch", *words])
+    if branch.behind == 0:  # it would take the human's own commits off
+        yield shell_printable([*git, "reset", agents])

@@ -1,0 +1,157 @@
+"""Takes a branch of the agent's into the human's branch, without writing a file of the work tree.
+
+The files are there already: agent and human share the work tree. So ``git merge`` always refuses
+(it would overwrite local changes). Here history and index move, and the files stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.fetch.git import WRITING, GitError, HostRepository
+
+MAX_CONFLICTS = 20
+UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase or git am",
+    "sequencer": "a cherry-pick or revert",
+    "BISECT_LOG": "a bisect",
+}
+"""By file or ref of the git directory, what has not been finished."""
+
+
+class Outcome(Enum):
+    """What came of a merge."""
+
+    UP_TO_DATE = "up to date"
+    FAST_FORWARD = "fast-forward"
+    MERGED = "merged"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class Merge:
+    """The result of a merge."""
+
+    branch: str
+    into: str
+    """The human's branch; HEAD if none is checked out."""
+    outcome: Outcome
+    commit: str | None
+    """What the human's branch is now."""
+    conflicts: tuple[str, ...] = ()
+    unsigned: bool = False
+    """Whether the user signs commits, and the merge is not signed."""
+
+
+def check_ready(repository: HostRepository) -> None:
+    """Raise UserError if something is staged or an operation is under way."""
+    for name, what in UNDER_WAY.items():
+        is_there = os.path.lexists(os.path.join(repository.git_dir, name))
+        if is_there or (name.isupper() and repository.commit(name)):
+            raise UserError(
+                f"{what} is under way in {repository.top}",
+                "finish it first; git status says how",
+                Exit.SYSTEM,
+            )
+    staged = repository.git.run(
+        "diff", "--cached", "--quiet", "--no-ext-diff", "--ita-visible-in-index", allowed=(0, 1)
+    )
+    if staged.code:
+        raise UserError(
+            f"changes are staged in {repository.top}",
+            "git commit them, or git reset, which keeps the files",
+            Exit.SYSTEM,
+        )
+
+
+def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
+    """Merge a branch that was fetched, with the commit ``theirs``, into HEAD.
+
+    Raises UserError, GitError.
+    """
+    check_ready(repository)
+    git = repository.git
+    into = repository.head() or "HEAD"
+    ours = repository.commit("HEAD")
+    if ours is not None and _is_within(repository, theirs, ours):
+        return Merge(branch, into, Outcome.UP_TO_DATE, ours)
+    if ours is None or _is_within(repository, ours, theirs):
+        _move(repository, ours, theirs, f"gitguard fetch --merge {branch}: Fast-forward")
+        return Merge(branch, into, Outcome.FAST_FORWARD, theirs)
+    done = git.having(**_without_drivers(repository)).run(
+        "-c", "merge.renormalize=false", "merge-tree", "--write-tree", "-z", "--name-only",
+        "--no-messages", ours, theirs, limits=WRITING, allowed=(0, 1),
+    )  # fmt: skip
+    tree, *names = done.output.rstrip(b"\0").split(b"\0")
+    if done.code:
+        conflicts = tuple(shown(name) for name in names[:MAX_CONFLICTS])
+        return Merge(branch, into, Outcome.CONFLICT, ours, conflicts)
+    try:
+        commit = repository.users_git.run(
+            "commit-tree", tree.decode(), "-p", ours, "-p", theirs,
+            "-m", f"Merge agent/{branch} into {into}",
+        ).text  # fmt: skip
+    except GitError as error:
+        raise UserError(error.message, "git config user.name and user.email", Exit.SYSTEM) from None
+    _move(repository, ours, commit, f"gitguard fetch --merge {branch}: Merge")
+    signs = repository.users_git.run("config", "--bool", "commit.gpgSign", allowed=(0, 1)).text
+    return Merge(branch, into, Outcome.MERGED, commit, unsigned=signs == "true")
+
+
+def by_hand(agents: str, git: str) -> Iterator[str]:
+    """Yield lines that say how to merge in spite of conflicts; ``git`` is the command for it."""
+    yield "The files on the disk hold the work of both. To take them as they are:"
+    yield f"  {git} merge -s ours --no-commit {agents}"
+    yield f"  {git} add -A :/ ':(top,exclude).gitguard' && {git} diff --cached    # look, edit"
+    yield f"  {git} commit"
+    yield "To merge the commits instead, in a directory of its own:"
+    yield f'  it=$(mktemp -d) && {git} worktree add --detach "$it" && cd "$it"'
+    yield f"  git merge {agents}    # resolve, git add, git commit"
+    yield f'  cd - && {git} reset "$(git -C "$it" rev-parse HEAD)"'
+    yield f'  {git} worktree remove "$it"; {git} diff    # git restore FILE takes the merged one'
+
+
+def _is_within(repository: HostRepository, older: str, newer: str) -> bool:
+    words = ("merge-base", "--is-ancestor", older, newer)
+    return repository.git.run(*words, allowed=(0, 1)).code == 0
+
+
+def _without_drivers(repository: HostRepository) -> dict[str, str]:
+    """Return variables by which each merge driver of the configuration is a conflict.
+
+    The agent's .gitattributes chooses drivers, and a driver may be a program in the work tree.
+    """
+    found = repository.git.run(
+        "config", "--name-only", "-z", "--get-regexp", r"^merge\..*\.driver$", allowed=(0, 1)
+    )
+    keys = [os.fsdecode(key) for key in found.output.split(b"\0") if key]
+    variables = {"GIT_CONFIG_COUNT": str(len(keys))}
+    for number, key in enumerate(keys):
+        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": "false"}
+    return variables
+
+
+def _move(repository: HostRepository, ours: str | None, commit: str, why: str) -> None:
+    """Move HEAD's branch and the index to a commit, or neither. Raises GitError.
+
+    The index first: an editor that refreshes it holds its lock now and then.
+    """
+    git = repository.git
+    index = ("reset", "--quiet", "--no-refresh", "--no-recurse-submodules")
+    git.run(*index, commit, "--", ".", limits=WRITING)
+    expected = ours or "0" * len(commit)
+    # The user's configuration has the name for the reflog.
+    users = repository.users_git
+    try:
+        users.run("update-ref", "-m", why, "HEAD", commit, expected, limits=WRITING)
+    except GitError:
+        git.run(*((*index, ours, "--", ".") if ours else ("read-tree", "--empty")), limits=WRITING)
+        raise

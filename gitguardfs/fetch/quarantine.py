@@ -1,0 +1,156 @@
+"""Unpacks a bundle into a repository of its own, checks it there, and takes it from there.
+
+git before 2.46 checks nothing when it fetches from a bundle. So the pack goes to index-pack, which
+checks every object as receive.fsckObjects does. Only then does the human's repository fetch from
+the quarantine, with the same checks. After a refusal the human's repository has no new object.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from gitguardfs.errors import shown
+from gitguardfs.fetch.bundle import HEADS, TAGS, Header, Refused
+from gitguardfs.fetch.git import LISTING, MIB, GitError, HostRepository, Limits, Runner, isolated
+
+REMOTE = "refs/remotes/agent/"
+"""Where the agent's branches are in the human's repository."""
+AGENT_TAGS = "refs/agent/tags/"
+CHECKS = ("badFilemode", "gitattributesSymlink", "gitmodulesParse")
+"""What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
+SECONDS = 30
+"""The least time that git gets to unpack a bundle; it gets a second more for each MiB."""
+UNPACKED = 8
+"""All new objects together may be as many times as long as a bundle: deltas stand for anything."""
+_CONFIG = """\
+[core]
+	logAllRefUpdates = false
+	fsync = none
+[pack]
+	threads = 1
+	window = 0
+"""
+"""Of the quarantine: no search for deltas, which could take any time and memory."""
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """A bare repository that holds what is in a bundle, and sees the human's objects."""
+
+    path: str
+    git: Runner
+    header: Header
+    limits: Limits
+
+    def take(self, repository: HostRepository, branches: Collection[str] | None) -> None:
+        """Fetch branches into the human's repository; all, the tags, and no others if None.
+
+        Raises GitError.
+        """
+        if branches is None:
+            wanted = ["--prune", self.path, f"+{HEADS}*:{REMOTE}*", f"+{TAGS}*:{AGENT_TAGS}*"]
+        else:
+            wanted = [self.path, *(f"+{HEADS}{one}:{REMOTE}{one}" for one in branches)]
+        checks = [f"fetch.fsck.{one}=error" for one in CHECKS]
+        settings = (
+            "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
+            "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack stays as short as it came
+        )  # fmt: skip
+        repository.git.run(
+            *(word for one in settings for word in ("-c", one)),
+            "fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
+            "--no-write-fetch-head", *wanted, limits=Limits(self.limits.seconds, file=None),
+        )  # fmt: skip
+
+
+@contextmanager
+def quarantined(
+    repository: HostRepository, header: Header, copy: BinaryIO, directory: str, limit: int
+) -> Iterator[Quarantine]:
+    """Yield a quarantine in ``directory`` with the objects of the bundle. Raises Refused.
+
+    ``limit`` is the largest size of a bundle.
+    """
+    path = os.path.join(directory, "quarantine.git")
+    git = isolated(repository.git.program, path)
+    if header.object_format != repository.object_format:
+        raise Refused(f"its objects are {header.object_format}, not {repository.object_format}")
+    git.run(
+        "init", "--quiet", "--bare", "--template=", f"--object-format={header.object_format}", path
+    )
+    with open(os.path.join(path, "config"), "a", encoding="utf-8") as config:
+        config.write(_CONFIG)
+    os.makedirs(os.path.join(path, "objects/info"), exist_ok=True)
+    with open(os.path.join(path, "objects/info/alternates"), "wb") as alternates:
+        alternates.write(os.fsencode(repository.objects) + b"\n")
+    shallow = os.path.join(repository.common_dir, "shallow")
+    if os.path.exists(shallow):
+        shutil.copyfile(shallow, os.path.join(path, "shallow"))
+    _check_prerequisites(git, header)
+    size = os.fstat(copy.fileno()).st_size
+    limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
+    _unpack(git, copy, header, limits)
+    _check_tips(git, header)
+    _check_objects(git, header, repository.refs(), limit * UNPACKED)
+    lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
+    git.run("update-ref", "--stdin", given=lines.encode())
+    yield Quarantine(path, git, header, limits)
+
+
+def _check_prerequisites(git: Runner, header: Header) -> None:
+    """Raise Refused if the human's repository lacks a commit that the bundle builds on."""
+    for name, kind in _kinds(git, header.prerequisites).items():
+        if kind != "commit":
+            raise Refused(
+                f"it builds on commit {name[:12]}, which this repository does not have",
+                "in the guest: git sync, then a commit",
+            )
+
+
+def _unpack(git: Runner, copy: BinaryIO, header: Header, limits: Limits) -> None:
+    os.lseek(copy.fileno(), header.length, os.SEEK_SET)
+    strict = ",".join(f"{one}=error" for one in CHECKS)
+    words = ("index-pack", "--stdin", "--fix-thin", f"--strict={strict}", "--threads=1")
+    try:
+        git.run(*words, given=copy, limits=limits)
+    except GitError as error:
+        raise Refused(error.message) from None
+
+
+def _check_tips(git: Runner, header: Header) -> None:
+    """Raise Refused unless each branch is a commit, and each tag leads to one."""
+    kinds = _kinds(git, header.refs.values())
+    peeled = _kinds(git, [f"{one}^{{commit}}" for one in header.named(TAGS).values()])
+    for name, value in header.refs.items():
+        kind = kinds[value]
+        if name.startswith(TAGS) and kind == "tag":
+            kind = peeled[f"{value}^{{commit}}"]
+        if kind != "commit":
+            raise Refused(f"{name} leads to no commit ({shown(kind)})")
+
+
+def _check_objects(git: Runner, header: Header, known: dict[str, str], limit: int) -> None:
+    """Raise Refused if an object is missing, or all new ones together are longer than ``limit``."""
+    names = [*header.refs.values(), *(f"^{one}" for one in known.values())]
+    given = "".join(f"{one}\n" for one in names).encode()
+    try:
+        words = ("rev-list", "--objects", "--no-object-names", "--stdin")
+        new = git.run(*words, given=given, limits=LISTING).output
+        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=new, limits=LISTING)
+    except GitError as error:
+        raise Refused(error.message) from None
+    if sum(map(int, sizes.output.split())) > limit:
+        raise Refused(f"it unpacks to more than {limit // MIB} MiB", "--limit SIZE allows more")
+
+
+def _kinds(git: Runner, names: Collection[str]) -> dict[str, str]:
+    """Return the types of objects by their names; ``missing`` for one that is not there."""
+    given = "".join(f"{one}\n" for one in names).encode()
+    lines = git.run("cat-file", "--batch-check=%(objecttype)", given=given).text.splitlines()
+    found = (line.rpartition(" ")[2] for line in lines)
+    return dict(zip(names, found, strict=True))

@@ -1,0 +1,263 @@
+"""Says what came in a bundle: commits, changed files, and what a human should look at first.
+
+git runs in the quarantine, where no configuration and no attributes name a program. All texts are
+the agent's: they are escaped and cut. A tree of a few hundred bytes can stand for millions of
+files, so time and memory are bounded; then the summary says that it has none.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from gitguardfs.errors import shown
+from gitguardfs.fetch.bundle import HEADS
+from gitguardfs.fetch.git import MIB, GitError, HostRepository, Limits, Runner
+from gitguardfs.fetch.quarantine import REMOTE, Quarantine
+from gitguardfs.guard import dotgit, links
+
+SECONDS = 10.0
+"""The time for all branches together."""
+MEMORY = 1024 * MIB
+MAX_BRANCHES = 20
+"""Of how many branches the commits and files are listed, those with news first."""
+MAX_COMMITS = 20
+MAX_FILES = 1000
+MAX_LINKS = 100
+"""Of how many symlinks the text is read."""
+MAX_WARNINGS = 20
+WIDTH = 100
+"""The most characters of a subject or a name that are shown."""
+EMPTY_TREE = {
+    "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "sha256": "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+NOTABLE = {
+    ".git": "some disks take this name for .git",
+    ".gitmodules": "names repositories that git fetches",
+    ".gitattributes": "chooses the filters and merge drivers that git runs",
+    ".github": "runs on GitHub once it is pushed",
+    ".gitlab-ci.yml": "runs on GitLab once it is pushed",
+    ".husky": "hooks that run on this machine",
+    ".githooks": "hooks that run on this machine",
+    ".pre-commit-config.yaml": "hooks that run on this machine",
+    "lefthook.yml": "hooks that run on this machine",
+    ".lefthook.yml": "hooks that run on this machine",
+    ".envrc": "runs in your shell",
+    ".vscode": "settings and tasks that an editor runs",
+    ".devcontainer": "commands that an editor runs",
+}
+"""By name of a file or directory, why a change of it is worth a look."""
+_LINK, _MODULE = b"120000", b"160000"
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of the agent's."""
+
+    id: str
+    author: str
+    subject: str
+
+
+@dataclass(frozen=True)
+class File:
+    """A changed file."""
+
+    path: str
+    added: int | None
+    """Lines; None for a binary file."""
+    deleted: int | None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch of the agent's, compared with one of the human's."""
+
+    name: str
+    commit: str
+    before: str | None
+    """The commit that it was at the last fetch."""
+    base: str | None
+    """The human's branch of that name, or HEAD; None if there is no commit yet."""
+    ahead: int | None = None
+    behind: int | None = None
+    commits: tuple[Commit, ...] = ()
+    """The newest, which the human's branch does not have."""
+    files: tuple[File, ...] = ()
+    changed: int | None = None
+    """The number of changed files, listed or not."""
+    warnings: tuple[str, ...] = ()
+    left_out: str = ""
+    """Why there is no summary."""
+
+
+class _Budget:
+    """The time that is left."""
+
+    def __init__(self, git: Runner) -> None:
+        self._git = git
+        self._end = time.monotonic() + SECONDS
+
+    def run(self, *arguments: str, given: bytes = b"", allowed: tuple[int, ...] = (0,)) -> bytes:
+        limits = Limits(max(self._end - time.monotonic(), 0.1), MEMORY)
+        return self._git.run(*arguments, given=given, limits=limits, allowed=allowed).output
+
+
+def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
+    """Return what came, the branches with news first."""
+    refs = repository.refs(REMOTE, HEADS)
+    hooks = repository.hooks_path()
+    head = repository.commit("HEAD")
+    budget = _Budget(quarantine.git)
+    branches = []
+    for name, commit in quarantine.header.named(HEADS).items():
+        own = refs.get(HEADS + name)
+        base = name if own else "HEAD" if head else None
+        branches.append(
+            (Branch(name, commit, refs.get(REMOTE + name), base), own or head),
+        )
+    branches.sort(key=lambda one: one[0].commit == one[0].before)
+    found = []
+    for number, (branch, base_id) in enumerate(branches):
+        if number >= MAX_BRANCHES:
+            found.append(replace(branch, left_out="one of too many branches to summarise"))
+            continue
+        try:
+            found.append(_compared(budget, branch, base_id, repository, hooks))
+        except GitError as error:
+            found.append(replace(branch, left_out=f"too large to summarise: {error.message}"))
+    return found
+
+
+def _compared(
+    budget: _Budget, branch: Branch, base: str | None, repository: HostRepository, hooks: str
+) -> Branch:
+    """Return the branch with its summary. Raises GitError."""
+    new = [branch.commit, f"^{base}"] if base else [branch.commit]
+    ahead = int(budget.run("rev-list", "--count", *new))
+    behind = int(budget.run("rev-list", "--count", base, f"^{branch.commit}")) if base else 0
+    fork = ""
+    if base:
+        fork = budget.run("merge-base", base, branch.commit, allowed=(0, 1)).decode().strip()
+    start = fork or EMPTY_TREE[repository.object_format]
+    newest = budget.run("rev-list", f"--max-count={MAX_COMMITS}", *new).split()
+    commits = tuple(map(_commit, newest, _contents(budget, newest)))
+    entries, files = _changes(budget, start, branch.commit)
+    warnings = tuple(_warnings(budget, entries, repository.top, hooks))
+    return replace(
+        branch, ahead=ahead, behind=behind, commits=commits, files=tuple(files[:MAX_FILES]),
+        changed=len(files), warnings=warnings,
+    )  # fmt: skip
+
+
+def _commit(name: bytes, content: bytes) -> Commit:
+    """Return a commit as it is stored: git log would convert it from the agent's encoding."""
+    head, _, message = content.partition(b"\n\n")
+    author = next((one for one in head.split(b"\n") if one.startswith(b"author ")), b"")
+    name_of_author = author.removeprefix(b"author ").partition(b" <")[0]
+    return Commit(
+        name.decode(), cut(name_of_author), cut(message.lstrip(b"\n").partition(b"\n")[0])
+    )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A changed entry of a tree: its new mode and object, and its path."""
+
+    mode: bytes
+    object: bytes
+    path: bytes
+
+
+def _changes(budget: _Budget, start: str, end: str) -> tuple[list[_Entry], list[File]]:
+    listed = budget.run(
+        "diff-tree", "-r", "-z", "--raw", "--numstat", "--no-abbrev", "--no-renames",
+        "--no-ext-diff", "--no-textconv", "--no-color", start, end, "--",
+    ).split(b"\0")  # fmt: skip
+    entries, files = [], []
+    fields = iter(listed[:-1])
+    for one in fields:
+        if one.startswith(b":"):
+            _, mode, _, value, _ = one.split(b" ")
+            entries.append(_Entry(mode, value, next(fields)))
+        else:
+            added, deleted, path = one.split(b"\t", 2)
+            files.append(File(cut(path), _number(added), _number(deleted)))
+    return entries, files
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
+    """Yield what the human should look at, ``MAX_WARNINGS`` at most."""
+    for number, text in enumerate(_every_warning(budget, entries, top, hooks)):
+        if number >= MAX_WARNINGS:
+            yield "and more of that kind"
+            return
+        yield text
+
+
+def _every_warning(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
+    own_hooks = os.path.relpath(os.path.join(top, os.path.expanduser(hooks)), top) if hooks else ""
+    of_hooks = os.fsencode(own_hooks).split(b"/") if own_hooks else []
+    known = {dotgit.any_spelling(name.encode()): why for name, why in NOTABLE.items()}
+    for entry in entries:
+        if not entry.mode.strip(b"0"):
+            continue  # deleted
+        parts = entry.path.split(b"/")
+        for part in parts:
+            why = known.get(dotgit.any_spelling(part))
+            if dotgit.is_dotgit(part):
+                why = NOTABLE[".git"]
+            if why:
+                yield f"{cut(entry.path)}: {why}"
+                break
+        else:
+            if of_hooks and parts[: len(of_hooks)] == of_hooks:
+                yield f"{cut(entry.path)}: core.hooksPath leads there, git runs it on this machine"
+        if entry.mode == _MODULE:
+            yield f"{cut(entry.path)}: a submodule"
+    symlinks = [entry for entry in entries if entry.mode == _LINK]
+    texts = _contents(budget, [entry.object for entry in symlinks[:MAX_LINKS]])
+    for entry, text in zip(symlinks, texts, strict=False):
+        steps = links.steps_of(text)
+        if steps is None or steps.up > entry.path.count(b"/"):
+            yield f"{cut(entry.path)}: a symlink out of the project, to {cut(text)}"
+    if len(symlinks) > MAX_LINKS:
+        yield f"{len(symlinks)} symlinks, of which {MAX_LINKS} were read"
+
+
+def _contents(budget: _Budget, names: list[bytes]) -> Iterator[bytes]:
+    """Yield the contents of objects. Raises GitError if one is missing."""
+    given = b"".join(name + b"\n" for name in names)
+    listed = io.BytesIO(budget.run("cat-file", "--batch", given=given) if given else b"")
+    while head := listed.readline():
+        _, kind, *size = head.split()
+        if not size:
+            raise GitError(f"git cat-file: an object is {kind.decode()}")
+        yield listed.read(int(size[0]) + 1)[:-1]
+
+
+def cut(text: bytes | str) -> str:
+    """Return a text of the agent's for a terminal: escaped, and ``WIDTH`` characters at most."""
+    safe = shown(text[: WIDTH * 4])
+    return safe if len(safe) <= WIDTH else f"{safe[: WIDTH - 3]}..."
+
+
+def age(written: float, now: float) -> str:
+    """Return how long ago that was, in words."""
+    seconds = int(now - written)
+    if seconds < -60:
+        return "in the future, so the clocks differ"
+    units = {"day": 86400, "hour": 3600, "minute": 60}
+    for name, length in units.items():
+        if seconds >= length:
+            count = seconds // length
+            return f"{count} {name}{'' if count == 1 else 's'} ago"
+    return "less than a minute ago"

@@ -1,0 +1,156 @@
+"""The command ``gitguard private``: lists and deletes the agent's own repositories."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import dataclass
+
+import click
+
+from gitguardfs import accounts
+from gitguardfs.command_line import JSON, CommandGroup
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.linux import safe_open
+from gitguardfs.private import store
+from gitguardfs.private.host_repository import Unusable, read
+
+EPILOG = """\b
+With --git=private the agent has a git repository of its own, in the place of
+the human's .git, which it neither reads nor changes:
+  agent$ git commit -am "fix"           as in any repository
+  agent$ git sync                       moves on to what the human committed
+  human$ gitguard fetch                 on the host: takes the agent's commits
+  root# gitguard private list           where the repositories are
+  root# gitguard private reset ~/proj   the agent starts anew from the human's
+  root# gitguard private remove ~/proj  also the copy of the human's branches
+PATH is the project in the guest, its path in the share, or its directory in
+the store. docs/private-git-store.md of the source says what is kept there.
+
+\b
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
+"""
+LOCK_SECONDS = 30.0
+_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_STORE = click.option(
+    "--store",
+    "place",
+    metavar="DIR",
+    default=None,
+    help="The store that gitguardfs --private-store names. Default: your own; root's is"
+    f" {store.STORE}.",
+)
+_PATH = click.argument("path", metavar="PATH")
+_YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+@click.group(name="private", cls=CommandGroup, epilog=EPILOG, context_settings=_SETTINGS)
+def command() -> None:
+    """List and delete the agent's own repositories, in the guest."""
+
+
+@command.command("list", short_help="List the repositories.")
+@_STORE
+@JSON
+def list_(place: str | None, as_json: bool) -> None:
+    """List the repositories: the share, the path in it, the agent, and where they lie.
+
+    A project that the human moved has one for each place; the old ones are never deleted unasked.
+    """
+    found = store.entries(place or store.default())
+    if as_json:
+        rows = [
+            {
+                "share": one.share,
+                "path": os.fsdecode(one.work_tree),
+                "uid": one.uid,
+                "reset": one.is_reset,
+                "directory": one.path,
+            }
+            for one in found
+        ]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for one in found:
+        agent = accounts.find(str(one.uid)).name + (" (reset)" if one.is_reset else "")
+        click.echo(f"{shown(one.share)}  {shown(one.work_tree)}  {agent}  {one.path}")
+
+
+@command.command(short_help="Delete the agent's repository, with its commits.")
+@_PATH
+@_STORE
+@_YES
+def reset(path: str, place: str | None, yes: bool) -> None:
+    """Delete the agent's repository. The next use makes one anew, from what the human has.
+
+    Commits that the human has not fetched are lost, but for .gitguard/agent.bundle in the project.
+    """
+    found = _found(path, place or store.default())
+    if not yes:
+        _ask(found, "the agent's repository")
+    with store.locked(found.path, LOCK_SECONDS):
+        store.reset(found.path)
+
+
+@command.command(short_help="Delete the agent's repository and the copy of the human's branches.")
+@_PATH
+@_STORE
+@_YES
+def remove(path: str, place: str | None, yes: bool) -> None:
+    """Delete the agent's repository and the copy of the human's branches.
+
+    If the project is still there, the next use makes both anew. The human's own repository on the
+    host is never touched.
+    """
+    found = _found(path, place or store.default())
+    if not yes:
+        _ask(found, "the agent's repository and the copy of the human's branches")
+    with store.locked(found.path, LOCK_SECONDS):
+        store.remove(found.path)
+
+
+def _ask(one: store.Entry, what: str) -> None:
+    where = f"{shown(one.work_tree)} in {shown(one.share)}"
+    click.confirm(
+        f"Delete {what} of {where}, with every commit that was not fetched?", abort=True, err=True
+    )
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    path: str
+    directory: str
+    """The directory of the store that the path leads to; empty if it leads to none."""
+
+    def fits(self, one: store.Entry) -> bool:
+        return one.path == self.directory or os.fsencode(self.path) == one.work_tree
+
+
+def _found(path: str, place: str) -> store.Entry:
+    """Return the one entry that PATH stands for. Raises UserError."""
+    wanted = _Wanted(path, _leads_to(path) or os.path.abspath(path))
+    found = [one for one in store.entries(place) if wanted.fits(one)]
+    if len(found) == 1:
+        return found[0]
+    hint = "gitguard private list shows what there is"
+    if found:
+        hint = "give one of " + ", ".join(shlex.quote(one.path) for one in found)
+    problem = "several repositories" if found else "no repository"
+    raise UserError(f"the store {place} has {problem} of {path}", hint, Exit.SYSTEM)
+
+
+def _leads_to(path: str) -> str:
+    """Return the directory of the store that the virtual ``.git`` of a project names, or ""."""
+    try:
+        fd = safe_open.open_directory(path, os.geteuid() == 0)
+    except OSError:
+        return ""
+    try:
+        text = read(fd, b".git") or b""
+    except (OSError, Unusable):
+        return ""
+    finally:
+        os.close(fd)
+    target = os.fsdecode(text.removeprefix(b"gitdir: ").rstrip(b"\n"))
+    return os.path.dirname(target) if text.startswith(b"gitdir: ") else ""

@@ -1,0 +1,518 @@
+"""Reads the host's repository as data, by descriptors that never leave the share.
+
+git itself never sees the host's directory: it gets a repository of ours (``reader``) with the
+host's branches and objects in it. So nothing that the host's repository holds besides them (config,
+hooks, replaced objects, alternates, includes, promisors) has any effect. No symlink is followed,
+and nothing but a regular file is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from stat import S_ISDIR, S_ISLNK, S_ISREG
+from typing import NamedTuple
+
+from gitguardfs.errors import os_error, shown
+from gitguardfs.linux import syscalls
+from gitguardfs.private import git
+
+DOTGIT = b".git"
+MAX_TEXT = 1 << 20
+"""Bytes of a config, a gitfile or another small file: real ones have a few thousand."""
+MAX_REFS = 64 << 20
+"""Bytes of packed-refs: that is about a million branches and tags."""
+MAX_INDEX = 512 << 20
+"""Bytes of an index: that of 20,000 files has 2 MiB."""
+MAX_LOOSE_REFS = 100_000
+"""Branches and tags that are files of their own; git packs them long before."""
+MAX_ALTERNATES = 20
+"""Object directories of one repository; git itself follows them five deep."""
+CONFIG_SECONDS = 10.0
+"""How long ``git config`` may take: it needs milliseconds."""
+_MOVES = 5
+"""How often an open is tried while the host moves directories."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
+_OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""What opening a path says that leads out of the share, through a symlink, or nowhere."""
+_OBJECT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF = re.compile(
+    rb"refs/(?:heads|tags)(?:/(?!\.)(?:(?!\.\.|@\{|\.lock(?:/|\Z))[^\x00-\x20\x7f~^:?*\[\\/])+(?<!\.))+"
+)
+"""A branch or tag, as git-check-ref-format(1) has it."""
+_PACK = re.compile(rb"pack-[0-9a-f]+\.(?:pack|idx|rev)")
+_LOOSE = re.compile(rb"[0-9a-f]{2}")
+_LOOSE_OBJECT = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_TABLE = re.compile(rb"0x[0-9a-f]+-0x[0-9a-f]+-[0-9a-f]+\.ref")
+_KINDS = (b"refs/heads", b"refs/tags")
+
+Config = dict[bytes, bytes]
+"""The last value of each key; section and name are in lower case."""
+
+
+class Unusable(Exception):  # noqa: N818  # what is found
+    """The host's repository cannot be copied; the text ends a sentence that says why."""
+
+
+class Head(NamedTuple):
+    """What the host has checked out: a branch, which may have no commit yet, or a commit."""
+
+    branch: bytes
+    """The full name; empty if HEAD is detached."""
+    commit: bytes
+    """Empty for a branch."""
+
+
+def head_of(text: bytes) -> Head:
+    """Return what a HEAD says. Raises Unusable."""
+    text = _line(text)
+    branch = text.removeprefix(b"ref:").strip()
+    if text.startswith(b"ref:") and _REF.fullmatch(branch):
+        return Head(branch, b"")
+    if _OBJECT.fullmatch(text):
+        return Head(b"", text)
+    raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
+
+
+class Objects(NamedTuple):
+    """A directory with objects: descriptors of it and its ``pack``, and what is in them."""
+
+    fd: int
+    loose: tuple[bytes, ...]
+    """The names of the directories that hold an object each in a file."""
+    pack_fd: int | None
+    packs: tuple[bytes, ...]
+    pack_bytes: int
+
+
+class HostRepository:
+    """An open repository of the host; used inside ``opened`` only."""
+
+    def __init__(self, stack: ExitStack, share: _Share, git_dir: int, path: bytes) -> None:
+        """Take the git directory ``git_dir``, at ``path`` in the share."""
+        self._stack = stack
+        self._share = share
+        self._own = git_dir
+        self._path = path
+        common = self._text(git_dir, b"commondir")
+        if common is not None:  # a worktree, whose branches and objects are elsewhere
+            self._path = share.below(path, _line(common))
+            git_dir = share.open_directory(self._path, f"commondir leads to {_told(common)}")
+        self._common = git_dir
+
+    # What is compared
+
+    def state(self) -> bytes:
+        """Return a text that changes when HEAD, a branch or a tag does. Raises Unusable, OSError.
+
+        It costs a stat a file.
+        """
+        seen: list[object] = []
+        for fd, name in (
+            (self._own, b"HEAD"), (self._own, b"logs/HEAD"), (self._common, b"packed-refs"),
+            (self._common, b"shallow"), (self._common, b"reftable/tables.list"),
+            (self._own, b"reftable/tables.list"),
+        ):  # fmt: skip
+            seen.append(self._stamp(fd, name))
+        seen += [(name, _stamp(st)) for name, st in self._loose_refs()]
+        return hashlib.sha256(repr(seen).encode()).hexdigest().encode()
+
+    def _stamp(self, fd: int, name: bytes) -> object:
+        try:
+            opened = _open(fd, name, os.O_PATH)
+        except OSError as error:
+            if error.errno in _OUT:
+                return None
+            raise
+        try:
+            return _stamp(os.fstat(opened))
+        finally:
+            os.close(opened)
+
+    def _loose_refs(self) -> Iterator[tuple[bytes, os.stat_result]]:
+        left = MAX_LOOSE_REFS
+        rest = list(_KINDS)
+        while rest:
+            path = rest.pop()
+            try:
+                fd = _open(self._common, path, _DIRECTORY)
+            except OSError as error:
+                if error.errno in _OUT:
+                    continue
+                raise
+            try:
+                for name in sorted(map(os.fsencode, os.listdir(fd))):
+                    below = b"%s/%s" % (path, name)
+                    if not _REF.fullmatch(below):
+                        continue
+                    left -= 1
+                    if left < 0:
+                        raise Unusable(f"has more than {MAX_LOOSE_REFS} branches")
+                    st = _stat(fd, name)
+                    if st is not None and S_ISDIR(st.st_mode):
+                        rest.append(below)
+                    elif st is not None and S_ISREG(st.st_mode):
+                        yield below, st
+            finally:
+                os.close(fd)
+
+    # What is copied
+
+    def head(self) -> Head:
+        """Return what is checked out. Raises Unusable, OSError."""
+        return head_of(self._text(self._own, b"HEAD") or b"")
+
+    def refs(self) -> dict[bytes, bytes]:
+        """Return the branches and tags, with the object of each. Raises Unusable, OSError."""
+        found: dict[bytes, bytes] = {}
+        links: dict[bytes, bytes] = {}
+        # Before packed-refs: a branch that is packed meanwhile is in one of the two.
+        for name, _ in self._loose_refs():
+            text = _line(self._text(self._common, name) or b"")
+            if _OBJECT.fullmatch(text):
+                found[name] = text
+            elif text.startswith(b"ref:"):
+                links[name] = text.removeprefix(b"ref:").strip()
+        packed = self._text(self._common, b"packed-refs", MAX_REFS) or b""
+        for name, value in refs_in(packed).items():
+            found.setdefault(name, value)
+        found.update({name: found[to] for name, to in links.items() if to in found})
+        return found
+
+    def reftables(self) -> list[dict[bytes, bytes]]:
+        """Return the files of ``reftable``: with HEAD in it, and with the branches in it.
+
+        Raises Unusable, OSError.
+        """
+        return [self._tables(fd) for fd in (self._own, self._common)]
+
+    def _tables(self, fd: int) -> dict[bytes, bytes]:
+        for _ in range(_MOVES):  # git joins tables meanwhile, and removes the old ones
+            listed = self._text(fd, b"reftable/tables.list") or b""
+            names = [name for name in listed.split() if _TABLE.fullmatch(name)]
+            found = {name: self._text(fd, b"reftable/" + name, MAX_REFS) for name in names}
+            whole = {name: text for name, text in found.items() if text is not None}
+            if len(whole) == len(names):
+                return {**whole, b"tables.list": listed}
+        raise os_error(errno.ESTALE)
+
+    def config(self) -> Config:
+        """Return the repository's own configuration, includes left out. Raises Unusable, OSError.
+
+        git parses it, as text that it gets from us; it looks for no repository then.
+        """
+        found = self._parsed(self._common, b"config")
+        if found.get(b"extensions.worktreeconfig", b"").lower() == b"true":
+            found |= self._parsed(self._own, b"config.worktree")
+        return found
+
+    def _parsed(self, fd: int, name: bytes) -> Config:
+        content = self._text(fd, name) or b""
+        try:
+            listing = git.run(
+                ("config", "--file", "-", "--list", "-z", "--no-includes"),
+                limit=CONFIG_SECONDS, content=content, more={"GIT_DIR": os.devnull},
+            )  # fmt: skip
+        except git.GitFailed as error:
+            raise Unusable(f"has a {name.decode()} that git cannot read: {error}") from None
+        pairs = (entry.partition(b"\n") for entry in listing.split(b"\0") if entry)
+        return {key: value if given else b"true" for key, given, value in pairs}
+
+    def shallow(self) -> bytes:
+        """Return the commits at which a shallow repository ends. Raises Unusable, OSError."""
+        lines = (self._text(self._common, b"shallow") or b"").split()
+        return b"".join(line + b"\n" for line in lines if _OBJECT.fullmatch(line))
+
+    def information(self, name: bytes) -> bytes | None:
+        """Return a file of ``info``; None if there is none. Raises Unusable, OSError."""
+        for fd in (self._own, self._common):
+            text = self._text(fd, b"info/" + name)
+            if text is not None:
+                return text
+        return None
+
+    def index(self) -> tuple[bytes, int] | None:
+        """Return the index and its time of change in ns; None if there is none. Raises OSError."""
+        fd = None
+        with suppress(Unusable):
+            fd = _open_file(self._own, b"index")
+        if fd is None:
+            return None
+        try:
+            st = os.fstat(fd)
+            return (_content(fd, MAX_INDEX), st.st_mtime_ns) if st.st_size < MAX_INDEX else None
+        finally:
+            os.close(fd)
+
+    def objects(self) -> list[Objects]:
+        """Return the object directories: its own, then the alternates. Raises Unusable, OSError."""
+        found: list[Objects] = []
+        rest = [(self._share.below(self._path, b"objects"), self._common, b"objects")]
+        seen: set[tuple[int, int]] = set()
+        while rest:
+            path, start, name = rest.pop(0)
+            if start < 0:
+                fd = self._share.open_directory(path, f"alternates lead to {_told(name)}")
+            else:
+                fd = _directory(self._stack, start, name, "it has no objects")
+            st = os.fstat(fd)
+            if (st.st_dev, st.st_ino) in seen:
+                continue
+            seen.add((st.st_dev, st.st_ino))
+            if len(seen) > MAX_ALTERNATES:
+                raise Unusable(f"has objects in more than {MAX_ALTERNATES} places")
+            found.append(self._listed(fd))
+            for line in (self._text(fd, b"info/alternates") or b"").split(b"\n"):
+                if line and not line.startswith(b"#"):
+                    rest.append((self._share.below(path, line), -1, line))
+        return found
+
+    def _listed(self, fd: int) -> Objects:
+        """Look through an object directory: git would wait for ever for a FIFO in it."""
+        names = _names(fd)
+        loose = tuple(filter(_LOOSE.fullmatch, names))
+        for name in loose:
+            with ExitStack() as stack:
+                below = _directory(stack, fd, name, "a directory of objects is something else")
+                _check_loose(below)
+        if b"pack" not in names:
+            return Objects(fd, loose, None, (), 0)
+        pack_fd = _directory(self._stack, fd, b"pack", "objects/pack is something else")
+        packs, size = [], 0
+        for name in _names(pack_fd):
+            st = _stat(pack_fd, name) if _PACK.fullmatch(name) else None
+            if st is None:
+                continue
+            if not S_ISREG(st.st_mode):
+                raise Unusable("has a pack that is not a regular file")
+            packs.append(name)
+            size += st.st_size
+        return Objects(fd, loose, pack_fd, tuple(packs), size)
+
+    def _text(self, fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
+        """Return the content of a file; None if there is none. Raises Unusable, OSError."""
+        return read(fd, path, limit)
+
+
+class _Share:
+    """The share around a work tree: paths from its root, which nothing leaves."""
+
+    def __init__(self, stack: ExitStack, work_tree: int, path: bytes) -> None:
+        self._stack = stack
+        self._work_tree = work_tree
+        self._names = [] if path == b"." else path.split(b"/")
+        self._opened: int | None = None
+        self.path = b"/".join(self._names)
+
+    def below(self, directory: bytes, path: bytes) -> bytes:
+        """Return ``path``, which stands in ``directory``, as a path from the share's root.
+
+        Raises Unusable for an absolute one: that is the host's, and may be anything here.
+        """
+        if path.startswith(b"/") or re.match(rb"[A-Za-z]:[\\/]", path):
+            raise Unusable(f"has parts at {_told(path)}, a path of the host")
+        return b"/".join(part for part in (directory, path) if part)
+
+    def root(self) -> int:
+        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree.
+
+        It is found upwards, and then checked downwards: had the host moved the work tree
+        meanwhile, the way up would end outside of the share.
+        """
+        if self._opened is None:
+            fd = self._work_tree
+            for _ in self._names:
+                fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+                self._stack.callback(os.close, fd)
+            try:
+                back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+            except OSError as error:
+                raise os_error(errno.ESTALE if error.errno in _OUT else error.errno or 0) from None
+            self._stack.callback(os.close, back)
+            if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
+                raise os_error(errno.ESTALE)
+            self._opened = fd
+        return self._opened
+
+    def open_directory(self, path: bytes, otherwise: str) -> int:
+        """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
+        root = self.root()
+        try:
+            fd = _open(root, path, _DIRECTORY)
+        except OSError as error:
+            if error.errno in _OUT:
+                raise Unusable(f"is not in this share: {otherwise}") from None
+            raise
+        self._stack.callback(os.close, fd)
+        return fd
+
+    def open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
+        """Open the git directory of a worktree, whose absolute path ``target`` is the host's.
+
+        The host's path of the share is not known here. It is found by what both ends say: the git
+        directory of a worktree names the worktree's ``.git`` in the file ``gitdir``.
+        """
+        root = self.root()
+        names = target.strip(b"/").split(b"/")
+        for start in range(len(names) + 1):
+            path = b"/".join(names[start:])
+            host = b"/" + b"/".join(names[:start]) if start else b""
+            try:
+                fd = _open(root, path or b".", _DIRECTORY)
+            except OSError as error:
+                if error.errno in _OUT:
+                    continue
+                raise
+            self._stack.callback(os.close, fd)
+            back = b"/".join((host, *self._names, DOTGIT))
+            if _line(read(fd, b"gitdir") or b"") == back:
+                return path, fd
+        return None
+
+
+@contextmanager
+def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
+    """Open the repository of the work tree behind a descriptor, at ``path`` in the share.
+
+    Raises Unusable, OSError.
+    """
+    with ExitStack() as stack:
+        share = _Share(stack, work_tree, path)
+        st = _stat(work_tree, DOTGIT)
+        if st is None:
+            raise os_error(errno.ENOENT)
+        if S_ISDIR(st.st_mode):
+            fd = _open(work_tree, DOTGIT, _DIRECTORY)
+            stack.callback(os.close, fd)
+            yield HostRepository(stack, share, fd, share.below(share.path, DOTGIT))
+            return
+        if S_ISLNK(st.st_mode) or not S_ISREG(st.st_mode):
+            raise Unusable("is a symlink or a special file")
+        text = read(work_tree, DOTGIT) or b""
+        if not text.startswith(b"gitdir:"):
+            raise Unusable("is a file that leads nowhere")
+        target = _line(text.removeprefix(b"gitdir:").lstrip(b" "))
+        if target.startswith(b"/"):
+            found = share.open_worktree(target)
+            if found is None:
+                raise Unusable(f"leads to {_told(target)}, which is not known to be in this share")
+            yield HostRepository(stack, share, found[1], found[0])
+            return
+        where = share.below(share.path, target)
+        fd = share.open_directory(where, f"leads to {_told(target)}")
+        yield HostRepository(stack, share, fd, where)
+
+
+def refs_in(text: bytes) -> dict[bytes, bytes]:
+    """Return the branches and tags in lines of an object and a name, as in packed-refs."""
+    pairs = (line.partition(b" ") for line in text.split(b"\n"))
+    return {
+        name: value
+        for value, _, name in pairs
+        if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name)
+    }
+
+
+def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
+    """Return the content of a regular file below ``fd``; None if there is no such file.
+
+    Raises Unusable for anything else and for a longer file, OSError.
+    """
+    opened = _open_file(fd, path)
+    if opened is None:
+        return None
+    try:
+        content = _content(opened, limit + 1)
+    finally:
+        os.close(opened)
+    if len(content) > limit:
+        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
+    return content
+
+
+def _open_file(fd: int, path: bytes) -> int | None:
+    """Open a regular file below ``fd``; None if there is none. Raises Unusable, OSError.
+
+    What is opened for reading is the object that was looked at: a FIFO or a device never is.
+    """
+    try:
+        found = _open(fd, path, os.O_PATH)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        if error.errno in _OUT:
+            raise Unusable(f"has a symlink at {_told(path)}") from None
+        raise
+    try:
+        if not S_ISREG(os.fstat(found).st_mode):
+            raise Unusable(f"has at {_told(path)} something that is not a file")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+
+
+def _directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:
+    """Return a descriptor of a directory, which ``stack`` closes. Raises Unusable, OSError."""
+    try:
+        found = _open(fd, name, _DIRECTORY)
+    except OSError as error:
+        if error.errno in _OUT:
+            raise Unusable(f"is not whole: {otherwise}") from None
+        raise
+    stack.callback(os.close, found)
+    return found
+
+
+def _check_loose(fd: int) -> None:
+    """Raise Unusable if a directory has an object that is no regular file."""
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            is_object = _LOOSE_OBJECT.fullmatch(os.fsencode(entry.name))
+            if is_object and not entry.is_file(follow_symlinks=False):
+                raise Unusable("has an object that is not a regular file")
+
+
+def _open(fd: int, path: bytes, flags: int) -> int:
+    for _ in range(_MOVES):
+        try:
+            return syscalls.open_beneath(fd, path, flags)
+        except BlockingIOError:  # a directory was moved meanwhile
+            continue
+    raise os_error(errno.ESTALE)
+
+
+def _stat(fd: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _names(fd: int) -> list[bytes]:
+    return sorted(map(os.fsencode, os.listdir(fd)))
+
+
+def _content(fd: int, limit: int) -> bytes:
+    content = bytearray()
+    while len(content) < limit:
+        chunk = os.read(fd, min(1 << 20, limit - len(content)))
+        if not chunk:
+            break
+        content += chunk
+    return bytes(content)
+
+
+def _stamp(st: os.stat_result) -> tuple[int, ...]:
+    return st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+
+
+def _line(text: bytes) -> bytes:
+    return text.rstrip(b"\r\n").partition(b"\0")[0]
+
+
+def _told(text: bytes) -> str:
+    return shown(text[:200].strip())

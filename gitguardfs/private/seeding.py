@@ -1,0 +1,234 @@
+"""Makes the two repositories of a work tree: the copy of the host's, and the agent's.
+
+Each is built beside its place, brought to the disk and renamed into place: after a crash it is
+whole or not there. Nobody but this process's user can have touched either before. The agent's is
+written as plain files and then given to the agent: no git runs in it, and no process with the
+agent's rights takes part that the agent could stop or trace.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from gitguardfs.private import agent_files, git, reader, store
+from gitguardfs.private.git import GitFailed
+from gitguardfs.private.host_repository import Config, Head, HostRepository, Unusable, refs_in
+from gitguardfs.private.reader import Source
+
+SECONDS = 600.0
+"""How long the first copy may take; of 1,000 commits it takes about one."""
+REFRESH_SECONDS = 10.0
+"""How long a later fetch may take: an open waits for it."""
+INDEX_SECONDS = 60.0
+PACKS_BYTES = 2 << 30
+"""Of a repository with larger packs the last commits are copied only."""
+DEPTH = 200
+MANY_PACKS = 30
+"""Each fetch makes a pack; so many slow git down."""
+NOTHING = Source(Head(reader.UNBORN, b""), {}, b"sha1", b"", [])
+"""What is taken for the content of a repository that cannot be copied."""
+_FETCH = (
+    "fetch", "--quiet", "--prune", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
+    "--no-write-fetch-head", "--update-shallow", f"../{reader.NAME}",
+    "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/detached/*:refs/detached/*",
+)  # fmt: skip
+
+
+def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None:
+    """Make the directory of a work tree, with a copy of the host's branches and tags in it.
+
+    ``name`` is the content of ``host.path``. Raises GitFailed, OSError.
+    """
+    new = f"{directory}.new"
+    store.remove_tree(new)
+    os.mkdir(new, 0o700)
+    try:
+        copy = os.path.join(new, store.HOST)
+        if source is NOTHING or source.is_partial:
+            _make_empty(copy)
+        else:
+            _clone(new, source)
+        config = reader.config_of(source.object_format, is_partial=source.is_partial)
+        store.write(os.path.join(copy, "config"), config)
+        if source.is_partial:
+            _copy_part(new, source, SECONDS)
+        store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
+        store.write(os.path.join(new, "host.path"), name, 0o600)
+        store.write(os.path.join(new, "host.state"), state, 0o600)
+        store.sync_tree(new)
+        os.chmod(new, 0o711)
+        os.rename(new, directory)
+        store.sync(os.path.dirname(directory))
+    except BaseException:
+        store.remove_tree(new)
+        raise
+
+
+def _make_empty(copy: str) -> None:
+    for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
+        store.make_directory(os.path.join(copy, name), 0o755)
+
+
+def _clone(new: str, source: Source) -> None:
+    depth = (f"--depth={DEPTH}", "--no-single-branch") if is_limited(source) else ()
+    with reader.made(new, source):
+        git.run(
+            (
+                "-c", "core.fsync=none", "clone", "--quiet", "--bare", "--no-local", "--template=",
+                *depth, reader.NAME, store.HOST,
+            ),
+            directory=new, limit=SECONDS, keep=source.descriptors,
+        )  # fmt: skip
+
+
+def _copy_part(directory: str, source: Source, limit: float) -> None:
+    """Copy what the host has of its branches, where some objects are missing.
+
+    git fetches no such repository: the objects are packed here, and the branches written.
+    """
+    copy = os.path.join(directory, store.HOST)
+    branches = os.path.join(copy, "packed-refs")
+    known = refs_in(store.read(branches)).values() if os.path.exists(branches) else ()
+    with reader.made(directory, source) as path:
+        had = git.run(
+            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=limit,
+            content=b"\n".join(known) + b"\n", keep=source.descriptors,
+        )  # fmt: skip
+        without = [b"^" + name for name in had.split(b"\n") if name and b" " not in name]
+        names = git.run(
+            (
+                "pack-objects", "--quiet", "--revs", "--missing=allow-any", "--non-empty",
+                "--delta-base-offset", f"../{store.HOST}/objects/pack/pack",
+            ),
+            directory=path, limit=limit, keep=source.descriptors,
+            content=b"\n".join([*source.all_refs.values(), *without]) + b"\n",
+        )  # fmt: skip
+    for name in names.split():
+        pack = os.path.join(copy, "objects/pack", f"pack-{name.decode()}")
+        store.write(f"{pack}.promisor", b"")  # says that objects may be missing
+    if source.shallow:
+        store.write(os.path.join(copy, "shallow"), source.shallow)
+    store.write(branches, reader.packed(source.all_refs))
+
+
+def is_limited(source: Source) -> bool:
+    """Return whether only the last commits are copied."""
+    return source.pack_bytes > PACKS_BYTES
+
+
+def refresh_host(directory: str, source: Source, state: bytes) -> None:
+    """Fetch what is new on the host into the copy. Raises GitFailed, OSError."""
+    copy = os.path.join(directory, store.HOST)
+    if source.is_partial:
+        _copy_part(directory, source, REFRESH_SECONDS)
+    else:
+        with reader.made(directory, source):
+            git.run(_FETCH, directory=copy, limit=REFRESH_SECONDS, keep=source.descriptors)
+    store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
+    store.write(os.path.join(directory, "host.state"), state, 0o600)
+    if len(os.listdir(os.path.join(copy, "objects/pack"))) > 2 * MANY_PACKS:
+        with suppress(GitFailed, OSError):  # nothing depends on it, and it keeps every object
+            git.run(
+                ("repack", "-d", "--geometric=2", "--quiet"), directory=copy, limit=REFRESH_SECONDS
+            )
+
+
+def seed_agent(
+    directory: str, owner: tuple[int, int], host: HostRepository | None, source: Source, why: str
+) -> None:
+    """Make the agent's repository beside the copy. ``owner`` is the agent's uid and gid.
+
+    ``why`` says why the copy is empty, if it is for a reason. Raises OSError.
+    """
+    new = os.path.join(directory, f"{store.AGENT}.new")
+    copy = os.path.join(directory, store.HOST)
+    store.remove_tree(new)
+    os.mkdir(new, 0o700)
+    try:
+        config = _config(host)
+        for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
+                     "info", "hooks"):  # fmt: skip
+            store.make_directory(os.path.join(new, name), 0o755)
+        shallow = b""
+        with suppress(FileNotFoundError):
+            shallow = store.read(os.path.join(copy, "shallow"))
+        limited = DEPTH if is_limited(source) else 0
+        files = {
+            "HEAD": reader.head_text(source.head),
+            "config": agent_files.config(config, source, copy),
+            "packed-refs": reader.packed(agent_files.refs(source)),
+            "objects/info/alternates": os.fsencode(f"{copy}/objects\n"),
+            "shallow": shallow,
+            agent_files.NOTES: agent_files.notes(why, limited),
+            agent_files.SYNC: agent_files.sync(),
+        }
+        for name in ("exclude", "sparse-checkout"):
+            files[f"info/{name}"] = _information(host, name.encode())
+        for name, content in files.items():
+            if content:
+                store.write(os.path.join(new, name), content)
+        store.write(os.path.join(new, "hooks", agent_files.HOOK), agent_files.hook(), 0o755)
+        _make_index(new, copy, host, source)
+        _give(new, owner)
+        store.sync_tree(new)
+        os.rename(new, os.path.join(directory, store.AGENT))
+        store.sync(directory)
+    except BaseException:
+        store.remove_tree(new)
+        raise
+
+
+def _config(host: HostRepository | None) -> Config:
+    with suppress(Unusable):
+        return host.config() if host is not None else {}
+    return {}
+
+
+def _information(host: HostRepository | None, name: bytes) -> bytes:
+    with suppress(Unusable):
+        return (host.information(name) or b"") if host is not None else b""
+    return b""
+
+
+def _make_index(new: str, copy: str, host: HostRepository | None, source: Source) -> None:
+    """Make the agent's index: what HEAD has, with the sizes and times of the host's index.
+
+    So the first status reads no file. What the human has staged is left out: its objects are not
+    in the copy. An index that is damaged or split is not used.
+    """
+    if not source.commit:
+        return
+    index = os.path.join(new, "index")
+    empty = os.path.join(new, "empty")
+    given = host.index() if host is not None else None
+    os.mkdir(empty)
+    options = (f"--git-dir={copy}", f"--work-tree={empty}")
+    more = {"GIT_INDEX_FILE": index}
+    try:
+        if given is not None:
+            content, changed = given
+            store.write(index, content)
+            os.utime(index, ns=(changed, changed))
+            with suppress(GitFailed):
+                git.run((*options, "read-tree", "--reset", "HEAD"), limit=INDEX_SECONDS, more=more)
+                # A file that was changed later than the index, in the same second, is read anew.
+                os.utime(index, ns=(changed, changed))
+                return
+            os.unlink(index)
+        with suppress(GitFailed):
+            git.run((*options, "read-tree", "HEAD"), limit=INDEX_SECONDS, more=more)
+    finally:
+        store.remove_tree(empty)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{index}.lock")
+
+
+def _give(new: str, owner: tuple[int, int]) -> None:
+    """Give a tree to the agent; the directory itself last, so that it is closed until then."""
+    if os.geteuid() != 0:
+        return
+    for directory, names, files in os.walk(new, topdown=False):
+        for name in (*names, *files):
+            os.chown(os.path.join(directory, name), *owner, follow_symlinks=False)
+    os.chown(new, *owner)

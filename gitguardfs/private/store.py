@@ -1,0 +1,250 @@
+"""The store: one directory for each work tree, on the guest's own disk.
+
+========================  ==========  ================================================
+``key``                   0600        a secret, from which the names are made
+``<id>.lock``             0600        held while a repository is made, refreshed, removed
+``<id>/``                 0711        a work tree's: only the store's owner changes it
+``<id>/host.path``        0600        which work tree: the share, the agent, the path
+``<id>/host.state``       0600        what the host's repository looked like when fetched
+``<id>/host.git/``        0755        the store owner's copy of the human's branches
+``<id>/agent/``           0700        the agent's repository, which is the agent's
+========================  ==========  ================================================
+
+The store cannot be listed, and an id cannot be guessed: only whoever reads a project's virtual
+``.git`` learns its id. So other users of the guest do not find the copy of its history.
+
+The agent can mount a FUSE file system of its own over its repository, and never answer there. So
+nothing here looks at ``agent`` itself: a listing tells whether it is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from stat import S_ISDIR
+
+from gitguardfs.constants import PRIVATE_STORE
+from gitguardfs.errors import Exit, UserError, os_error
+
+STORE = PRIVATE_STORE
+"""Root's store: outside of gitguardfs's own directory, which only root may enter."""
+AGENT = "agent"
+HOST = "host.git"
+_KEY_BYTES = 32
+_ID = re.compile("[0-9a-f]{32}")
+_POLL = 0.02
+"""Seconds between two looks at a lock."""
+_TRIES = 5
+"""How often a tree is removed, while processes of the agent still write into it."""
+
+
+def default() -> str:
+    """Return the path of this user's store."""
+    if os.geteuid() == 0:
+        return STORE
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".local/state")
+    return os.path.join(base, "gitguardfs-git")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A directory of the store."""
+
+    path: str
+    share: str
+    """The share's tag or device."""
+    work_tree: bytes
+    """The path of the work tree in the share."""
+    uid: int
+    """The agent."""
+    is_reset: bool
+    """Whether the agent's repository was deleted and not made again."""
+
+
+class Store:
+    """A store, made if it is not there."""
+
+    def __init__(self, path: str) -> None:
+        """Open the store. Raises UserError if others can change it, OSError."""
+        self.path = os.path.abspath(path)
+        _make_parents(os.path.dirname(self.path))
+        with suppress(FileExistsError):
+            make_directory(self.path, 0o711)
+        st = os.lstat(self.path)
+        if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
+            raise UserError(
+                f"{self.path} is not a directory that its owner alone can change",
+                f"chmod go-w {shlex.quote(self.path)}, or choose another --private-store",
+                Exit.SYSTEM,
+            )
+        self._key = self._made_key()
+
+    def _made_key(self) -> bytes:
+        """Return the store's secret. It is written whole under another name, then linked."""
+        path = os.path.join(self.path, "key")
+        if not os.path.exists(path):
+            new = f"{path}.{secrets.token_hex(8)}"
+            try:
+                write(new, secrets.token_bytes(_KEY_BYTES), 0o600)
+                with suppress(FileExistsError):
+                    os.link(new, path)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(new)
+            sync(self.path)
+        with open(path, "rb") as file:
+            key = file.read()
+        if len(key) != _KEY_BYTES:
+            raise OSError(errno.EIO, "the key of the store is damaged", path)
+        return key
+
+    def directory(self, share: str, path: bytes, uid: int) -> str:
+        """Return the path of a work tree's directory for the agent ``uid``. No I/O."""
+        text = b"\0".join((os.fsencode(share), b"%d" % uid, path))
+        name = hmac.new(self._key, text, hashlib.sha256).hexdigest()[:32]
+        return os.path.join(self.path, name)
+
+
+def entries(place: str) -> list[Entry]:
+    """Return what is in the store ``place``, by share and path; [] without one. Raises OSError."""
+    found = []
+    with suppress(FileNotFoundError):
+        for name in filter(_ID.fullmatch, os.listdir(place)):
+            path = os.path.join(place, name)
+            with suppress(FileNotFoundError):
+                share, uid, work_tree = read(os.path.join(path, "host.path")).split(b"\n", 2)
+                found.append(
+                    Entry(path, os.fsdecode(share), work_tree, int(uid), not has_agent(path))
+                )
+    return sorted(found, key=lambda one: (one.share, one.work_tree, one.path))
+
+
+def description(share: str, uid: int, work_tree: bytes) -> bytes:
+    """Return the content of ``host.path``."""
+    return b"%s\n%d\n%s" % (os.fsencode(share).replace(b"\n", b"?"), uid, work_tree)
+
+
+def has_agent(directory: str) -> bool:
+    """Return whether the agent's repository is in a work tree's directory. Raises OSError."""
+    with suppress(FileNotFoundError):
+        return AGENT in os.listdir(directory)
+    return False
+
+
+@contextmanager
+def locked(directory: str, limit: float) -> Iterator[None]:
+    """Hold the lock of a work tree's directory, against other threads and other daemons.
+
+    Waits ``limit`` seconds at most. Raises OSError, ETIMEDOUT at the limit.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(f"{directory}.lock", flags, 0o600)
+    try:
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise os_error(errno.ETIMEDOUT) from None
+            time.sleep(_POLL)
+        yield
+    finally:
+        os.close(lock)
+
+
+def reset(directory: str) -> None:
+    """Delete the agent's repository; the next open makes it anew. Called with the lock held.
+
+    Raises OSError.
+    """
+    remove_tree(os.path.join(directory, AGENT))
+
+
+def remove(directory: str) -> None:
+    """Delete a work tree's directory. Called with the lock held. Raises OSError."""
+    remove_tree(directory)
+
+
+def remove_tree(path: str) -> None:
+    """Delete a tree, if it is there, of which processes of another user may have a part open.
+
+    It is renamed first: nobody meets half of it. Symlinks in it are never followed. Raises OSError.
+    """
+    gone = f"{path}.gone"
+    _delete(gone)
+    with suppress(FileNotFoundError):
+        os.rename(path, gone)
+    _delete(gone)
+
+
+def _delete(path: str) -> None:
+    for _ in range(_TRIES):
+        if not os.path.lexists(path):
+            return
+        shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path):
+        shutil.rmtree(path)
+
+
+def _make_parents(path: str) -> None:
+    """Make the directories above a store, which only their owner may change."""
+    if not os.path.isdir(path):
+        _make_parents(os.path.dirname(path))
+        with suppress(FileExistsError):
+            make_directory(path, 0o755 if os.geteuid() == 0 else 0o700)
+
+
+def make_directory(path: str, mode: int) -> None:
+    """Make a directory with this mode, whatever the umask is. Raises OSError."""
+    os.mkdir(path, mode & 0o755)
+    os.chmod(path, mode)
+
+
+def read(path: str) -> bytes:
+    """Return the content of a file of the store. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write(path: str, content: bytes, mode: int = 0o644) -> None:
+    """Write a file of the store, whole or not at all, also after a crash. Raises OSError."""
+    new = f"{path}.part"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(new, flags, 0o600), "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), mode)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(new, path)
+
+
+def sync(path: str) -> None:
+    """Bring a directory, or a file, of the store to the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(path: str) -> None:
+    """Bring a directory and all below it to the disk. Raises OSError."""
+    for directory, _, names in os.walk(path):
+        for name in names:
+            sync(os.path.join(directory, name))
+        sync(directory)

@@ -1,0 +1,48 @@
+"""What agents are told about git in a guarded tree: the text for AGENTS.md, by mode. Pure."""
+
+from __future__ import annotations
+
+from gitguardfs.guard.rules import GitMode
+
+HEADING = "# Rules of this machine\n\n"
+_CLOSED = """\
+You work on a tree that a human shares with you, in which `.git` is closed: `git` commands fail
+here, and that is intended. Do not try to get around it. Change files only. When a step is done,
+say what you changed and suggest a commit message; the human reviews, commits and pushes. Clone
+dependencies, and put build directories that use git, outside of this tree, for example below
+`~/build`. File watchers must poll.
+"""
+_READ_ONLY = """\
+You work on a tree that a human shares with you, in which `.git` can be read: `git log`,
+`git diff` and `git blame` work here. `git` commands that write fail, and that is intended. Do not
+try to get around it. Change files only. When a step is done, say what you changed and suggest a
+commit message; the human reviews, commits and pushes. Clone dependencies, and put build
+directories that use git, outside of this tree, for example below `~/build`. File watchers must
+poll.
+"""
+_PRIVATE = """\
+You work on a tree that a human shares with you, with a git repository of your own: `.git` here is
+a file that leads to it. Commit freely, in small steps, with messages that say why. You cannot
+push, and need not: the human takes your commits with `gitguard fetch`. `git fetch host` brings
+what the human has committed, as `host/BRANCH`; `git sync` also moves your branch there, if it has
+no commits of its own. Make new worktrees below `~/wt` (`git worktree add ~/wt/topic`). Inside of
+this tree `git init`, `git clone` and `git submodule update --init` fail, and that is intended:
+use `~/build`. File watchers must poll.
+"""
+_OPEN = """\
+You work on a tree that a human shares with you. `.git` is the human's own, and open: run only the
+`git` commands that you are asked to run, and never `git push`. File watchers must poll.
+"""
+_RULES = {
+    GitMode.DENY: _CLOSED,
+    GitMode.LIST: _CLOSED,
+    GitMode.HIDE: _CLOSED,
+    GitMode.READONLY: _READ_ONLY,
+    GitMode.PRIVATE: _PRIVATE,
+    GitMode.OFF: _OPEN,
+}
+
+
+def about_git(mode: GitMode) -> str:
+    """Return the paragraph about git for a view with a mode."""
+    return _RULES[mode]

@@ -1,0 +1,180 @@
+"""The agent's own repository on a live tree: ``--git=private``, by git itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import LIMIT, Mounted, area, gitguardfs, until
+from tests.support.people import AGENT, as_user
+from tests.support.repos import (
+    HOST_GID,
+    HOST_UID,
+    MAP,
+    SECRET,
+    as_host,
+    differences,
+    git,
+    make_project,
+    metadata,
+)
+
+OTHER = 1001
+"""Another user of the guest."""
+
+
+@dataclass
+class World:
+    """A project of the host's, and the agent's view of it."""
+
+    here: Path
+    mounted: Mounted
+
+    @property
+    def project(self) -> Path:
+        return self.here / "source/project"
+
+    @property
+    def view(self) -> Path:
+        return self.mounted.path / "project"
+
+    def agent(
+        self, *arguments: str, place: str = ".", uid: int = AGENT, fails: bool = False
+    ) -> str:
+        """Run git in the view, as an agent does; return what it prints."""
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.view / place, env=self.environment(),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT, check=False,
+            user=uid, group=uid, extra_groups=[],
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, f"git {arguments}: {done.returncode}\n{said}"
+        return said
+
+    def environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.here / "home"), "LC_ALL": "C.UTF-8"}
+
+    def commit(self, text: str, message: str, place: str = ".") -> None:
+        """Change a file and commit it, as the agent."""
+        name = "file" if place == "nested" else "README.md"
+        as_user((self.view / place / name).write_text, text)
+        self.agent("commit", "--quiet", "-am", message, place=place)
+
+    def host_commits(self, text: str, message: str) -> None:
+        with as_host():
+            (self.project / "src/main.py").write_text(text)
+        git(self.project, "commit", "--quiet", "-am", message)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with area() as here:
+        (here / "source").mkdir(mode=0o755)
+        os.chown(here / "source", HOST_UID, HOST_GID)
+        make_project(here / "source/project")
+        (here / "home").mkdir()
+        os.chown(here / "home", AGENT, AGENT)
+        (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
+        options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
+        with gitguardfs(here / "source", here / "view", *options) as mounted:
+            yield World(here, mounted)
+
+
+def test_the_first_status_is_clean_and_the_history_is_there(world: World) -> None:
+    before = metadata(world.project)
+    assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
+    assert "first" in world.agent("log", "--oneline")
+    assert "Host" in world.agent("blame", "README.md")
+    assert world.agent("branch", "--show-current") == "main\n"
+    assert "host/main" in world.agent("status", "-sb")
+    assert SECRET not in world.agent("config", "--list", "--show-origin")
+    assert not differences(before, metadata(world.project))
+
+
+@pytest.mark.parametrize("place", ["nested", "linked", "split"])
+def test_each_kind_of_repository_has_one(world: World, place: str) -> None:
+    before = metadata(world.project)
+    world.agent("status", place=place)
+    if place != "split":
+        assert "first" in world.agent("log", "--oneline", place=place)
+    assert not differences(before, metadata(world.project))
+
+
+def test_what_the_agent_commits_reaches_the_host_as_a_bundle(world: World) -> None:
+    before = metadata(world.project)
+    world.commit("# Changed\n", "the agent's")
+    bundle = world.project / ".gitguard/agent.bundle"
+    until(bundle.exists, "the bundle is there")
+    assert "refs/heads/main" in git(world.project, "bundle", "list-heads", str(bundle))
+    assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
+    assert not differences(before, metadata(world.project))
+    assert git(world.project, "status", "--porcelain", "--", ".gitguard") == ""
+    commit = world.agent("rev-parse", "HEAD").strip()
+    git(world.project, "fetch", "--quiet", str(bundle), "main:refs/remotes/agent/main")
+    assert git(world.project, "rev-parse", "agent/main").strip() == commit
+
+
+def test_the_host_goes_on(world: World) -> None:
+    world.agent("status")
+    world.host_commits("print('more')\n", "the human's")
+
+    def is_told() -> bool:
+        world.agent("fetch", "--quiet", "host")
+        return "behind 1" in world.agent("status", "-sb")
+
+    until(is_told, "the agent is told")
+    world.agent("sync")
+    assert "the human's" in world.agent("log", "--oneline")
+    assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
+
+
+def test_ordinary_work_with_git(world: World) -> None:
+    before = metadata(world.project)
+    world.agent("switch", "--quiet", "-c", "topic")
+    world.commit("one\n", "one")
+    world.commit("two\n", "two")
+    world.agent("commit", "--quiet", "--amend", "-m", "two, amended")
+    as_user((world.view / "README.md").write_text, "three\n")
+    world.agent("stash")
+    assert (world.project / "README.md").read_text() == "two\n"
+    world.agent("stash", "pop")
+    world.agent("commit", "--quiet", "-am", "three")
+    world.agent("tag", "mine")
+    world.agent("rebase", "--quiet", "--exec", "true", "main")
+    world.agent("switch", "--quiet", "main")
+    assert (world.project / "README.md").read_text() == "# Project\n"
+    world.agent("worktree", "add", "--quiet", str(world.here / "home/topic"), "topic")
+    world.agent("worktree", "remove", str(world.here / "home/topic"))
+    world.agent("gc", "--quiet")
+    world.agent("fsck", "--strict")
+    assert "denied" in world.agent("init", "made", fails=True)
+    assert not differences(before, metadata(world.project))
+
+
+def test_the_agents_repository_is_closed_to_others(world: World) -> None:
+    world.agent("status")
+    place = Path(world.agent("rev-parse", "--absolute-git-dir").strip())
+    assert place.is_relative_to(world.here / "store")
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, place, uid=OTHER)
+    world.agent("status", uid=OTHER, fails=True)
+    mirror = place.parent / "host.git"
+    for path in (mirror, mirror / "objects", mirror / "refs"):
+        for uid in (AGENT, OTHER):
+            with pytest.raises(PermissionError):
+                as_user((path / "new").touch, uid=uid)
+
+
+def test_nothing_of_the_hosts_own_can_be_reached(world: World) -> None:
+    git(world.project, "stash", "list")
+    for path in (".git/config", ".git/HEAD", ".git/../.git/config"):
+        with pytest.raises(NotADirectoryError):
+            as_user((world.view / path).read_bytes)
+    assert as_user((world.view / ".git").read_text).startswith("gitdir: ")
+    with pytest.raises(PermissionError):
+        as_user((world.view / ".git").write_text, "gitdir: elsewhere\n")

@@ -1,0 +1,119 @@
+"""Faults in ``gitguard fetch``."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+HEADER = ("unit/test_fetch_header.py",)
+
+
+def attacks(*names: str) -> tuple[str, ...]:
+    return tuple(f"unit/test_fetch_attacks.py::test_{name}" for name in names)
+
+
+def merges(*names: str) -> tuple[str, ...]:
+    return tuple(f"unit/test_fetch_merge.py::test_{name}" for name in names)
+
+
+def commands(*names: str) -> tuple[str, ...]:
+    return tuple(f"unit/test_fetch_command.py::test_{name}" for name in names)
+
+
+def fault(name: str, breaks: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
+    return Mutant(f"fetch-{name}", breaks, f"fetch/{file}.py", old, new, tests)
+
+
+KINDS = attacks("a_file_of_another_kind")
+CONFIGURED = attacks("no_program_that_a_configuration_names_is_run")
+
+MUTANTS = (
+    fault("follows-a-link", "a symlink leads to any bundle of the human's", "bundle",
+          "_FILE = os.O_RDONLY | os.O_NOFOLLOW |", "_FILE = os.O_RDONLY |", KINDS),
+    fault("follows-a-directory", "a symlink .gitguard leads anywhere", "bundle",
+          "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW |",
+          "_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY |", KINDS),
+    fault("waits-at-a-fifo", "a FIFO holds the command up", "bundle",
+          "os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY", "os.O_NOFOLLOW | os.O_NOCTTY", KINDS),
+    fault("grows", "a file of any length is copied", "bundle",
+          "if size > limit or st.st_size > limit:", "if False:",
+          attacks("a_file_that_is_too_large")),
+    fault("any-ref", "refs outside of branches and tags are taken", "bundle",
+          "refs/(?:heads|tags)/[A-Za-z0-9_]", r"refs/\w+/[A-Za-z0-9_]", HEADER),
+    fault("head", "a branch HEAD becomes what agent stands for", "bundle",
+          '.casefold() == "head"', '.casefold() == "no"', HEADER),
+    fault("twins", "two branches are one file on some disks", "bundle",
+          "seen.setdefault(name.casefold(), name)", "seen.setdefault(name, name)", HEADER),
+    fault("branch-as-directory", "a branch stands where others have a directory", "bundle",
+          "            if one in seen:", "            if False:", HEADER),
+    fault("capability", "a bundle with a filter counts as whole", "bundle",
+          'if name != "@object-format" or object_format not in _ID:',
+          'if name == "@object-format" and object_format not in _ID:',
+          attacks("a_bundle_of_part_of_the_objects")),
+    fault("many-refs", "any number of branches is taken", "bundle",
+          "if len(lines) > MAX_REFS:", "if False:", HEADER),
+    fault("drops-a-newer-one", "--drop removes commits that nobody has fetched", "bundle",
+          "if only is not None and _identity(st) != only.identity:", "if False:", HEADER),
+    fault("unchecked", "objects are not checked in the quarantine", "quarantine",
+          '"--fix-thin", f"--strict={strict}",', '"--fix-thin",',
+          attacks("a_tree_with_a_name_that_is_not_one", "a_gitmodules_that_runs_something")),
+    fault("lenient", "a symlink stands for .gitattributes", "quarantine",
+          '"badFilemode", "gitattributesSymlink",', '"badFilemode",',
+          attacks("a_tree_that_git_would_not_write")),
+    fault("tip-of-any-kind", "a branch leads to a blob", "quarantine",
+          '        if kind != "commit":\n            raise Refused(f"{name} leads',
+          '        if not kind:\n            raise Refused(f"{name} leads',
+          attacks("a_tip_that_is_no_commit")),
+    fault("bomb", "a small bundle fills the disk at checkout", "quarantine",
+          "if sum(map(int, sizes.output.split())) > limit:", "if False:",
+          attacks("zeros_without_end")),
+    fault("prunes-named", "naming a branch removes the others", "quarantine",
+          'wanted = [self.path, *(f"+{HEADS}{one}:{REMOTE}{one}" for one in branches)]',
+          'wanted = ["--prune", self.path, f"+{HEADS}*:{REMOTE}*"]',
+          commands("branches_and_tags_come_and_go", "only_branches_that_are_named")),
+    fault("shallow", "a shallow clone takes nothing", "quarantine",
+          "    if os.path.exists(shallow):", "    if False:", commands("a_shallow_clone")),
+    fault("hooks", "hooks of the human's repository run", "git",
+          '"core.hooksPath=/dev/null", ', "", CONFIGURED),
+    fault("bare", "a repository that the agent made is used", "git",
+          '"core.fsmonitor=false", "safe.bareRepository=explicit",', '"core.fsmonitor=false",',
+          attacks("a_bare_repository_that_the_agent_made_is_not_used")),
+    fault("replaced", "a replacement of an object hides what came", "git",
+          '    "GIT_NO_REPLACE_OBJECTS": "1",\n', "",
+          attacks("replacements_of_objects_do_not_count")),
+    fault("memory", "a few trees take all memory", "git",
+          "        wanted[resource.RLIMIT_DATA] = limits.memory\n", "        pass\n",
+          attacks("a_few_trees_that_stand_for_a_billion_files")),
+    fault("orphans", "git goes on after the end of the command", "git",
+          "            except BaseException:\n                _end(process)\n",
+          "            except BaseException:\n", attacks("ctrl_c_and_kill_leave_no_quarantine")),
+    fault("raw-text", "escapes of the agent's reach the terminal", "summary",
+          "safe = shown(text[: WIDTH * 4])", "safe = os.fsdecode(text[: WIDTH * 4])",
+          attacks("escapes_and_lengths_in_messages_and_names")),
+    fault("links-out", "a symlink that leads out is not named", "summary",
+          'if steps is None or steps.up > entry.path.count(b"/"):', "if steps is None:",
+          attacks("what_to_look_at")),
+    fault("drivers", "a merge driver in the work tree runs", "merging",
+          'f"GIT_CONFIG_VALUE_{number}": "false"', 'f"GIT_CONFIG_OTHER_{number}": "false"',
+          CONFIGURED),
+    fault("staged", "what is staged is lost", "merging", "    if staged.code:", "    if False:",
+          merges("what_is_staged_is_refused")),
+    fault("under-way", "a rebase is disturbed", "merging",
+          "        if is_there or (name.isupper()", "        if False and (name.isupper()",
+          merges("an_operation_under_way_is_refused")),
+    fault("half", "the index moves without the branch", "merging",
+          "    except GitError:\n        git.run(*(",
+          "    except ZeroDivisionError:\n        git.run(*(",
+          merges("a_locked_branch_gives_the_index_back")),
+    fault("expect", "commits are merged that nobody has looked at", "command",
+          "if len(expect) < SHORT or not found[merge].startswith(expect.lower()):",
+          "if len(expect) < SHORT:", merges("only_the_commit_that_was_looked_at")),
+    fault("remote", "branches of a remote called agent are overwritten", "command",
+          '"--get-regexp", pattern, allowed=(0, 1)).code == 0:',
+          '"--get-regexp", pattern, allowed=(0, 1)).code == 9:', commands("a_remote_called_agent")),
+    fault("killed", "SIGTERM leaves the quarantine", "command",
+          "            signal.signal(number, _interrupt)\n", "            pass\n",
+          attacks("ctrl_c_and_kill_leave_no_quarantine")),
+    fault("reset", "the command that is printed takes the human's commit off", "command",
+          "    if branch.behind == 0:", "    if branch.behind is not None:",
+          merges("git_reset_is_the_same_by_git_alone")),
+)  # fmt: skip

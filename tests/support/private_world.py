@@ -1,0 +1,155 @@
+"""A project of the human's, the agent's view of it, and the store between them; all real git.
+
+The view is a copy of the work tree that belongs to the agent, with the virtual ``.git`` as a file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from gitguardfs.private.repositories import PrivateRepositories
+from tests.support.mounting import area
+from tests.support.people import AGENT
+from tests.support.repos import HOST_GID, HOST_UID, as_host
+from tests.support.repos import git as host_git
+
+IS_ROOT = os.geteuid() == 0
+
+
+class WorkTree(NamedTuple):
+    path: bytes
+    uid: int
+    gid: int
+
+
+@dataclass
+class World:
+    """The directories: ``share`` of the human's, ``views`` of the agent's, ``store``."""
+
+    area: Path
+    name: str = "proj"
+    repositories: PrivateRepositories = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.share = self.area / "share"
+        self.project = self.share / self.name
+        self.store = self.area / "store"
+        self.view = self.area / "view"
+        self.repositories = self.daemon()
+
+    def daemon(self) -> PrivateRepositories:
+        """What a daemon that has just started uses."""
+        return PrivateRepositories(str(self.store), "projects")
+
+    @property
+    def place(self) -> WorkTree:
+        return WorkTree(os.fsencode(self.name), AGENT, AGENT)
+
+    @property
+    def directory(self) -> Path:
+        """The work tree's directory in the store."""
+        text = self.repositories.text(self.place)
+        return Path(os.fsdecode(text.removeprefix(b"gitdir: ").strip())).parent
+
+    @property
+    def copy(self) -> Path:
+        return self.directory / "host.git"
+
+    @property
+    def mine(self) -> Path:
+        """The agent's repository."""
+        return self.directory / "agent"
+
+    def make(self) -> None:
+        """Make a repository with a branch, a tag and a remote, as the human."""
+        self.share.mkdir(mode=0o755)
+        self.project.mkdir(parents=True)
+        for path in (self.share, *reversed(self.project.relative_to(self.share).parents)):
+            os.chown(self.share / path, HOST_UID, HOST_GID)
+        os.chown(self.project, HOST_UID, HOST_GID)
+        host_git(self.project, "init", "--quiet", "--template=", "--initial-branch=main")
+        self.commit("one", {"a": "1\n", "b": "1\n", "dir/c": "1\n"})
+        host_git(self.project, "branch", "topic")
+        host_git(self.project, "tag", "-m", "first", "v1")
+        self.commit("two", {"a": "2\n"})
+
+    def commit(self, message: str, files: dict[str, str]) -> str:
+        """Commit files as the human; return the commit."""
+        self.write(files)
+        host_git(self.project, "add", "--all")
+        host_git(self.project, "commit", "--quiet", "--allow-empty", "--message", message)
+        return host_git(self.project, "rev-parse", "HEAD").strip()
+
+    def write(self, files: dict[str, str]) -> None:
+        with as_host():
+            for name, text in files.items():
+                (self.project / name).parent.mkdir(parents=True, exist_ok=True)
+                (self.project / name).write_text(text)
+
+    def host(self, *arguments: str) -> str:
+        """Run git on the host."""
+        return host_git(self.project, *arguments)
+
+    def prepare(self, repositories: PrivateRepositories | None = None) -> None:
+        """Open the virtual file, as a daemon that has not looked at the host yet."""
+        fd = os.open(self.project, os.O_PATH | os.O_DIRECTORY)
+        try:
+            (repositories or self.daemon()).prepare(self.place, fd)
+        finally:
+            os.close(fd)
+
+    def show(self) -> None:
+        """Show the work tree as it is now in the view; what the agent published stays."""
+        published = self.view / ".gitguard"
+        kept = self.area / "published"
+        if published.exists():
+            published.rename(kept)
+        shutil.rmtree(self.view, ignore_errors=True)
+        ignore = shutil.ignore_patterns(".git")
+        shutil.copytree(self.project, self.view, symlinks=True, ignore=ignore)
+        if kept.exists():
+            kept.rename(published)
+        (self.view / ".git").write_bytes(self.repositories.text(self.place))
+        for directory, names, files in os.walk(self.view):
+            for name in (".", *names, *files):
+                os.chown(Path(directory) / name, AGENT, AGENT, follow_symlinks=False)
+
+    def agent(self, *arguments: str, check: bool = True, directory: Path | None = None) -> str:
+        """Run git as the agent, in the view."""
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=directory or self.view,
+            env={
+                "PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_AUTHOR_NAME": "Agent", "GIT_AUTHOR_EMAIL": "agent@example.org",
+                "GIT_COMMITTER_NAME": "Agent", "GIT_COMMITTER_EMAIL": "agent@example.org",
+            },
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=60, user=AGENT, group=AGENT, extra_groups=[],
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"git {arguments}: {done.stdout}"
+        return done.stdout.strip()
+
+    def objects(self) -> set[str]:
+        """The objects in the copy of the host's repository."""
+        listed = subprocess.run(
+            ["git", f"--git-dir={self.copy}", "cat-file", "--batch-all-objects", "--batch-check"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return {line.split()[0] for line in listed.stdout.splitlines()}
+
+
+@contextmanager
+def world(name: str = "proj") -> Iterator[World]:
+    """A project with three files, two commits, two branches and a tag."""
+    with area() as path:
+        made = World(path, name)
+        made.make()
+        yield made

@@ -1,0 +1,296 @@
+"""``gitguard fetch`` in daily use: what comes, where it goes, and what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.fetch import summary
+from tests.support import fetch_world
+from tests.support.fetch_world import World
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with fetch_world.world() as made:
+        yield made
+
+
+def refs(world: World, at: Path | None = None) -> dict[str, str]:
+    listed = world.git(at or world.host, "for-each-ref", "--format=%(refname) %(objectname)")
+    return dict(line.split() for line in listed.split("\n") if "agent" in line)
+
+
+def test_branches_and_tags_come_and_go(world: World) -> None:
+    first = world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    world.git(world.agent, "tag", "-a", "-m", "v2", "v2")
+    world.git(world.agent, "checkout", "-q", "-b", "topic/x")
+    second = world.commit({"y": "y"})
+    world.publish()
+    report = world.fetched()
+    tag = world.git(world.agent, "rev-parse", "v2")
+    everything = {
+        "refs/remotes/agent/main": first, "refs/remotes/agent/topic/x": second,
+        "refs/agent/tags/v1": first, "refs/agent/tags/v2": tag,
+    }  # fmt: skip
+    assert refs(world) == everything
+    assert {one["name"]: one["before"] for one in report["branches"]} == {
+        "main": None, "topic/x": None
+    }  # fmt: skip
+    assert report["tags"] == {"v1": first, "v2": tag} and report["removed"] == {}
+    world.git(world.agent, "branch", "-m", "topic/x", "topic")
+    world.git(world.agent, "tag", "-d", "v1")
+    world.publish()
+    report = world.fetched(".", "main")
+    assert refs(world) == everything and report["removed"] == {}  # with names nothing goes
+    report = world.fetched()
+    assert report["removed"] == {"refs/remotes/agent/topic/x": second, "refs/agent/tags/v1": first}
+    assert set(refs(world)) == {
+        "refs/remotes/agent/main", "refs/remotes/agent/topic", "refs/agent/tags/v2"
+    }  # fmt: skip
+    assert world.git(world.host, "tag") == ""
+
+
+def test_only_branches_that_are_named(world: World) -> None:
+    for name in ("one", "two", "three"):
+        world.git(world.agent, "checkout", "-q", "-b", name, "host/main")
+        world.commit({name: name})
+    world.git(world.agent, "tag", "v1")
+    world.publish()
+    report = world.fetched(".", "one", "two")
+    assert set(refs(world)) == {"refs/remotes/agent/one", "refs/remotes/agent/two"}
+    assert {one["name"] for one in report["branches"]} == {"one", "two"}
+    done = world.fetch(".", "fuor")
+    assert done.returncode == 3 and "no branch fuor" in done.stderr
+    assert "there is one, three, two" in done.stderr
+    done = world.fetch("one")
+    assert done.returncode == 2 and "gitguard fetch . one" in done.stderr
+
+
+def test_the_summary(world: World) -> None:
+    world.commit({"a.txt": "one\ntwo\n", "bin": "\0"}, message="Change a\n\nbody")
+    world.publish()
+    world.commit({"own": "x"}, world.host)
+    (branch,) = world.fetched()["branches"]
+    assert (branch["ahead"], branch["behind"], branch["base"]) == (1, 1, "main")
+    assert branch["commits"] == [
+        {"id": branch["commit"], "author": "Agent", "subject": "Change a"}
+    ]  # fmt: skip
+    assert branch["files"] == [
+        {"path": "a.txt", "added": 2, "deleted": 21},
+        {"path": "bin", "added": None, "deleted": None},
+    ]
+    done = world.fetch()
+    assert "agent/main: " in done.stdout and "as at the last fetch" in done.stdout
+    assert "1 commit that main does not have, 1 behind" in done.stdout
+    assert "    a.txt  +2 -21\n    bin    binary\n" in done.stdout
+
+
+def test_many_branches_and_commits_are_listed_in_part(world: World) -> None:
+    for number in range(summary.MAX_COMMITS + 5):
+        world.git(world.agent, "commit", "-q", "--allow-empty", "-m", f"number {number}")
+    for number in range(summary.MAX_BRANCHES + 5):
+        world.git(world.agent, "branch", f"b{number}")
+    world.publish()
+    report = world.fetched()
+    assert len(report["branches"]) == summary.MAX_BRANCHES + 6 == len(refs(world))
+    assert len([one for one in report["branches"] if one["left_out"]]) == 6
+    text = world.fetch().stdout
+    assert "and 5 commits before" in text and "too many branches" in text
+
+
+def test_the_commands_work_when_pasted(world: World) -> None:
+    world.commit({"x": "x"})
+    place = world.home / "my 'project'"
+    world.host.rename(place)
+    world.publish(place)
+    world.git(place, "branch", "agent/main")
+    world.git(place, "tag", "main")
+    report = world.fetched(place, at=world.home)
+    look, diff, take, reset = report["commands"]
+    assert look.startswith("git -C ") and "'\"'\"'" in look
+    for line in (look, diff, reset):
+        done = subprocess.run(["bash", "-ec", line], cwd=world.home, check=True, text=True,
+                              capture_output=True, env=world.environment())  # fmt: skip
+        assert "ambiguous" not in done.stderr and (line is reset or "+x" in done.stdout)
+    world.fetched(*shlex.split(take)[2:], at=world.home)
+
+
+def test_how_old_the_bundle_is(world: World) -> None:
+    world.commit({"x": "x"})
+    world.publish()
+    now = time.time()
+    for back, said in {0: "less than a minute ago", 3700: "1 hour ago", 200_000: "2 days ago",
+                       -7200: "in the future, so the clocks differ"}.items():  # fmt: skip
+        os.utime(world.bundle, (now - back, now - back))
+        assert world.fetched()["bundle"]["age"] == said
+    assert f"written {said}" in world.fetch().stdout
+
+
+def test_there_is_no_bundle(world: World) -> None:
+    done = world.fetch()
+    assert done.returncode == 3 and done.stdout == ""
+    assert f"there is no {world.bundle}" in done.stderr and "--git private" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_drop(world: World) -> None:
+    commit = world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    world.publish()
+    world.fetched()
+    world.git(world.host, "update-ref", "refs/remotes/other/main", "HEAD")
+    report = world.fetched("--drop")
+    assert report["removed"] == {"refs/remotes/agent/main": commit, "refs/agent/tags/v1": commit}
+    assert refs(world) == {} and not world.bundle.exists()
+    assert world.git(world.host, "rev-parse", "refs/remotes/other/main")
+    assert world.fetched("--drop")["removed"] == {}  # nothing is there, nothing is wrong
+    assert world.fetch(".", "main", "--drop").returncode == 2
+
+
+def test_drop_after_a_merge(world: World) -> None:
+    commit = world.commit({"x": "x"})
+    world.publish()
+    world.fetched("--merge", "main", "--drop")
+    assert refs(world) == {} and not world.bundle.exists()
+    assert world.git(world.host, "rev-parse", "HEAD") == commit
+
+
+def test_drop_after_a_conflict_drops_nothing(world: World) -> None:
+    world.commit({"a.txt": "agent\n"})
+    world.publish()
+    world.commit({"a.txt": "human\n"}, world.host)
+    assert world.fetch("--merge", "main", "--drop").returncode == 1
+    assert refs(world) and world.bundle.exists()
+
+
+def test_drop_follows_no_symlink(world: World) -> None:
+    elsewhere = world.home / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "agent.bundle").write_text("x")
+    (world.host / ".gitguard").symlink_to(elsewhere)
+    assert world.fetch("--drop").returncode == 3
+    (world.host / ".gitguard").unlink()
+    (world.host / ".gitguard").mkdir()
+    world.bundle.symlink_to(elsewhere / "agent.bundle")
+    assert world.fetch("--drop").returncode == 0
+    assert (elsewhere / "agent.bundle").exists() and not world.bundle.is_symlink()
+
+
+def test_a_subdirectory_a_worktree_and_a_submodule(world: World) -> None:
+    commit = world.commit({"src/x": "x"})
+    world.publish()
+    world.fetched(at=world.host / "src")
+    world.git(world.host, "worktree", "add", "-q", "-b", "topic", "../tree", "main")
+    tree = world.home / "tree"
+    world.publish(tree)
+    report = world.fetched("--merge", "main", at=tree)
+    assert report["repository"] == str(tree) and report["merge"]["into"] == "topic"
+    assert world.git(world.host, "rev-parse", "topic") == commit
+    outer = world.home / "outer"
+    world.git(world.home, "init", "-q", "outer")
+    world.git(
+        outer, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "../host", "m"
+    )
+    world.publish(outer / "m")
+    report = world.fetched("--merge", "main", at=outer / "m")
+    assert report["repository"] == str(outer / "m")
+    assert world.git(outer / "m", "rev-parse", "HEAD") == commit
+    assert refs(world, outer / "m") and not refs(world, outer)
+
+
+@pytest.mark.parametrize("words", [["--depth", "1"], ["--depth", "1", "--no-single-branch"]])
+def test_a_shallow_clone(world: World, words: list[str]) -> None:
+    shallow = world.home / "shallow"
+    world.git(world.home, "clone", "-q", *words, world.host.as_uri(), "shallow")
+    commit = world.commit({"x": "x"})
+    world.publish(shallow)
+    world.commit({"y": "y"}, shallow)
+    (branch,) = world.fetched(at=shallow)["branches"]
+    assert (branch["ahead"], branch["behind"], branch["changed"]) == (1, 1, 1)
+    world.git(shallow, "reset", "-q", "--hard", "HEAD~")
+    world.fetched("--merge", "main", at=shallow)
+    assert world.git(shallow, "rev-parse", "HEAD") == commit
+    world.git(shallow, "fsck", "--strict")
+
+
+def test_objects_of_sha256(world: World) -> None:
+    host, agent = world.home / "long", world.home / "longer"
+    world.git(world.home, "init", "-q", "--object-format=sha256", "long")
+    world.commit({"a": "a"}, host)
+    world.git(world.home, "clone", "-q", "-o", "host", "long", "longer")
+    commit = world.commit({"b": "b"}, agent)
+    world.git(agent, "bundle", "create", "-q", "b", "--branches", "--not", "--remotes=host")
+    world.write((agent / "b").read_bytes(), host)
+    world.fetched("--merge", "main", at=host)
+    assert world.git(host, "rev-parse", "HEAD") == commit
+
+
+def test_settings_of_the_human_that_would_change_a_fetch(world: World) -> None:
+    world.git(world.host, "tag", "mine")
+    for key, value in {
+        "fetch.prune": "true", "fetch.pruneTags": "true", "fetch.recurseSubmodules": "true",
+        "submodule.recurse": "true", "protocol.allow": "never", "fetch.writeCommitGraph": "true",
+        "transfer.fsckObjects": "false", "fetch.unpackLimit": "1000", "diff.renames": "copies",
+        "log.showSignature": "true", "core.quotePath": "true", "diff.noprefix": "true",
+        "core.abbrev": "4", "core.logAllRefUpdates": "always",
+    }.items():  # fmt: skip
+        world.git(world.host, "config", key, value)
+    commit = world.commit({"x": "x"})
+    world.publish()
+    world.fetched("--merge", "main")
+    assert world.git(world.host, "rev-parse", "HEAD") == commit
+    assert world.git(world.host, "tag") == "mine"
+    assert not (world.host / ".git/FETCH_HEAD").exists()
+
+
+def test_a_remote_called_agent(world: World) -> None:
+    world.git(world.host, "remote", "add", "agent", "https://example.org/")
+    world.commit({"x": "x"})
+    world.publish()
+    world.refused("has a remote called agent", "git remote rename agent OTHER")
+
+
+def test_a_place_that_is_not_a_checkout(world: World) -> None:
+    done = world.fetch(world.home)
+    assert done.returncode == 3 and "not a git repository" in done.stderr
+    world.git(world.home, "init", "-q", "--bare", "bare.git")
+    done = world.fetch(world.home / "bare.git")
+    assert done.returncode == 3 and "bare" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_old_git_is_named(world: World) -> None:
+    code = (
+        "import gitguardfs.fetch.git as git\ngit.MINIMUM = (99, 1)\n"
+        "from gitguardfs.commands.gitguard import main\nmain()"
+    )
+    done = subprocess.run(
+        [fetch_world.COMMAND[0], "-c", code, "fetch"], cwd=world.host, capture_output=True,
+        text=True, env=world.environment(),
+    )  # fmt: skip
+    assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
+
+
+def test_wrong_usage(world: World) -> None:
+    for words in (["--expect", "1234567890"], ["--limit", "x"], ["--merge", ""], ["--bogus"]):
+        done = world.fetch(*words)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, words
+
+
+def test_json_is_one_object_and_refusals_print_none(world: World) -> None:
+    world.commit({"x": "x"})
+    world.publish()
+    assert set(json.loads(world.fetch("--json").stdout)) == {
+        "repository", "bundle", "branches", "tags", "removed", "merge", "commands", "notes"
+    }  # fmt: skip
+    world.write(b"x")
+    assert world.fetch("--json").stdout == ""
