@@ -22,6 +22,7 @@ from benchmarks import (
     daemons,
     depth,
     fixtures,
+    own_git,
     report,
     requests,
     views,
@@ -31,9 +32,9 @@ from benchmarks.results import Part, Results, to_json
 from benchmarks.session import compare
 from benchmarks.work_reading import collect
 
-EXTRAS = ("cost of a request", "cost by depth", "requests", "start-up", "million")
+EXTRAS = ("cost of a request", "cost by depth", "requests", "start-up", "million", "own git")
 """What is measured besides workloads."""
-PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar")
+PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar", "git")
 GITGUARDFS = (sys.executable, "-m", "gitguardfs")
 
 _begun = time.monotonic()
@@ -123,6 +124,8 @@ def _here(options: Options) -> Results:
             results.starts = daemons.starts(mounting, work, say)
         if "million" in extras and options.million:
             results.memory = daemons.memory(mounting, work, scale.known, say)
+        if "own git" in extras:
+            results.own_git = own_git.measure(GITGUARDFS, work, scale.files, options.rounds, say)
     results.about["took"] = f"{time.monotonic() - _begun:.0f} s"
     return results
 

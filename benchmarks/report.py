@@ -39,6 +39,7 @@ def render(results: Results) -> str:
         lines += _by_depth(part)
     lines += _costs(results.costs, results.costs_notes)
     lines += _requests(results.requests)
+    lines += _own_git(results.own_git)
     lines += _starts(results.starts)
     lines += _memory(results.memory)
     return "\n".join(lines).rstrip() + "\n"
@@ -181,6 +182,16 @@ def _requests(requests: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
     title = "## One request, with a kernel that remembers nothing"
     return [title, "", *table(["request", *keys, f"{OURS} : {THEIRS}"], rows)]
+
+
+def _own_git(own_git: Mapping[str, Mapping[str, float]]) -> list[str]:
+    keys = (PLAIN, "private", "readonly")
+    rows = [
+        [name, *(seconds(by_view[key]) if key in by_view else "" for key in keys)]
+        for name, by_view in own_git.items()
+    ]
+    title = "## git on the agent's own repository"
+    return [title, "", *table(["command", *keys], rows)] if rows else []
 
 
 def _starts(starts: Mapping[str, Sequence[float]]) -> list[str]:

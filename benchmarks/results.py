@@ -34,6 +34,8 @@ class Results:
     """Microseconds by request and view."""
     costs: list[Cost] = field(default_factory=list)
     costs_notes: list[str] = field(default_factory=list)
+    own_git: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Seconds by command and view."""
     starts: Mapping[str, list[float]] = field(default_factory=dict)
     memory: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     guest: bool = False

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 install_packages() {
     if command -v apt-get >/dev/null; then
-        local -a wanted=(bindfs fio ripgrep sqlite3 gcc make tar fuse3 libfuse3-dev pkg-config
+        local -a wanted=(bindfs fio ripgrep sqlite3 gcc git make tar fuse3 libfuse3-dev pkg-config
             python3-dev python3-venv strace util-linux) missing=()
         [[ " $* " != *" --guest "* ]] || wanted+=(qemu-system-x86 qemu-system-common qemu-utils
             mmdebstrap debian-archive-keyring e2fsprogs git)
@@ -20,7 +20,7 @@ install_packages() {
         DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
             "${missing[@]}" >/dev/null
     elif command -v dnf >/dev/null; then
-        dnf install -q -y bindfs fio ripgrep sqlite gcc make tar fuse3 fuse3-devel \
+        dnf install -q -y bindfs fio ripgrep sqlite gcc git make tar fuse3 fuse3-devel \
             pkgconf-pkg-config python3-devel strace util-linux
     else
         echo "benchmarks/run.sh: neither apt-get nor dnf: install the programs yourself" >&2

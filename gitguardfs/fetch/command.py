@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 import click
@@ -25,6 +27,8 @@ from gitguardfs.fetch.summary import Branch
 from gitguardfs.render.quote import shell_printable
 from gitguardfs.render.size import mebibytes
 
+REMOVALS, PAUSE = 100, 0.1
+"""How often, and after how many seconds, the directory for a fetch is removed again."""
 EPILOG = """\b
 The whole way:
   (guest) git commit -am 'Mend it'      the agent's own git, by --git private
@@ -138,7 +142,7 @@ def _fetch(
 ) -> Written:
     """Fetch, and note in the report what came. Raises UserError."""
     with (
-        tempfile.TemporaryDirectory(prefix="gitguard-fetch-") as directory,
+        _scratch() as directory,
         tempfile.TemporaryFile(dir=directory) as copy,
     ):
         written = bundle.copy(repository.top, copy, limit)
@@ -160,6 +164,20 @@ def _fetch(
     after = repository.refs(REMOTE, AGENT_TAGS)
     report.removed = {name: value for name, value in before.items() if name not in after}
     return written
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """Make a directory; remove it at the end, though a git that was killed may still write there."""
+    directory = tempfile.mkdtemp(prefix="gitguard-fetch-")
+    try:
+        yield directory
+    finally:
+        for _ in range(REMOVALS):
+            shutil.rmtree(directory, ignore_errors=True)
+            if not os.path.lexists(directory):
+                break
+            time.sleep(PAUSE)
 
 
 def _check_named(

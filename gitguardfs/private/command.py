@@ -11,8 +11,9 @@ import click
 
 from gitguardfs import accounts
 from gitguardfs.command_line import JSON, CommandGroup
+from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.linux import safe_open
+from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.private import store
 from gitguardfs.private.host_repository import Unusable, read
 
@@ -121,15 +122,20 @@ def _ask(one: store.Entry, what: str) -> None:
 class _Wanted:
     path: str
     directory: str
-    """The directory of the store that the path leads to; empty if it leads to none."""
+    """The directory of the store that the path is, or that its virtual ``.git`` leads to."""
+    uid: int | None
+    """The owner of that ``.git``; None without one."""
 
     def fits(self, one: store.Entry) -> bool:
-        return one.path == self.directory or os.fsencode(self.path) == one.work_tree
+        if self.uid is not None and one.uid != self.uid:
+            return False
+        in_share = not os.path.lexists(self.path) and os.fsencode(self.path) == one.work_tree
+        return one.path == self.directory or in_share
 
 
 def _found(path: str, place: str) -> store.Entry:
     """Return the one entry that PATH stands for. Raises UserError."""
-    wanted = _Wanted(path, _leads_to(path) or os.path.abspath(path))
+    wanted = _Wanted(path, *(_leads_to(path) or (os.path.abspath(path), None)))
     found = [one for one in store.entries(place) if wanted.fits(one)]
     if len(found) == 1:
         return found[0]
@@ -140,17 +146,24 @@ def _found(path: str, place: str) -> store.Entry:
     raise UserError(f"the store {place} has {problem} of {path}", hint, Exit.SYSTEM)
 
 
-def _leads_to(path: str) -> str:
-    """Return the directory of the store that the virtual ``.git`` of a project names, or ""."""
+def _leads_to(path: str) -> tuple[str, int] | None:
+    """Return the directory of the store that the virtual ``.git`` of a project names, and its user.
+
+    A file of that name elsewhere than in a view of ours may be anybody's: None.
+    """
     try:
         fd = safe_open.open_directory(path, os.geteuid() == 0)
     except OSError:
-        return ""
+        return None
     try:
+        top = next(iter(mountinfo.stack_of(fd)), None)
+        if top is None or top.fstype != FSTYPE or top.owner not in (0, os.geteuid()):
+            return None
         text = read(fd, b".git") or b""
+        uid = os.stat(b".git", dir_fd=fd).st_uid
     except (OSError, Unusable):
-        return ""
+        return None
     finally:
         os.close(fd)
     target = os.fsdecode(text.removeprefix(b"gitdir: ").rstrip(b"\n"))
-    return os.path.dirname(target) if text.startswith(b"gitdir: ") else ""
+    return (os.path.dirname(target), uid) if text.startswith(b"gitdir: ") else None

@@ -98,10 +98,12 @@ class HostRepository:
         self._share = share
         self._own = git_dir
         self._path = path
+        _check_guarded(git_dir)
         common = self._text(git_dir, b"commondir")
         if common is not None:  # a worktree, whose branches and objects are elsewhere
             self._path = share.below(path, _line(common))
             git_dir = share.open_directory(self._path, f"commondir leads to {_told(common)}")
+            _check_guarded(git_dir)
         self._common = git_dir
 
     # What is compared
@@ -369,7 +371,8 @@ class _Share:
                 raise
             self._stack.callback(os.close, fd)
             back = b"/".join((host, *self._names, DOTGIT))
-            if _line(read(fd, b"gitdir") or b"") == back:
+            is_git_dir = _is_file(fd, b"HEAD") and _is_file(fd, b"commondir")
+            if is_git_dir and _line(read(fd, b"gitdir") or b"") == back:
                 return path, fd
         return None
 
@@ -405,6 +408,22 @@ def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
         where = share.below(share.path, target)
         fd = share.open_directory(where, f"leads to {_told(target)}")
         yield HostRepository(stack, share, fd, where)
+
+
+def _check_guarded(git_dir: int) -> None:
+    """Raise Unusable unless it is a directory that the guard keeps the agent from making.
+
+    The agent could make the rest: a HEAD, a packed-refs and alternates to what it may not read.
+    """
+    refs = _stat(git_dir, b"refs")
+    has_refs = refs is not None and S_ISDIR(refs.st_mode)
+    if not (_is_file(git_dir, b"HEAD") and (has_refs or _is_file(git_dir, b"commondir"))):
+        raise Unusable("is not whole: it has no HEAD, or no refs")
+
+
+def _is_file(fd: int, name: bytes) -> bool:
+    st = _stat(fd, name)
+    return st is not None and S_ISREG(st.st_mode)
 
 
 def refs_in(text: bytes) -> dict[bytes, bytes]:

@@ -15,7 +15,7 @@ from gitguardfs.private import seeding
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, Unusable, opened
 from gitguardfs.private.reader import Source, source_of
-from gitguardfs.private.store import AGENT, Store, description, has_agent, locked, read, write
+from gitguardfs.private.store import AGENT, Store, description, has_agent, let_in, locked, read
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +102,7 @@ class PrivateRepositories:
                 self._say(directory, place, why)
                 self._seed_host(directory, place, source, state)
             owner = (place.uid, place.gid)
+            let_in(directory, *owner)
             seeding.seed_agent(directory, owner, host, source, why)
         self._next_look[directory] = time.monotonic() + LOOK_SECONDS
 
@@ -120,15 +121,13 @@ class PrivateRepositories:
                     raise Unusable(problem)
                 state = host.state()
                 if state != read(seen):
-                    try:
-                        seeding.refresh_host(directory, source_of(host, f"{directory}.refs"), state)
-                    except (GitFailed, Unusable):
-                        write(seen, state, 0o600)  # tried again once something has changed
-                        raise
+                    seeding.refresh_host(directory, source_of(host, f"{directory}.refs"), state)
                 self._said.pop(directory, None)
+                pause = LOOK_SECONDS
             except (GitFailed, Unusable) as error:
                 self._say(directory, place, str(error))
-        self._next_look[directory] = time.monotonic() + LOOK_SECONDS
+                pause = RETRY_SECONDS if isinstance(error, GitFailed) else LOOK_SECONDS
+        self._next_look[directory] = time.monotonic() + pause
 
     def _say(self, directory: str, place: Place, reason: str) -> None:
         """Log why a repository was not fetched, once for each reason."""

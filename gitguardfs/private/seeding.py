@@ -57,7 +57,6 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
         store.write(os.path.join(new, "host.path"), name, 0o600)
         store.write(os.path.join(new, "host.state"), state, 0o600)
         store.sync_tree(new)
-        os.chmod(new, 0o711)
         os.rename(new, directory)
         store.sync(os.path.dirname(directory))
     except BaseException:
@@ -120,6 +119,7 @@ def is_limited(source: Source) -> bool:
 def refresh_host(directory: str, source: Source, state: bytes) -> None:
     """Fetch what is new on the host into the copy. Raises GitFailed, OSError."""
     copy = os.path.join(directory, store.HOST)
+    _clear(copy)
     if source.is_partial:
         _copy_part(directory, source, REFRESH_SECONDS)
     else:
@@ -132,6 +132,14 @@ def refresh_host(directory: str, source: Source, state: bytes) -> None:
             git.run(
                 ("repack", "-d", "--geometric=2", "--quiet"), directory=copy, limit=REFRESH_SECONDS
             )
+
+
+def _clear(copy: str) -> None:
+    """Remove what a git that was killed has left: locks, and parts of packs of any size."""
+    for directory, _, names in os.walk(copy):
+        for name in names:
+            if name.startswith(("tmp_", ".tmp-")) or name.endswith(".lock"):
+                os.unlink(os.path.join(directory, name))
 
 
 def seed_agent(

@@ -3,7 +3,7 @@
 ========================  ==========  ================================================
 ``key``                   0600        a secret, from which the names are made
 ``<id>.lock``             0600        held while a repository is made, refreshed, removed
-``<id>/``                 0711        a work tree's: only the store's owner changes it
+``<id>/``                 0700        a work tree's: the agent may pass through it, by an ACL
 ``<id>/host.path``        0600        which work tree: the share, the agent, the path
 ``<id>/host.state``       0600        what the host's repository looked like when fetched
 ``<id>/host.git/``        0755        the store owner's copy of the human's branches
@@ -27,14 +27,15 @@ import os
 import re
 import secrets
 import shlex
-import shutil
+import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from stat import S_ISDIR
+from stat import S_ISDIR, S_ISVTX
 
-from gitguardfs.constants import PRIVATE_STORE
+from gitguardfs.constants import PRIVATE_STORE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError, os_error
 
 STORE = PRIVATE_STORE
@@ -90,6 +91,7 @@ class Store:
                 f"chmod go-w {shlex.quote(self.path)}, or choose another --private-store",
                 Exit.SYSTEM,
             )
+        _check_above(self.path)
         self._key = self._made_key()
 
     def _made_key(self) -> bytes:
@@ -167,6 +169,30 @@ def locked(directory: str, limit: float) -> Iterator[None]:
         os.close(lock)
 
 
+def let_in(directory: str, uid: int, gid: int) -> None:
+    """Let the agent pass through a directory, and nobody else. Raises OSError.
+
+    Where the disk has no ACLs, the group of the agent's work tree may pass.
+    """
+    os.chmod(directory, 0o700)
+    if os.geteuid() == uid:
+        return
+    try:
+        os.setxattr(directory, "system.posix_acl_access", _acl(uid))
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        os.chown(directory, -1, gid)
+        os.chmod(directory, 0o710)
+
+
+def _acl(uid: int) -> bytes:
+    """Return an ACL (acl(5)) with all rights for the owner, and one to pass for a user."""
+    nobody = 0xFFFFFFFF
+    entries = ((1, 7, nobody), (2, 1, uid), (4, 0, nobody), (16, 1, nobody), (32, 0, nobody))
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
 def reset(directory: str) -> None:
     """Delete the agent's repository; the next open makes it anew. Called with the lock held.
 
@@ -183,22 +209,34 @@ def remove(directory: str) -> None:
 def remove_tree(path: str) -> None:
     """Delete a tree, if it is there, of which processes of another user may have a part open.
 
-    It is renamed first: nobody meets half of it. Symlinks in it are never followed. Raises OSError.
+    It is renamed first: nobody meets half of it. Symlinks in it are never followed, and nothing
+    that is mounted in it is touched; what cannot be deleted stays under that name. Raises OSError.
     """
-    gone = f"{path}.gone"
-    _delete(gone)
-    with suppress(FileNotFoundError):
+    gone = f"{path}.gone-{secrets.token_hex(4)}"
+    try:
         os.rename(path, gone)
-    _delete(gone)
-
-
-def _delete(path: str) -> None:
+    except FileNotFoundError:
+        return
     for _ in range(_TRIES):
-        if not os.path.lexists(path):
-            return
-        shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):
-        shutil.rmtree(path)
+        if os.path.lexists(gone):  # of any depth; processes of the agent may still write into it
+            subprocess.run(
+                ("rm", "-rf", "--one-file-system", "--", gone), env={"PATH": SYSTEM_PATH},
+                stderr=subprocess.DEVNULL, check=False,
+            )  # fmt: skip
+
+
+def _check_above(path: str) -> None:
+    """Raise UserError if another user can put something else in the place of a store of root's."""
+    above = os.path.realpath(path)
+    while os.geteuid() == 0 and above != "/":
+        above = os.path.dirname(above)
+        st = os.stat(above)
+        if st.st_uid != 0 or (st.st_mode & 0o022 and not st.st_mode & S_ISVTX):
+            raise UserError(
+                f"others can replace {path}, since they can change {above}",
+                "choose another --private-store, in a directory that root alone can change",
+                Exit.SYSTEM,
+            )
 
 
 def _make_parents(path: str) -> None:

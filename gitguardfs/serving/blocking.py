@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
@@ -62,7 +62,7 @@ class Blocking(Generic[R]):
 
     __slots__ = (
         "_args", "_boundary", "_cleanup", "_finish", "_latency", "_operation", "_rate", "call",
-        "is_long", "likely_quick", "runs_inline", "translate",
+        "likely_quick", "queue", "runs_inline", "translate",
     )  # fmt: skip
 
     def __init__(
@@ -77,7 +77,7 @@ class Blocking(Generic[R]):
         finish: Callable[[R], None] | None = None,
         cleanup: Callable[[], None] | None = None,
         rate: RateLimit | None = None,
-        is_long: bool = False,
+        queue: Hashable = None,
     ) -> None:
         """Prepare ``call(*args)``; the arguments are descriptors, bytes and numbers only.
 
@@ -92,8 +92,9 @@ class Blocking(Generic[R]):
         self._finish = finish
         self._cleanup = cleanup
         self._rate = rate
-        self.is_long = is_long
-        """Whether the call may take minutes: then other calls need threads of their own."""
+        self.queue = queue
+        """For a call that may take minutes: those with the same value wait for each other, and take
+        no thread meanwhile that other calls need."""
         self.translate: Callable[[R], Any] | None = None
         """Makes the session's own kind of reply, if the session sets it."""
         self.likely_quick = is_small and latency.is_quick

@@ -20,7 +20,7 @@ from gitguardfs.fs.access import MAX_DEPTH
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.source import DOTGIT
-from gitguardfs.guard.rules import ALLOW, Refused
+from gitguardfs.guard.rules import ALLOW, HIDE, Refused
 from gitguardfs.protocol import (
     Caller,
     EntryReply,
@@ -101,6 +101,8 @@ class PrivateGit:
         """By the node of the directory that holds it."""
         self._open: dict[HandleId, bytes] = {}
         self._preparing = LatencyTracker()
+        self._is_hidden = mount.guard.verdict_of_name(DOTGIT)[0] is HIDE
+        """Whether --hide takes the file away."""
 
     def serve_before(self, operations: Operations) -> None:
         """Take the place of those requests of ``operations``."""
@@ -141,7 +143,7 @@ class PrivateGit:
         """
         st = self._source.find_at(dir_fd, DOTGIT)
         is_shown = st is not None and (S_ISDIR(st.st_mode) or S_ISREG(st.st_mode))
-        if not is_shown or directory.verdict is not ALLOW:
+        if not is_shown or directory.verdict is not ALLOW or self._is_hidden:
             return None
         file = self._in.get(directory.id)
         if file is None or file.parent is not directory:
@@ -268,7 +270,7 @@ class PrivateGit:
 
         return Blocking(
             self.boundary, "open", self._preparing, prepare, is_small=False, is_local=False,
-            finish=note, cleanup=lambda: os.close(work_tree), is_long=True,
+            finish=note, cleanup=lambda: os.close(work_tree), queue=place,
         )  # fmt: skip
 
     @guarded_by(GuardedBy.HANDLE)

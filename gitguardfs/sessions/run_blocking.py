@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
 from gitguardfs.serving.blocking import Blocking
@@ -13,7 +13,7 @@ R = TypeVar("R")
 class Loop(Protocol):
     """What runs calls while other requests are served."""
 
-    async def run_in_thread(self, call: Callable[[], R], *, quick: bool, long: bool) -> R:
+    async def run_in_thread(self, call: Callable[[], R], *, quick: bool, queue: Hashable) -> R:
         """Run a call on a thread; return what it returns. Raises what it raises."""
 
     async def pause(self, seconds: float) -> None:
@@ -30,7 +30,7 @@ async def run_blocking(blocking: Blocking[R], loop: Loop) -> R:
             result = blocking.run()
         else:
             result = await loop.run_in_thread(
-                blocking.run, quick=blocking.likely_quick, long=blocking.is_long
+                blocking.run, quick=blocking.likely_quick, queue=blocking.queue
             )
     reply = blocking.finish(result)
     delay = blocking.delay(reply)

@@ -33,6 +33,7 @@ from gitguardfs.vm_mount import (
     plan_removal,
     plan_share,
     report,
+    seeding,
 )
 from gitguardfs.vm_mount.facts import Facts, SystemPaths
 from gitguardfs.vm_mount.plan_share import MountRequest, Style
@@ -198,6 +199,8 @@ def _install(
             second = plan_guard.guard_steps(system, state, request, spec, program)
         _print(report.lost_options(state, spec))
         transaction.apply(second)
+    if second and request.policy is GitMode.PRIVATE:
+        _print(seeding.seed(spec.map_mount))
     _print_result(state, request, spec, changed=bool(first or second))
     return Exit.OK
 

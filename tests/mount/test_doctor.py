@@ -164,7 +164,8 @@ def test_the_agents_own_repository_is_no_hole_and_nothing_is_below_the_hosts(
             results = examine(place / "other", attack=attack)
             assert findings(results) == []
             policies = [result.detail for result in results if result.id == "guard.policy"]
-            assert policies and all("(--git=private)" in detail for detail in policies), policies
+            # A .git that is a symlink is denied, and the search may come by that one first.
+            assert any("(--git=private)" in detail for detail in policies), policies
         assert not left_in(place / "hidden/project")
     shown = {id for id, status in rows_of(results).items() if status is Status.OK}
     assert {"attack.M2", "attack.U1", "attack.U2", "attack.S1", "attack.P4"} <= shown

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import LIMIT, Mounted, area, gitguardfs, until
+from tests.support.mounting import LIMIT, REPOSITORY, Mounted, area, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
     HOST_GID,
@@ -168,6 +169,29 @@ def test_the_agents_repository_is_closed_to_others(world: World) -> None:
         for uid in (AGENT, OTHER):
             with pytest.raises(PermissionError):
                 as_user((path / "new").touch, uid=uid)
+
+
+def test_root_resets_by_the_views_path_and_is_not_misled(world: World) -> None:
+    world.agent("status")
+    text = as_user((world.view / ".git").read_text)
+    agents = Path(text.removeprefix("gitdir: ").strip())
+    (world.here / "planted").mkdir()
+    (world.here / "planted/.git").write_text(text)
+    for path in (world.here / "planted", "."):
+        assert _private(world, "reset", path).returncode != 0, path
+        assert agents.exists()
+    done = _private(world, "reset", world.view)
+    assert done.returncode == 0, done.stderr
+    assert not agents.exists()
+
+
+def _private(world: World, what: str, path: Path | str) -> subprocess.CompletedProcess[str]:
+    code = "from gitguardfs.commands.gitguard import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "private", what, path, "-y", "--store", world.here / "store"],
+        cwd=world.here, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True,
+        text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
 
 
 def test_nothing_of_the_hosts_own_can_be_reached(world: World) -> None:

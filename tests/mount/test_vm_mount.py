@@ -1018,6 +1018,15 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
         assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last
 
 
+def test_the_agents_repositories_are_made_at_once(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = world.area / "store"
+    world.install(persist=False, options=("git=private", f"private-store={store}"))
+    assert "Preparing the agent's repository of " in capsys.readouterr().out
+    assert list(store.glob("*/agent/config"))
+
+
 def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:
     """Before Linux 6.9 no virtiofs tag is known, and mount(8) reports a bad superblock."""
     (world.area / "sys/bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)

@@ -20,7 +20,7 @@ from gitguardfs.private import git, host_repository, seeding, store
 from tests.support.own_mounts import own_mount, unmount_own
 from tests.support.private_world import World, world
 from tests.support.raw_calls import MNT_DETACH, mount, umount
-from tests.support.repos import as_host, differences, metadata
+from tests.support.repos import HOST_GID, HOST_UID, as_host, differences, metadata
 from tests.support.repos import git as host_git
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
@@ -68,7 +68,7 @@ def test_nothing_that_the_hosts_repository_names_is_run_or_read(project: World) 
     program = project.project / "program"
     program.write_text(PROGRAM.format(ran))
     program.chmod(0o755)
-    project.area.chmod(0o777)
+    project.area.chmod(0o1777)
     for key in (
         "core.fsmonitor", "core.sshCommand", "core.editor", "core.pager", "core.askPass",
         "core.alternateRefsCommand", "core.gitProxy", "uploadpack.packObjectsHook",
@@ -469,3 +469,36 @@ def test_git_that_outlives_a_daemon_harms_nothing(project: World) -> None:
     project.show()
     assert project.agent("status", "--short", "--branch") == "## main...host/main"
     assert project.agent("fsck") == ""
+
+
+def test_a_git_directory_of_the_agents_is_not_the_hosts(project: World) -> None:
+    """The main repository of a worktree is elsewhere; its path ends with the work tree's name."""
+    secret = project.share / "secret"
+    git_made(secret)
+    commit = host_git(secret, "rev-parse", "HEAD").strip()
+    work_tree = project.share / "wt"
+    as_host_write(work_tree / ".git", "gitdir: /outside/main/.git/worktrees/wt\n")
+    for name, text in {
+        "gitdir": "/outside/main/.git/worktrees/wt/.git\n",
+        "HEAD": "ref: refs/heads/stolen\n",
+        "packed-refs": f"{commit} refs/heads/stolen\n",
+        "objects/info/alternates": "../../secret/.git/objects\n",
+    }.items():
+        as_host_write(work_tree / name, text)
+    other = World(project.area, "wt")
+    other.prepare()
+    assert not list(other.copy.rglob("*.pack"))
+    assert b"stolen" not in (other.copy / "HEAD").read_bytes()
+
+
+def git_made(path: Path) -> None:
+    path.mkdir()
+    os.chown(path, HOST_UID, HOST_GID)
+    host_git(path, "init", "--quiet", "--template=", "--initial-branch=main")
+    host_git(path, "commit", "--quiet", "--allow-empty", "-m", "secret")
+
+
+def as_host_write(path: Path, text: str) -> None:
+    with as_host():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)

@@ -34,8 +34,8 @@ def project() -> Iterator[World]:
 def refreshed(project: World) -> set[str]:
     """Return the branches and tags of the copy after another look at the host."""
     project.prepare()
-    copy = f"--git-dir={project.copy}"
-    return set(git(project.area, copy, "for-each-ref", "--format=%(refname)").split())
+    words = ("-c", "safe.directory=*", f"--git-dir={project.copy}", "for-each-ref")
+    return set(project.agent(*words, "--format=%(refname)").split())
 
 
 def test_what_the_host_commits_is_behind_host_main(project: World) -> None:
@@ -195,6 +195,24 @@ def test_a_commit_is_made_where_nothing_can_be_published(project: World) -> None
     assert project.agent("log", "-1", "--format=%s") == "mine"
 
 
+def test_what_a_killed_fetch_left_stops_nothing(project: World) -> None:
+    for name in ("refs/heads/main.lock", "packed-refs.lock", "objects/pack/tmp_pack_x"):
+        (project.copy / name).write_text("")
+    project.commit("three", {"b": "3\n"})
+    project.prepare()
+    project.agent("fetch", "--quiet", "host")
+    assert "three" in project.agent("log", "-1", "--format=%s", "host/main")
+    assert not [path for path in project.copy.rglob("*") if path.suffix == ".lock"]
+    assert not (project.copy / "objects/pack/tmp_pack_x").exists()
+
+
+def test_a_tree_of_any_depth_is_deleted(project: World) -> None:
+    code = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    subprocess.run(["/usr/bin/python3", "-c", code], cwd=project.mine, check=True)
+    run(project, "reset", str(project.directory), "--yes")
+    assert not [name for name in os.listdir(project.directory) if "gone" in name]
+
+
 # Reset and remove
 
 
@@ -216,11 +234,11 @@ def test_list_shows_the_share_the_path_and_the_agent(project: World) -> None:
     assert store.entries(str(project.area / "absent")) == []
 
 
-@pytest.mark.parametrize("how", ["view", "path in the share", "directory"])
+@pytest.mark.parametrize("how", ["path in the share", "directory"])
 def test_reset_gives_the_agent_a_new_repository(project: World, how: str) -> None:
     project.agent("commit", "--quiet", "--allow-empty", "--message", "mine")
     project.commit("three", {"b": "3\n"})
-    path = {"view": project.view, "directory": project.directory}.get(how, Path("proj"))
+    path = {"directory": project.directory}.get(how, Path("proj"))
     copied = (project.copy / "HEAD").stat().st_ino
     (project.mine / "trap").symlink_to(project.project)
     run(project, "reset", str(path), "--yes")
@@ -237,7 +255,7 @@ def test_reset_gives_the_agent_a_new_repository(project: World, how: str) -> Non
 def test_remove_leaves_nothing_and_a_daemon_makes_it_anew(project: World) -> None:
     daemon = project.daemon()
     project.prepare(daemon)
-    run(project, "remove", str(project.view), "--yes")
+    run(project, "remove", str(project.directory), "--yes")
     assert not project.directory.exists() and run(project, "list") == ""
     project.prepare(daemon)
     assert project.agent("status", "--short", "--branch") == "## main...host/main"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
 from tests.support.repos import SECRET, differences, metadata
@@ -308,7 +309,11 @@ def test_another_user_gets_nowhere(project: World) -> None:
     other = project.place._replace(uid=AGENT + 1)
     assert project.repositories.text(other) != project.repositories.text(project.place)
     assert World(project.area, "other").directory != project.directory
-    elsewhere = World(project.area / "share")  # another store, with another key
+    with pytest.raises(PermissionError):  # not even with the name of the directory
+        as_user((project.copy / "HEAD").read_bytes, uid=AGENT + 1)
+    assert as_user((project.copy / "HEAD").read_bytes) == b"ref: refs/heads/main\n"
+    (project.area / "elsewhere").mkdir()
+    elsewhere = World(project.area / "elsewhere")  # another store, with another key
     elsewhere.share = project.share
     assert elsewhere.directory.name != project.directory.name
 
@@ -319,6 +324,11 @@ def test_a_store_that_others_can_change_is_refused(project: World) -> None:
     project.store.chmod(0o777)
     with pytest.raises(UserError, match="alone can change"):
         project.daemon()
+    project.store.chmod(0o711)
+    (project.area / "of-agent").mkdir()
+    os.chown(project.area / "of-agent", AGENT, AGENT)
+    with pytest.raises(UserError, match=r"others can replace .*of-agent/store"):
+        PrivateRepositories(str(project.area / "of-agent/store"), "projects")
 
 
 def test_callers_at_once_do_the_work_once(project: World) -> None:

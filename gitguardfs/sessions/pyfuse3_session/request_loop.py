@@ -7,7 +7,7 @@ has handed its call to a thread. A task ends as soon as another one waits for re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -36,7 +36,7 @@ class RequestLoop:
         """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
-        self._long = trio.CapacityLimiter(WORKERS)
+        self._queues: dict[Hashable, trio.CapacityLimiter] = {}
         self._nursery: trio.Nursery | None = None
         self._tasks = 0
         self._waiting = 0
@@ -105,19 +105,21 @@ class RequestLoop:
                     self._busy_poll.release()
 
     async def run_in_thread(
-        self, call: Callable[..., R], *args: Any, quick: bool = False, long: bool = False
+        self, call: Callable[..., R], *args: Any, quick: bool = False, queue: Hashable = None
     ) -> R:
         """Run a call on a thread while other requests are served; return what it returns.
 
-        If the call is expected to be ``quick``, other requests wait a moment for it; if ``long``,
-        its thread is none of those that other calls wait for. Raises what the call raises.
+        If the call is expected to be ``quick``, other requests wait a moment for it; with a
+        ``queue`` it waits for others with the same, and takes no thread that others wait for.
+        Raises what the call raises.
         """
         io_thread = self._io_thread
-        if long or io_thread is None or not io_thread.is_idle:
+        if queue is not None or io_thread is None or not io_thread.is_idle:
+            limiter = self._limiter
+            if queue is not None:
+                limiter = self._queues.setdefault(queue, trio.CapacityLimiter(1))
             with self._others_served():
-                return await trio.to_thread.run_sync(
-                    _call_on_worker, call, args, limiter=self._long if long else self._limiter
-                )
+                return await trio.to_thread.run_sync(_call_on_worker, call, args, limiter=limiter)
         io_thread.submit(call, args)
         if self._waiting or not self._is_done_soon(io_thread, quick):
             with self._others_served(), trio.CancelScope(shield=True):
