@@ -168,7 +168,7 @@ def _fetch(
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """Make a directory; remove it at the end, though a git that was killed may still write there."""
+    """Make a directory; remove it at the end, even if a git that was killed still writes there."""
     directory = tempfile.mkdtemp(prefix="gitguard-fetch-")
     try:
         yield directory
