@@ -10,8 +10,8 @@
 ``<id>/agent/``           0700        the agent's repository, which is the agent's
 ========================  ==========  ================================================
 
-The store cannot be listed, and an id cannot be guessed: only whoever reads a project's virtual
-``.git`` learns its id. So other users of the guest do not find the copy of its history.
+Other users of the guest learn an id, from a virtual ``.git`` or a command line; that opens nothing
+to them.
 
 The agent can mount a FUSE file system of its own over its repository, and never answer there. So
 nothing here looks at ``agent`` itself: a listing tells whether it is there.
