@@ -32,6 +32,7 @@ GONE_WITHIN = 30.0
 """Seconds that the kernel gets to end a process that was killed: a disk may hold it up."""
 SHOWN = 300
 """The most characters of git's own message that are shown."""
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ALWAYS = {
     "PATH": SEARCH_PATH,
     "LC_ALL": "C",
@@ -138,17 +139,26 @@ class Runner:
             if isinstance(given, bytes):
                 own.write(given)
                 own.seek(0)
-            process = subprocess.Popen(
-                [self.program, *settings, *arguments],
-                stdin=own if isinstance(given, bytes) else given,
-                stdout=output,
-                stderr=error,
-                env={**_ALWAYS, **self.environment},
-                cwd=self.directory,
-                start_new_session=True,  # its children end with it
-                preexec_fn=lambda: _limit(limits),  # noqa: PLW1509  # there is one thread
-            )
+            process = None
+            # A signal that came before git's pid is known would leave git running.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
+
+            def prepare() -> None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                _limit(limits)
+
             try:
+                process = subprocess.Popen(
+                    [self.program, *settings, *arguments],
+                    stdin=own if isinstance(given, bytes) else given,
+                    stdout=output,
+                    stderr=error,
+                    env={**_ALWAYS, **self.environment},
+                    cwd=self.directory,
+                    start_new_session=True,  # its children end with it
+                    preexec_fn=prepare,  # noqa: PLW1509  # there is one thread
+                )
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 code = process.wait(limits.seconds)
             except subprocess.TimeoutExpired:
                 _end(process)
@@ -156,6 +166,8 @@ class Runner:
             except BaseException:
                 _end(process)
                 raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             answer = Answer(code, _content(output), os.fsdecode(_content(error)))
         if code not in allowed:
             raise GitError(f"git {arguments[0]}: {answer.reason}")
@@ -268,8 +280,10 @@ def _limit(limits: Limits) -> None:
             resource.setrlimit(kind, (most, most))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End git and all that it has started."""
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    """End git and all that it has started, if it was started."""
+    if process is None:
+        return
     for number, seconds in ((signal.SIGTERM, ENDS_WITHIN), (signal.SIGKILL, GONE_WITHIN)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
