@@ -177,6 +177,7 @@ def test_root_resets_by_the_views_path_and_is_not_misled(world: World) -> None:
     agents = Path(text.removeprefix("gitdir: ").strip())
     (world.here / "planted").mkdir()
     (world.here / "planted/.git").write_text(text)
+    os.chown(world.here / "planted/.git", AGENT, AGENT)
     for path in (world.here / "planted", "."):
         assert _private(world, "reset", path).returncode != 0, path
         assert agents.exists()

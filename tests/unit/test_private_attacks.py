@@ -471,13 +471,14 @@ def test_git_that_outlives_a_daemon_harms_nothing(project: World) -> None:
     assert project.agent("fsck") == ""
 
 
-def test_a_git_directory_of_the_agents_is_not_the_hosts(project: World) -> None:
+@pytest.mark.parametrize("gitfile", ["/outside/main/.git/worktrees/wt", "../wt"])
+def test_a_git_directory_of_the_agents_is_not_the_hosts(project: World, gitfile: str) -> None:
     """The main repository of a worktree is elsewhere; its path ends with the work tree's name."""
     secret = project.share / "secret"
     git_made(secret)
     commit = host_git(secret, "rev-parse", "HEAD").strip()
     work_tree = project.share / "wt"
-    as_host_write(work_tree / ".git", "gitdir: /outside/main/.git/worktrees/wt\n")
+    as_host_write(work_tree / ".git", f"gitdir: {gitfile}\n")
     for name, text in {
         "gitdir": "/outside/main/.git/worktrees/wt/.git\n",
         "HEAD": "ref: refs/heads/stolen\n",
