@@ -32,7 +32,7 @@ def measure(
     say(f"making a repository of {files:,} files and {COMMITS:,} commits")
     _make(source / "project", files)
     for directory in (place, source):
-        directory.chmod(0o777)
+        directory.chmod(0o755)
     subprocess.run(["chown", "-R", f"{AGENT}:{AGENT}", source], check=True)
     ours = (*gitguardfs, "-f", "--no-seal")
     private = (*ours, "--git", "private", "--private-store", str(place / "store"))
