@@ -121,7 +121,9 @@ class World:
             for name in (".", *names, *files):
                 os.chown(Path(directory) / name, AGENT, AGENT, follow_symlinks=False)
 
-    def agent(self, *arguments: str, check: bool = True, directory: Path | None = None) -> str:
+    def agent(
+        self, *arguments: str, check: bool = True, directory: Path | None = None, given: str = ""
+    ) -> str:
         """Run git as the agent, in the view."""
         done = subprocess.run(
             ["git", *arguments],
@@ -131,7 +133,7 @@ class World:
                 "GIT_AUTHOR_NAME": "Agent", "GIT_AUTHOR_EMAIL": "agent@example.org",
                 "GIT_COMMITTER_NAME": "Agent", "GIT_COMMITTER_EMAIL": "agent@example.org",
             },
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace", timeout=60, user=AGENT, group=AGENT, extra_groups=[],
         )  # fmt: skip
         assert not check or done.returncode == 0, f"git {arguments}: {done.stdout}"

@@ -1,17 +1,34 @@
 #!/bin/sh
-# Written by gitguardfs. After a branch or tag has changed, writes the agent's commits to the file
-# .gitguard/agent.bundle of the work tree, where the human finds them: gitguard fetch.
+# Written by gitguardfs. After a branch, a tag or HEAD has changed, writes the agent's commits to the
+# file .gitguard/agent.bundle of the work tree, where the human finds them: gitguard fetch.
+# `git sync` calls it with the word `publish`; then it also says that there are commits.
 
-[ "$1" = committed ] || exit 0
-is_needed=
-while read -r _ _ name; do
-    case $name in
-    refs/heads/* | refs/tags/* | refs/remotes/host/*) is_needed=1 ;;
-    esac
-done
-[ -n "$is_needed" ] || exit 0
+case $1 in
+publish) ;;
+committed)
+    # To rename a branch, git deletes it first, and makes the new one without a word. So what is
+    # deleted stays in the file until something else changes.
+    is_needed=
+    while read -r _ value name; do
+        case $value.$name in
+        *[!0]*.HEAD | *[!0]*.refs/heads/* | *[!0]*.refs/tags/* | *[!0]*.refs/remotes/host/*)
+            is_needed=1
+            ;;
+        esac
+    done
+    [ -n "$is_needed" ] || exit 0
+    ;;
+*) exit 0 ;;
+esac
 
 common=$(git rev-parse --git-common-dir) && common=$(cd "$common" && pwd -P) || exit 0
+# One command of git may run this often, as a rebase does. What is wrong is said once.
+told=$(cat "$common/gitguard-told" 2>/dev/null)
+say() {
+    [ "$told" = "$PPID" ] || sed 's/^/gitguard: /' >&2
+    echo "$PPID" >"$common/gitguard-told"
+}
+
 # Other work trees of this repository are the agent's own; the human sees the main one only. git
 # runs a hook at the top of the work tree.
 leads_here() {
@@ -24,7 +41,10 @@ if leads_here "$top"; then
     fi
 else
     top=$(cat "$common/gitguard-work-tree" 2>/dev/null)
-    leads_here "$top" || exit 0
+    leads_here "$top" || {
+        echo "your commits are safe here, and not published: git sync in the project does it" | say
+        exit 0
+    }
 fi
 
 # The environment is that of the git command that runs this.
@@ -32,18 +52,81 @@ fi
 unset $(git rev-parse --local-env-vars)
 export GIT_DIR="$common"
 
+# A commit to which only the HEAD of a work tree leads gets a branch, in the bundle alone.
+detached() {
+    git worktree list --porcelain | awk '$1 == "HEAD" { id = $2 } $1 == "detached" { print id }' |
+        sort -u | while read -r id; do
+        if [ -n "$(git rev-list --max-count=1 "$id" --not --branches --remotes=host)" ]; then
+            printf '%s refs/heads/detached-%.10s\n' "$id" "$id"
+        fi
+    done
+}
+
+# Prints the refs that gitguard fetch takes, and writes to the file `left` what the others need. The
+# input is what the human has, each with a ^, and then the refs.
+fit() {
+    LC_ALL=C awk -v left="$1" '
+    function leave(why) {
+        if (++count > 5) return
+        split($2, kind, "/")
+        name = substr($2, length("refs/" kind[2] "/") + 1)
+        name = "\047" name "\047"
+        rename = "git branch -m -- " name " NEW && git sync"
+        if (kind[2] == "tags") rename = "git tag NEW " name " && git tag -d " name
+        print $2 " is not published, since " why ": " rename > left
+    }
+    /^\^/ { known[substr($1, 2)]; next }
+    $1 in known { next }
+    { folded = tolower($2) }
+    length($2) > 200 || $2 !~ "^refs/[a-z]+/[A-Za-z0-9_][A-Za-z0-9._/+@#=-]*$" ||
+    folded ~ "^refs/[a-z]+/head$" || folded ~ "[.]lock(/|$)" {
+        leave("only ASCII letters, digits and ._/+@#=- are in a name for the human")
+        next
+    }
+    {
+        twin = (folded in taken) ? taken[folded] : above[folded]
+        for (part = folded; sub("/[^/]*$", "", part); ) if (part in taken) twin = taken[part]
+        if (twin != "") { leave("some disks take it for " twin); next }
+        if (++taking > 1000) { leave("there are 1000 others"); next }
+        taken[folded] = $2
+        for (part = folded; sub("/[^/]*$", "", part); ) above[part] = $2
+        print
+    }
+    END { if (count > 5) print "and " (count - 5) " more are not published" > left }'
+}
+
 publish() {
     mkdir -p "$top/.gitguard" || return
     place=$top/.gitguard/agent.bundle
     [ -e "$top/.gitguard/.gitignore" ] || echo '*' >"$top/.gitguard/.gitignore"
     rm -f "$place".new.*
+    # git takes the refs of a bundle from a repository: one with just these, and the same objects.
+    if ! [ -e "$refs/HEAD" ]; then
+        mkdir -p "$refs/refs" || return
+        for name in config objects shallow; do
+            ln -sfn "../$name" "$refs/$name"
+        done
+        echo 'ref: refs/heads/main' >"$refs/HEAD"
+    fi
     # Without what the human has now: the copy of the human's repository is beside this one.
-    if git --git-dir="${common%/*}/host.git" for-each-ref --format='^%(objectname)' refs/heads refs/tags |
-        git bundle create --quiet "$place.new.$$" --branches --tags --stdin 2>"$common/gitguard-said"; then
-        mv -f "$place.new.$$" "$place"
-    elif grep -q 'empty bundle' "$common/gitguard-said"; then
+    git --git-dir="${common%/*}/host.git" for-each-ref --format='^%(objectname)' \
+        refs/heads refs/tags >"$refs/known" || return
+    : >"$refs/left"
+    {
+        cat "$refs/known"
+        for kind in heads tags; do
+            git for-each-ref --sort=-refname --format='%(objectname) %(refname)' "refs/$kind"
+        done
+        detached
+    } | fit "$refs/left" >"$refs/packed-refs" || return
+    if GIT_DIR=$refs git bundle create --quiet "$place.new.$$" --branches --tags --stdin \
+        <"$refs/known" 2>"$refs/said"; then
+        mv -f "$place.new.$$" "$place" || return
+        [ "$1" != publish ] || echo "sync: your commits are in .gitguard/agent.bundle"
+    elif grep -q 'empty bundle' "$refs/said"; then
         rm -f "$place" "$place.new.$$"
     else
+        cat "$refs/said" >&2
         rm -f "$place.new.$$"
         return 1
     fi
@@ -51,5 +134,13 @@ publish() {
 
 # One at a time; the kernel drops the lock of a process that is killed.
 exec 9>"$common/gitguard-lock" && flock 9 2>/dev/null
-publish || echo "gitguard: your commits are safe here, and not yet in .gitguard/agent.bundle" >&2
+refs=$common/gitguard-published
+if publish "$1" 2>"$common/gitguard-said"; then
+    [ ! -s "$refs/left" ] || say <"$refs/left"
+else
+    {
+        tail -n 1 "$common/gitguard-said"
+        echo "your commits are safe here, and not yet in .gitguard/agent.bundle"
+    } | say
+fi
 exit 0

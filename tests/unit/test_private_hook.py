@@ -1,0 +1,245 @@
+"""The agent's commits are published, or the agent is told that they are not: the hook, `git sync`."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.fetch import bundle
+from gitguardfs.fetch.bundle import Refused
+from tests.support.people import AGENT
+from tests.support.private_world import World, world
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
+HEADS = "refs/heads/"
+
+
+@pytest.fixture
+def project() -> Iterator[World]:
+    with world() as made:
+        made.prepare()
+        made.show()
+        yield made
+
+
+@pytest.fixture
+def home(project: World) -> Path:
+    """A directory of the agent's outside of the project."""
+    made = project.area / "home"
+    made.mkdir()
+    os.chown(made, AGENT, AGENT)
+    return made
+
+
+def published(project: World) -> dict[str, str]:
+    """Return the branches and tags in the bundle, as gitguard fetch reads them."""
+    try:
+        content = (project.view / bundle.PLACE).read_bytes()
+    except FileNotFoundError:
+        return {}
+    return bundle.parse(io.BytesIO(content)).refs
+
+
+def commit(project: World, *words: str, directory: Path | None = None) -> str:
+    """Commit as the agent; return what git said."""
+    words = ("commit", "--quiet", "--allow-empty", "--message", "mine", *words)
+    return project.agent(*words, directory=directory)
+
+
+# Names
+
+
+def test_a_name_that_fetch_refuses_is_left_out_and_said(project: World) -> None:
+    commit(project)
+    said = project.agent("branch", "größe")
+    assert "git branch -m -- 'größe' NEW" in said and "refs/heads/größe is not" in said
+    assert set(published(project)) == {"refs/heads/main"}
+    for name in ("-x", "head", "x.LOCK", "MAIN", "main/x".title(), "a" * 190):
+        said = project.agent("update-ref", HEADS + name, "HEAD")
+        assert f"{HEADS}{name} is not published" in said
+        assert set(published(project)) == {"refs/heads/main"}
+        project.agent("update-ref", "-d", HEADS + name)
+    assert "git tag NEW 'ä'" in project.agent("tag", "ä")
+    project.agent("tag", "-d", "ä")
+    project.agent("branch", "-m", "--", "größe", "size")
+    project.agent("sync")
+    assert set(published(project)) == {"refs/heads/main", "refs/heads/size"}
+    assert commit(project) == ""
+
+
+def test_a_branch_that_is_renamed_stays_published(project: World) -> None:
+    project.agent("switch", "--quiet", "--create", "old")
+    commit(project)
+    project.agent("branch", "-m", "new")
+    assert set(published(project)) == {"refs/heads/old"}  # git runs no hook for the new one
+    commit(project, "--amend")
+    assert set(published(project)) == {"refs/heads/new"}
+
+
+def test_names_that_the_human_has_are_not_spoken_of(project: World) -> None:
+    project.host("tag", "größe")
+    project.host("branch", "Main")
+    project.prepare()
+    project.agent("fetch", "--quiet", "--tags", "host")
+    assert commit(project) == ""
+    assert set(published(project)) == {"refs/heads/main"}
+
+
+def names(project: World) -> set[str]:
+    """Return many names that git takes, of which some cannot be beside each other."""
+    chosen = random.Random(37)
+    letters = ["a", "b", "B", "1", "_", "-", ".", "@", "+", "=", "#", "/", "/", "é", "$", "%", "!",
+               "'", '"', "{", ".lock", ".LOCK", "head", "HEAD", "\N{CYRILLIC SMALL LETTER A}"]  # fmt: skip
+    wanted = {"".join(chosen.choices(letters, k=chosen.randint(1, 5))) for _ in range(900)}
+    taken = subprocess.run(
+        ["sh", "-c", 'for one; do git check-ref-format "refs/heads/$one" && echo "$one"; done',
+         "sh", *sorted(wanted)],
+        capture_output=True, text=True, check=False,
+    ).stdout.split("\n")  # fmt: skip
+    return {one for one in taken if one and not any(other.startswith(f"{one}/") for other in taken)}
+
+
+def test_what_is_published_is_what_fetch_takes(project: World) -> None:
+    commit(project)
+    value = project.agent("rev-parse", "HEAD")
+    wanted = names(project)
+    assert len(wanted) > 200
+    lines = "".join(f"create {HEADS}{name} {value}\n" for name in wanted)
+    project.agent("update-ref", "--stdin", given=lines)
+    found = {name.removeprefix(HEADS) for name in published(project)} - {"main"}  # all is well
+    fits = set()
+    for name in wanted:
+        try:
+            bundle.parse(io.BytesIO(f"# v2 git bundle\n{value} {HEADS}{name}\n\n".encode()))
+            fits.add(name)
+        except Refused:
+            pass
+    assert 40 < len(found) < len(fits) < len(wanted) - 100
+    assert found < fits
+    for name in fits - found:  # each would be one too many
+        with pytest.raises(Refused, match="it has both"):
+            bundle._check_apart(dict.fromkeys([HEADS + one for one in (*found, name)], value))
+
+
+def test_of_more_branches_than_fetch_takes_the_others_come(project: World) -> None:
+    commit(project)
+    value = project.agent("rev-parse", "HEAD")
+    lines = "".join(f"create {HEADS}b{number} {value}\n" for number in range(bundle.MAX_REFS + 9))
+    said = project.agent("update-ref", "--stdin", given=lines)
+    assert "and 5 more are not published" in said and said.count("\n") == 5
+    assert len(published(project)) == bundle.MAX_REFS
+
+
+# HEAD, and other work trees
+
+
+def test_a_commit_on_no_branch_has_one_in_the_bundle(project: World) -> None:
+    project.agent("switch", "--quiet", "--detach")
+    assert published(project) == {}
+    commit(project)
+    value = project.agent("rev-parse", "HEAD")
+    assert published(project) == {f"refs/heads/detached-{value[:10]}": value}
+    refs = project.agent("for-each-ref", "--format=%(refname)")
+    assert "detached" not in refs
+    project.agent("switch", "--quiet", "--create", "own")
+    assert published(project) == {"refs/heads/own": value}
+    project.agent("switch", "--quiet", "--detach", "HEAD~")
+    assert published(project) == {"refs/heads/own": value}
+    project.agent("branch", "--force", "own", "HEAD")
+    assert published(project) == {}
+
+
+def test_a_rebase_that_stops_is_published(project: World) -> None:
+    for message in ("first", "second"):
+        project.agent("commit", "--quiet", "--allow-empty", "--message", message)
+    old = project.agent("rev-parse", "HEAD")
+    project.agent("-c", "sequence.editor=sed -i 1s/pick/edit/", "rebase", "--quiet", "--interactive",
+                  "--keep-empty", "HEAD~2", check=False)  # fmt: skip
+    project.agent("commit", "--quiet", "--amend", "--allow-empty", "--message", "changed")
+    value = project.agent("rev-parse", "HEAD")
+    assert published(project) == {
+        "refs/heads/main": old, f"refs/heads/detached-{value[:10]}": value
+    }  # fmt: skip
+    project.agent("rebase", "--continue")
+    assert published(project) == {"refs/heads/main": project.agent("rev-parse", "main")}
+
+
+def test_the_first_commit_is_made_in_another_work_tree(project: World, home: Path) -> None:
+    where = home / "wt"
+    project.agent("worktree", "add", "--quiet", "--detach", str(where))
+    commit(project, directory=where)
+    value = project.agent("rev-parse", "HEAD", directory=where)
+    assert published(project) == {f"refs/heads/detached-{value[:10]}": value}
+    commit(project, "-m", "another")  # that of the other work tree stays
+    assert f"refs/heads/detached-{value[:10]}" in published(project)
+    project.agent("switch", "--quiet", "--create", "topic", directory=where)
+    assert set(published(project)) == {"refs/heads/main", "refs/heads/topic"}
+
+
+def test_where_nothing_can_be_published_a_command_says_so_once(project: World, home: Path) -> None:
+    git_dir = f"--git-dir={project.mine}"
+    words = (git_dir, "commit", "--allow-empty", "--quiet", "--message", "mine")
+    said = project.agent(*words, directory=home)
+    assert "not published: git sync in the project" in said and said.count("\n") == 0
+    for number in range(3):
+        project.agent(git_dir, "commit", "--allow-empty", "-m", str(number), directory=home)
+    words = (git_dir, "cherry-pick", "--allow-empty", "HEAD~3..HEAD")
+    assert project.agent(*words, directory=home).count("gitguard: ") == 1
+    assert "your commits are in .gitguard/agent.bundle" in project.agent("sync")
+    assert set(published(project)) == {"refs/heads/main"}
+    assert project.agent(git_dir, "branch", "later", directory=home) == ""
+    assert set(published(project)) == {"refs/heads/main", "refs/heads/later"}
+
+
+# git sync
+
+
+def test_sync_publishes_where_the_hook_is_switched_off(project: World) -> None:
+    project.agent("config", "core.hooksPath", ".husky/_")
+    commit(project)
+    assert published(project) == {}
+    said = project.agent("sync")
+    assert "sync: your commits are in .gitguard/agent.bundle" in said
+    assert "core.hooksPath is .husky/_" in said
+    assert set(published(project)) == {"refs/heads/main"}
+    project.agent("config", "--unset", "core.hooksPath")
+    project.agent("switch", "--quiet", "--create", "own")
+    assert "host/own" not in commit(project)
+    assert "your commits are in" in project.agent("sync", check=False)  # the human has no such one
+    project.agent("update-ref", f"{HEADS}größe", "HEAD")
+    assert project.agent("sync", check=False).count("größe") == 2  # in one line
+
+
+@pytest.mark.parametrize("how", ["changed", "added", "removed", "to be added"])
+def test_sync_does_not_lose_what_is_staged(project: World, how: str) -> None:
+    project.commit("three", {"b": "3\n"})
+    project.prepare()
+    project.show()
+    (project.view / "a").write_text("agent\n")
+    (project.view / "new").write_text("agent\n")
+    words = {"changed": ["add", "a"], "added": ["add", "new"], "removed": ["rm", "--cached", "a"],
+             "to be added": ["add", "-N", "new"]}[how]  # fmt: skip
+    project.agent(*words)
+    before = project.agent("ls-files", "--stage"), project.agent("rev-parse", "HEAD")
+    said = project.agent("sync", check=False)
+    assert "changes are staged" in said and "git commit" in said
+    assert before == (project.agent("ls-files", "--stage"), project.agent("rev-parse", "HEAD"))
+    project.agent("reset", "--quiet")
+    assert "main is at host/main" in project.agent("sync")
+
+
+def test_sync_takes_what_the_human_has_committed_of_it(project: World) -> None:
+    (project.view / "a").write_text("3\n")
+    project.agent("add", "a")
+    assert project.agent("sync") == "sync: main is at host/main"  # there is nothing to do
+    assert project.agent("diff", "--cached", "--name-only") == "a"
+    project.commit("three", {"a": "3\n"})
+    project.prepare()
+    assert project.agent("sync") == "sync: main is at host/main"
+    assert project.agent("status", "--short") == ""
