@@ -22,29 +22,32 @@ committed)
 esac
 
 common=$(git rev-parse --git-common-dir) && common=$(cd "$common" && pwd -P) || exit 0
+# The first line of a file; without a process, since this runs often.
+line() {
+    line=
+    { read -r line <"$1"; } 2>/dev/null
+}
 # One command of git may run this often, as a rebase does. What is wrong is said once.
-told=$(cat "$common/gitguard-told" 2>/dev/null)
 say() {
-    [ "$told" = "$PPID" ] || sed 's/^/gitguard: /' >&2
+    line "$common/gitguard-told"
+    [ "$line" = "$PPID" ] || sed 's/^/gitguard: /' >&2
     echo "$PPID" >"$common/gitguard-told"
 }
 
 # Other work trees of this repository are the agent's own; the human sees the main one only. git
 # runs a hook at the top of the work tree.
 leads_here() {
-    [ "$(head -n 1 "$1/.git" 2>/dev/null)" = "gitdir: $common" ]
+    line "$1/.git" && [ "$line" = "gitdir: $common" ]
 }
-top=$(pwd -P)
-if leads_here "$top"; then
-    if [ "$(cat "$common/gitguard-work-tree" 2>/dev/null)" != "$top" ]; then
-        printf '%s\n' "$top" >"$common/gitguard-work-tree"
-    fi
-else
-    top=$(cat "$common/gitguard-work-tree" 2>/dev/null)
-    leads_here "$top" || {
-        echo "your commits are safe here, and not published: git sync in the project does it" | say
-        exit 0
-    }
+here=$(pwd -P)
+line "$common/gitguard-work-tree"
+top=$line
+if leads_here "$here"; then
+    [ "$top" = "$here" ] || printf '%s\n' "$here" >"$common/gitguard-work-tree"
+    top=$here
+elif ! leads_here "$top"; then
+    echo "your commits are safe here, and not published: git sync in the project does it" | say
+    exit 0
 fi
 
 # The environment is that of the git command that runs this.
@@ -54,11 +57,15 @@ export GIT_DIR="$common"
 
 # A commit to which only the HEAD of a work tree leads gets a branch, in the bundle alone.
 detached() {
-    git worktree list --porcelain | awk '$1 == "HEAD" { id = $2 } $1 == "detached" { print id }' |
-        sort -u | while read -r id; do
-        if [ -n "$(git rev-list --max-count=1 "$id" --not --branches --remotes=host)" ]; then
-            printf '%s refs/heads/detached-%.10s\n' "$id" "$id"
-        fi
+    for head in "$common/HEAD" "$common"/worktrees/*/HEAD; do
+        line "$head"
+        case $line in
+        '' | ref:*) ;;
+        *)
+            [ -z "$(git rev-list --max-count=1 "$line" --not --branches --remotes=host)" ] ||
+                printf '%s refs/heads/detached-%.10s\n' "$line" "$line"
+            ;;
+        esac
     done
 }
 
@@ -83,6 +90,7 @@ fit() {
         leave("only ASCII letters, digits and ._/+@#=- are in a name for the human")
         next
     }
+    taken[folded] == $2 { next }
     {
         twin = (folded in taken) ? taken[folded] : above[folded]
         for (part = folded; sub("/[^/]*$", "", part); ) if (part in taken) twin = taken[part]
@@ -96,7 +104,7 @@ fit() {
 }
 
 publish() {
-    mkdir -p "$top/.gitguard" || return
+    [ -d "$top/.gitguard" ] || mkdir "$top/.gitguard" || return
     place=$top/.gitguard/agent.bundle
     [ -e "$top/.gitguard/.gitignore" ] || echo '*' >"$top/.gitguard/.gitignore"
     rm -f "$place".new.*
