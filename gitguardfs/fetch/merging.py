@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.fetch.bundle import HEADS
 from gitguardfs.fetch.git import WRITING, GitError, HostRepository
 
 MAX_CONFLICTS = 20
@@ -79,12 +80,13 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
     """
     check_ready(repository)
     git = repository.git
-    into = repository.head() or "HEAD"
-    ours = repository.commit("HEAD")
+    head = repository.head()
+    ref, into = (HEADS + head, head) if head else ("HEAD", "HEAD")
+    ours = repository.commit(ref)
     if ours is not None and _is_within(repository, theirs, ours):
         return Merge(branch, into, Outcome.UP_TO_DATE, ours)
     if ours is None or _is_within(repository, ours, theirs):
-        _move(repository, ours, theirs, f"gitguard fetch --merge {branch}: Fast-forward")
+        _move(repository, ref, ours, theirs, f"gitguard fetch --merge {branch}: Fast-forward")
         return Merge(branch, into, Outcome.FAST_FORWARD, theirs)
     done = git.having(**_without_drivers(repository)).run(
         "-c", "merge.renormalize=false", "merge-tree", "--write-tree", "-z", "--name-only",
@@ -101,7 +103,7 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
         ).text  # fmt: skip
     except GitError as error:
         raise UserError(error.message, "git config user.name and user.email", Exit.SYSTEM) from None
-    _move(repository, ours, commit, f"gitguard fetch --merge {branch}: Merge")
+    _move(repository, ref, ours, commit, f"gitguard fetch --merge {branch}: Merge")
     signs = repository.users_git.run("config", "--bool", "commit.gpgSign", allowed=(0, 1)).text
     return Merge(branch, into, Outcome.MERGED, commit, unsigned=signs == "true")
 
@@ -139,10 +141,11 @@ def _without_drivers(repository: HostRepository) -> dict[str, str]:
     return variables
 
 
-def _move(repository: HostRepository, ours: str | None, commit: str, why: str) -> None:
-    """Move HEAD's branch and the index to a commit, or neither. Raises GitError.
+def _move(repository: HostRepository, ref: str, ours: str | None, commit: str, why: str) -> None:
+    """Move a branch, which HEAD has to be on, and the index to a commit, or neither.
 
-    The index first: an editor that refreshes it holds its lock now and then.
+    Raises UserError, GitError. The index first: an editor that refreshes it holds its lock now and
+    then.
     """
     git = repository.git
     index = ("reset", "--quiet", "--no-refresh", "--no-recurse-submodules")
@@ -151,7 +154,21 @@ def _move(repository: HostRepository, ours: str | None, commit: str, why: str) -
     # The user's configuration has the name for the reflog.
     users = repository.users_git
     try:
-        users.run("update-ref", "-m", why, "HEAD", commit, expected, limits=WRITING)
-    except GitError:
-        git.run(*((*index, ours, "--", ".") if ours else ("read-tree", "--empty")), limits=WRITING)
+        _check_on(repository, ref)
+        words = ("update-ref", "--no-deref", "-m", why)
+        users.run(*words, ref, commit, expected, limits=WRITING)
+    except UserError:
+        now = repository.commit("HEAD")
+        git.run(*((*index, now, "--", ".") if now else ("read-tree", "--empty")), limits=WRITING)
         raise
+
+
+def _check_on(repository: HostRepository, ref: str) -> None:
+    """Raise UserError if another branch is checked out meanwhile."""
+    head = repository.head()
+    if ref != (HEADS + head if head else "HEAD"):
+        raise UserError(
+            f"{shown(head or 'a commit')} is checked out now, not {ref.removeprefix(HEADS)}",
+            "nothing was changed; fetch again",
+            Exit.SYSTEM,
+        )

@@ -3,6 +3,10 @@
 git before 2.46 checks nothing when it fetches from a bundle. So the pack goes to index-pack, which
 checks every object as receive.fsckObjects does. Only then does the human's repository fetch from
 the quarantine, with the same checks. After a refusal the human's repository has no new object.
+
+The quarantine sees all objects of the human's, also those to which no branch leads any more. What
+the bundle does not hold itself has to be in reach of the human's branches: an agent that knows the
+id of a stash, or of a secret that was taken out of the history, could have it merged otherwise.
 """
 
 from __future__ import annotations
@@ -23,6 +27,11 @@ REMOTE = "refs/remotes/agent/"
 AGENT_TAGS = "refs/agent/tags/"
 CHECKS = ("badFilemode", "gitattributesSymlink", "gitmodulesParse")
 """What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
+OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags")
+"""The human's refs that count; stashes and what tools keep beside the history do not."""
+MAX_OBJECTS = 1 << 20
+OBJECTS = ("--objects", "--no-object-names")
+NEW = "in the guest: git sync writes a new one"
 SECONDS = 30
 """The least time that git gets to unpack a bundle; it gets a second more for each MiB."""
 UNPACKED = 8
@@ -91,35 +100,59 @@ def quarantined(
     shallow = os.path.join(repository.common_dir, "shallow")
     if os.path.exists(shallow):
         shutil.copyfile(shallow, os.path.join(path, "shallow"))
-    _check_prerequisites(git, header)
+    known = [*repository.refs(*OWN).values(), *filter(None, [repository.commit("HEAD")])]
+    _check_prerequisites(git, header, known)
     size = os.fstat(copy.fileno()).st_size
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
-    _unpack(git, copy, header, limits)
+    sent, bases = _unpack(git, path, copy, header, limits)
     _check_tips(git, header)
-    _check_objects(git, header, repository.refs(), limit * UNPACKED)
+    new = _check_objects(git, header, known, limit * UNPACKED)
+    _check_reach(git, header, known, (new - sent) | bases)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
     yield Quarantine(path, git, header, limits)
 
 
-def _check_prerequisites(git: Runner, header: Header) -> None:
-    """Raise Refused if the human's repository lacks a commit that the bundle builds on."""
+def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) -> None:
+    """Raise Refused for a commit that the bundle builds on, and no branch of the human's has."""
     for name, kind in _kinds(git, header.prerequisites).items():
         if kind != "commit":
             raise Refused(
-                f"it builds on commit {name[:12]}, which this repository does not have",
-                "in the guest: git sync, then a commit",
+                f"it builds on commit {name[:12]}, which this repository does not have", NEW
             )
+    if header.prerequisites:
+        words = [*header.prerequisites, *(f"^{one}" for one in known)]
+        beyond = {one.decode() for one in _listed(git, *words)}
+        for name in beyond.intersection(header.prerequisites):
+            why = f"it builds on commit {name[:12]}, to which no branch of yours leads now"
+            raise Refused(why, NEW)
 
 
-def _unpack(git: Runner, copy: BinaryIO, header: Header, limits: Limits) -> None:
+def _unpack(
+    git: Runner, path: str, copy: BinaryIO, header: Header, limits: Limits
+) -> tuple[set[bytes], set[bytes]]:
+    """Unpack; return the objects that came, and those of the human's on which deltas are based."""
+    count = int.from_bytes(os.pread(copy.fileno(), 4, header.length + 8), "big")
+    if count > MAX_OBJECTS:
+        raise Refused(f"it has more than {MAX_OBJECTS} objects")
     os.lseek(copy.fileno(), header.length, os.SEEK_SET)
     strict = ",".join(f"{one}=error" for one in CHECKS)
     words = ("index-pack", "--stdin", "--fix-thin", f"--strict={strict}", "--threads=1")
     try:
-        git.run(*words, given=copy, limits=limits)
+        name = git.run(*words, given=copy, limits=limits).text.partition("\t")[2]
     except GitError as error:
         raise Refused(error.message) from None
+    format_word = f"--object-format={header.object_format}"
+    with open(os.path.join(path, f"objects/pack/pack-{name}.idx"), "rb") as index:
+        lines = [
+            line.split()
+            for line in git.run(
+                "show-index", format_word, given=index, limits=LISTING
+            ).output.splitlines()
+        ]
+    # git writes the bases to the end of the pack.
+    names = [line[1] for line in sorted(lines, key=lambda line: int(line[0]))]
+    return set(names[:count]), set(names[count:])
 
 
 def _check_tips(git: Runner, header: Header) -> None:
@@ -134,18 +167,41 @@ def _check_tips(git: Runner, header: Header) -> None:
             raise Refused(f"{name} leads to no commit ({shown(kind)})")
 
 
-def _check_objects(git: Runner, header: Header, known: dict[str, str], limit: int) -> None:
-    """Raise Refused if an object is missing, or all new ones together are longer than ``limit``."""
-    names = [*header.refs.values(), *(f"^{one}" for one in known.values())]
-    given = "".join(f"{one}\n" for one in names).encode()
+def _check_objects(git: Runner, header: Header, known: Collection[str], limit: int) -> set[bytes]:
+    """Return the objects that no branch of the human's has yet.
+
+    Raises Refused if one is missing, or if they are longer than ``limit`` all together.
+    """
+    names = [*header.refs.values(), *(f"^{one}" for one in known)]
     try:
-        words = ("rev-list", "--objects", "--no-object-names", "--stdin")
-        new = git.run(*words, given=given, limits=LISTING).output
-        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=new, limits=LISTING)
+        new = _listed(git, *names, options=OBJECTS)
+        given = b"".join(b"%s\n" % one for one in new)
+        sizes = git.run("cat-file", "--batch-check=%(objectsize)", given=given, limits=LISTING)
     except GitError as error:
         raise Refused(error.message) from None
     if sum(map(int, sizes.output.split())) > limit:
         raise Refused(f"it unpacks to more than {limit // MIB} MiB", "--limit SIZE allows more")
+    return set(new)
+
+
+def _check_reach(git: Runner, header: Header, known: Collection[str], used: set[bytes]) -> None:
+    """Raise Refused if an object that is used is in no commit of the human's branches.
+
+    git bases deltas on what the commits have on which the bundle builds; all others take longer.
+    """
+    for starts, more in ((header.prerequisites, ["--no-walk"]), (known, [])):
+        if used and starts:
+            options = (*OBJECTS, "--missing=allow-any", *more)  # of a partial clone
+            used = used.difference(_listed(git, *starts, options=options))
+    for name in used:
+        why = f"it uses object {name[:12].decode()} of yours, to which no branch of yours leads now"
+        raise Refused(why, NEW)
+
+
+def _listed(git: Runner, *names: str, options: Collection[str] = ()) -> list[bytes]:
+    """Return what rev-list finds from these names. Raises GitError."""
+    given = "".join(f"{one}\n" for one in names).encode()
+    return git.run("rev-list", *options, "--stdin", given=given, limits=LISTING).output.split()
 
 
 def _kinds(git: Runner, names: Collection[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.fetch import summary
+from gitguardfs.fetch.quarantine import MAX_OBJECTS
 from tests.support import fetch_world
 from tests.support.fetch_world import (
     COMMAND,
@@ -239,6 +241,106 @@ def test_an_object_with_the_id_of_another(world: World) -> None:
     world.fetched()
     assert world.git(world.host, "cat-file", "-p", known) == before
     world.git(world.host, "fsck", "--strict")
+
+
+# Objects of the human's to which no branch leads
+
+
+def forgotten(world: World, files: dict[str, str]) -> tuple[str, str]:
+    """Commit as the human, and take it back; return the commit, and the blob of the first file."""
+    commit = world.commit(files, world.host, "forgotten")
+    blob = world.git(world.host, "rev-parse", f"HEAD:{next(iter(files))}")
+    world.git(world.host, "reset", "-q", "--hard", "HEAD~")
+    return commit, blob
+
+
+SECRET = "secret\n" + "".join(f"{number}\n" for number in range(1000))
+
+
+def test_a_tip_that_the_human_has_forgotten(world: World) -> None:
+    commit, _ = forgotten(world, {"secret": SECRET})
+    (world.host / "a.txt").write_text("x\n")
+    world.git(world.host, "stash", "--quiet")
+    stash = world.git(world.host, "rev-parse", "refs/stash")
+    for one in (commit, stash):
+        world.write_objects({"refs/heads/x": one}, [])
+        with world.is_real() as copy:
+            assert world.git(copy, "rev-parse", "refs/agent/heads/x") == one
+        world.refused("of yours, to which no branch of yours leads now", "git sync")
+    world.git(world.host, "tag", "-a", "-m", "secret", "v1", commit)
+    tag = world.git(world.host, "rev-parse", "v1")
+    world.git(world.host, "tag", "-d", "v1")
+    world.write_objects({"refs/tags/v1": tag}, [])
+    world.refused("to which no branch of yours leads now")
+
+
+def test_a_commit_of_the_agents_with_forgotten_objects(world: World) -> None:
+    commit, blob = forgotten(world, {"secret": SECRET})
+    listed = entry("100644", b"secret", blob)
+    content = commit_text(object_id("tree", listed), b"mine", base(world))
+    pack = pack_of(
+        packed(TYPES["tree"], len(listed), listed),
+        packed(TYPES["commit"], len(content), content),
+    )
+    world.write(header({"refs/heads/x": object_id("commit", content)}, [base(world)]) + pack)
+    with world.is_real() as copy:
+        assert world.git(copy, "show", "refs/agent/heads/x:secret").startswith("secret")
+    world.refused(f"it uses object {blob[:12]} of yours")
+    below = commit_text(world.git(world.agent, "rev-parse", "HEAD^{tree}"), b"mine", commit)
+    pack = pack_of(packed(TYPES["commit"], len(below), below))
+    refs = {"refs/heads/x": object_id("commit", below)}
+    world.write(header(refs, [commit]) + pack)
+    world.refused(f"it builds on commit {commit[:12]}, to which no branch of yours leads now")
+    world.write(header(refs, [base(world)]) + pack)
+    world.refused("of yours, to which no branch of yours leads now")
+
+
+def test_a_delta_that_copies_a_forgotten_object(world: World) -> None:
+    _, blob = forgotten(world, {"secret": SECRET})
+    delta = copies(len(SECRET), 2)
+    mine = object_id("blob", SECRET.encode() * 2)
+    listed = entry("100644", b"mine", mine)
+    content = commit_text(object_id("tree", listed), b"mine", base(world))
+    pack = pack_of(
+        packed(7, len(delta), delta, before=bytes.fromhex(blob)),
+        packed(TYPES["tree"], len(listed), listed),
+        packed(TYPES["commit"], len(content), content),
+    )
+    refs = {"refs/heads/x": object_id("commit", content)}
+    world.write(header(refs, [base(world)]) + pack)
+    with world.is_real() as copy:
+        assert world.git(copy, "show", "refs/agent/heads/x:mine").count("secret") == 2
+    world.refused(f"it uses object {blob[:12]} of yours")
+
+
+def test_objects_of_the_humans_whole_history_may_be_used(world: World) -> None:
+    """The agent brings a file of an older commit back, and sends none of it."""
+    _, blob = forgotten(world, {"old": SECRET})
+    world.commit({"old": SECRET}, world.host)
+    world.git(world.host, "rm", "-q", "old")
+    world.commit({}, world.host)
+    world.git(world.agent, "fetch", "-q", "host")
+    tree = world.tree(("100644", b"old", blob))
+    commit = world.commit_of(tree)
+    world.write_objects({"refs/heads/x": commit, "refs/heads/y": base(world)}, [tree, commit])
+    assert {one["name"] for one in world.fetched()["branches"]} == {"x", "y"}
+    # An amended commit, on which the agent builds, comes again with the agent's own.
+    world.fetched("--drop")
+    world.git(world.agent, "reset", "-q", "--hard", "host/main")
+    mine = world.commit({"c": "c"})
+    world.publish()
+    world.git(world.host, "commit", "-q", "--amend", "-m", "rewritten")
+    world.refused("it builds on commit")
+    world.git(world.agent, "fetch", "-q", "host")
+    world.publish()
+    assert world.fetched()["branches"][0]["commit"] == mine
+
+
+def test_more_objects_than_are_counted(world: World) -> None:
+    commit = base(world)
+    pack = struct.pack(">4sII", b"PACK", 2, MAX_OBJECTS + 1)
+    world.write(header({"refs/heads/x": commit}, [commit]) + pack)
+    world.refused("more than 1048576 objects")
 
 
 def test_objects_of_another_format(world: World) -> None:

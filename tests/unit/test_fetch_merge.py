@@ -6,10 +6,15 @@ import json
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gitguardfs.errors import UserError
+from gitguardfs.fetch import merging
+from gitguardfs.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
@@ -221,6 +226,35 @@ def test_a_locked_branch_gives_the_index_back(world: World) -> None:
     assert done.returncode == 3 and "main.lock" in done.stderr
     (world.host / ".git/refs/heads/main.lock").unlink()
     assert status(world) == ""
+
+
+@pytest.mark.parametrize("at", ["reset", "update-ref"])
+def test_another_branch_is_checked_out_meanwhile(world: World, at: str) -> None:
+    theirs = world.commit({"c.txt": "c\n"})
+    world.publish()
+    world.fetched()
+    world.git(world.host, "branch", "other")
+    before = world.git(world.host, "rev-parse", "HEAD")
+    git = world.home / "git"  # which is git, and the human at the same time
+    git.write_text(
+        "#!/bin/sh\nfor one; do\n"
+        f'  [ "$one" != {at} ] || git -C {world.host} symbolic-ref HEAD refs/heads/other\n'
+        'done\nexec git "$@"\n'
+    )
+    git.chmod(0o755)
+    found = find_repository(str(world.host), world.environment())
+    slow = replace(
+        found,
+        git=replace(found.git, program=str(git)),
+        users_git=replace(found.users_git, program=str(git)),
+    )
+    with suppress(UserError):
+        merging.merge(slow, "main", theirs)
+    assert world.git(world.host, "rev-parse", "other") == before
+    assert world.git(world.host, "symbolic-ref", "HEAD") == "refs/heads/other"
+    assert status(world) == "" or at == "update-ref"
+    if at == "reset":  # before anything has moved
+        assert world.git(world.host, "rev-parse", "main") == before
 
 
 def test_no_branch_is_checked_out(world: World) -> None:

@@ -1,4 +1,4 @@
-"""The agent's commits are published, or the agent is told that they are not: the hook, `git sync`."""
+"""The agent's commits are published by the hook or `git sync`, or the agent is told why not."""
 
 from __future__ import annotations
 
@@ -94,8 +94,7 @@ def test_names_that_the_human_has_are_not_spoken_of(project: World) -> None:
 def names(project: World) -> set[str]:
     """Return many names that git takes, of which some cannot be beside each other."""
     chosen = random.Random(37)
-    letters = ["a", "b", "B", "1", "_", "-", ".", "@", "+", "=", "#", "/", "/", "é", "$", "%", "!",
-               "'", '"', "{", ".lock", ".LOCK", "head", "HEAD", "\N{CYRILLIC SMALL LETTER A}"]  # fmt: skip
+    letters = [*"abB1_-.@+=#//é$%!'\"{", ".lock", ".LOCK", "head", "HEAD", "\u0430"]
     wanted = {"".join(chosen.choices(letters, k=chosen.randint(1, 5))) for _ in range(900)}
     taken = subprocess.run(
         ["sh", "-c", 'for one; do git check-ref-format "refs/heads/$one" && echo "$one"; done',
@@ -159,8 +158,9 @@ def test_a_rebase_that_stops_is_published(project: World) -> None:
     for message in ("first", "second"):
         project.agent("commit", "--quiet", "--allow-empty", "--message", message)
     old = project.agent("rev-parse", "HEAD")
-    project.agent("-c", "sequence.editor=sed -i 1s/pick/edit/", "rebase", "--quiet", "--interactive",
-                  "--keep-empty", "HEAD~2", check=False)  # fmt: skip
+    editor = "sequence.editor=sed -i 1s/pick/edit/"
+    words = ("rebase", "--quiet", "--interactive", "--keep-empty", "HEAD~2")
+    project.agent("-c", editor, *words, check=False)
     project.agent("commit", "--quiet", "--amend", "--allow-empty", "--message", "changed")
     value = project.agent("rev-parse", "HEAD")
     assert published(project) == {
