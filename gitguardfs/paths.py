@@ -1,4 +1,4 @@
-"""Compares paths as text, and reads the mode of the object at a path."""
+"""Compares paths, and reads the mode of the object at a path."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import os
 def is_inside(path: str, directory: str) -> bool:
     """Return whether an absolute path is ``directory`` or lies below it."""
     return os.path.commonpath([path, directory]) == directory
+
+
+def lies_in(path: str, project: str) -> bool:
+    """Return whether ``path``, or what it leads to, lies in the resolved ``project``."""
+    absolute = os.path.abspath(path)
+    places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
+    return any(is_inside(place, project) for place in places)
 
 
 def mode_at(directory: str, name: bytes) -> int | None:

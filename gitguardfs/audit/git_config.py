@@ -13,8 +13,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gitguardfs.audit.walk import Unread, read_path, resolved
+from gitguardfs.paths import lies_in
 
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin"
 SECONDS = 20
@@ -75,6 +77,68 @@ class ConfigEntry:
         return name == "path" and section.partition(".")[0] in ("include", "includeif")
 
 
+def _in_path(directories: str, project: str) -> str | None:
+    """Return a git in PATH that nobody else and no file of the project has a say in.
+
+    Not taken are the scripts and links of version managers, as asdf and mise have them: a file of
+    the project, where git runs, tells them what to run.
+    """
+    trees = _work_trees(project)
+    for directory in directories.split(":"):
+        program = os.path.realpath(os.path.join(directory, "git"))
+        if (
+            directory.startswith("/")
+            and os.path.basename(program) == "git"
+            and not any(lies_in(os.path.join(directory, "git"), tree) for tree in trees)
+            and all(map(_is_ours, (directory, os.path.dirname(program), program)))
+            and os.access(program, os.X_OK)
+            and _start_of(program, 2) not in (b"", b"#!")
+        ):
+            return program
+    return None
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether only root and this user can write there."""
+    try:
+        st = os.stat(path)
+    except OSError:
+        return False
+    return st.st_uid in (0, os.geteuid()) and not st.st_mode & 0o022
+
+
+def _work_trees(path: str) -> list[str]:
+    """Return the directories above a path that hold a ``.git``, and those above what it leads to.
+
+    So a linked work tree stands for the main one, too.
+    """
+    found: list[str] = []
+    places = [os.path.realpath(path)]
+    for place in places:
+        for tree in map(str, (Path(place), *Path(place).parents)):
+            dotgit = os.path.join(tree, ".git")
+            if tree not in found and os.path.lexists(dotgit):
+                found.append(tree)
+                text = _start_of(dotgit, 4096).removeprefix(b"gitdir:").strip(b" \n\0")
+                leads = os.fsdecode(text.split(b"\0")[0]) or dotgit
+                places.append(os.path.realpath(os.path.join(tree, leads)))
+    return found
+
+
+def _start_of(path: str, size: int) -> bytes:
+    """Return the first bytes of a file; none of what is no file, or cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, size)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
 @dataclass(frozen=True)
 class Git:
     """The program git, and where the configuration of its user is."""
@@ -90,13 +154,20 @@ class Git:
 
     @classmethod
     def installed(
-        cls, environment: Mapping[str, str], home: str = "/", search_path: str = SEARCH_PATH
+        cls,
+        environment: Mapping[str, str],
+        home: str = "/",
+        search_path: str = SEARCH_PATH,
+        project: str = ".",
     ) -> Git | None:
-        """Return the git of a user with this environment; None if git is not installed.
+        """Return the git of a user with this environment; None if there is none to be trusted.
 
-        ``home`` is the user's if the environment does not give it.
+        It is the one in ``search_path``, or else one in PATH that no work tree around ``project``
+        holds. ``home`` is the user's if the environment does not give it.
         """
-        program = shutil.which("git", path=search_path)
+        program = shutil.which("git", path=search_path) or _in_path(
+            environment.get("PATH", ""), project
+        )
         if program is None:
             return None
         given = environment.get("HOME", "")

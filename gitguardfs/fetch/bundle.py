@@ -78,18 +78,13 @@ def _opened_directory(top: str) -> Iterator[int]:
         os.close(fd)
 
 
-def copy(top: str, target: BinaryIO, limit: int) -> Written:
-    """Copy the bundle of a project to ``target``. Raises Refused, UserError if there is none."""
+def copy(top: str, target: BinaryIO, limit: int) -> Written | None:
+    """Copy the bundle of a project to ``target``; return None if there is none. Raises Refused."""
     try:
         with _opened_directory(top) as directory:
             fd = os.open(NAME, _FILE, dir_fd=directory)
     except FileNotFoundError:
-        raise UserError(
-            f"there is no {os.path.join(top, PLACE)}",
-            "the agent has no commit that you do not have; its next one writes that file,"
-            " in a guest that shows this project with --git private",
-            Exit.SYSTEM,
-        ) from None
+        return None
     except OSError as error:  # a symlink, a socket, a file that is no directory
         raise Refused(f"it cannot be opened: {error.strerror}") from None
     try:

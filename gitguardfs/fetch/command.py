@@ -18,7 +18,7 @@ from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.fetch import bundle, merging, summary
 from gitguardfs.fetch.bundle import HEADS, TAGS, Written
-from gitguardfs.fetch.git import WRITING, HostRepository, find_repository
+from gitguardfs.fetch.git import LISTING, WRITING, HostRepository, find_repository
 from gitguardfs.fetch.merging import Outcome
 from gitguardfs.fetch.quarantine import AGENT_TAGS, REMOTE, quarantined
 from gitguardfs.fetch.report import SHORT, Report, as_text
@@ -139,13 +139,21 @@ def _fetch(
     expect: str | None,
     limit: int,
     report: Report,
-) -> Written:
-    """Fetch, and note in the report what came. Raises UserError."""
+) -> Written | None:
+    """Fetch, and note in the report what came; return None if there is no bundle.
+
+    Raises UserError.
+    """
     with (
         _scratch() as directory,
         tempfile.TemporaryFile(dir=directory) as copy,
     ):
         written = bundle.copy(repository.top, copy, limit)
+        if written is None:
+            _check_project(repository)
+            _check_named({}, names, merge, expect)
+            _note_nothing_new(repository, report)
+            return None
         header = bundle.parse(copy)
         _check_named(header.named(HEADS), names, merge, expect)
         before = repository.refs(REMOTE, AGENT_TAGS)
@@ -164,6 +172,43 @@ def _fetch(
     after = repository.refs(REMOTE, AGENT_TAGS)
     report.removed = {name: value for name, value in before.items() if name not in after}
     return written
+
+
+def _check_project(repository: HostRepository) -> None:
+    """Raise UserError if no agent has ever published anything here."""
+    directory = os.path.join(repository.top, bundle.DIRECTORY)
+    if not os.path.lexists(directory) and not repository.refs(REMOTE, AGENT_TAGS):
+        raise UserError(
+            f"there is no {os.path.join(repository.top, bundle.PLACE)}",
+            "the agent's first commit writes that file, in a guest that shows this project with"
+            " --git private",
+            Exit.SYSTEM,
+        )
+
+
+def _note_nothing_new(repository: HostRepository, report: Report) -> None:
+    """Remove the branches that the human has merged; keep the others.
+
+    The agent's hook removes the bundle once the human has all that was in it. Raises GitError.
+    """
+    report.notes.append("nothing new: the agent has no commit that you do not have")
+    branches = repository.refs(REMOTE)
+    own = repository.refs(HEADS, TAGS).values()
+    given = "".join(f"{one}\n" for one in [*branches.values(), *(f"^{one}" for one in own)])
+    if branches:
+        beyond = repository.git.run("rev-list", "--stdin", given=given.encode(), limits=LISTING)
+        kept = set(beyond.text.split("\n"))
+        merged = {name: value for name, value in branches.items() if value not in kept}
+        _delete(merged, repository, report)
+        for name in branches.keys() - merged.keys():
+            branch = name.removeprefix("refs/remotes/")
+            report.notes.append(f"{branch} stays, since you have not merged it; --drop removes it")
+
+
+def _delete(refs: dict[str, str], repository: HostRepository, report: Report) -> None:
+    lines = "".join(f"delete {name} {value}\n" for name, value in refs.items())
+    repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
+    report.removed |= refs
 
 
 @contextmanager
@@ -203,10 +248,7 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
     """Remove the agent's refs and the bundle, unless the agent has written a new one meanwhile."""
     if not bundle.remove(repository.top, written):
         report.notes.append("the agent has written a new bundle meanwhile: it stays")
-    refs = repository.refs(REMOTE, AGENT_TAGS)
-    lines = "".join(f"delete {name} {value}\n" for name, value in refs.items())
-    repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
-    report.removed |= refs
+    _delete(repository.refs(REMOTE, AGENT_TAGS), repository, report)
 
 
 def _commands(

@@ -222,9 +222,14 @@ class HostRepository:
 
 def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepository:
     """Return the repository that a directory lies in. Raises UserError, GitError."""
-    installed = Git.installed(environment)
+    installed = Git.installed(environment, project=directory)
     if installed is None:
-        raise UserError("git is not installed", "install git", Exit.SYSTEM)
+        raise UserError(
+            f"there is no git in {SEARCH_PATH}, and none in PATH that others cannot change",
+            "install git there, or put the directory of git itself into PATH: no script, and"
+            " nothing in the project",
+            Exit.SYSTEM,
+        )
     users = {"HOME": installed.home, **installed.settings}
     if installed.config_home:
         users["XDG_CONFIG_HOME"] = installed.config_home

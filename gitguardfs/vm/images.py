@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.paths import lies_in
 from gitguardfs.vm import fetching, trusted_programs
 from gitguardfs.vm.fetching import RemoteFile
 
@@ -141,7 +142,7 @@ def refuse_in_project(what: str, path: str, project: str) -> None:
 
     The agent could change the file there. ``what`` begins the message, such as "the image".
     """
-    if trusted_programs.lies_in(path, project):
+    if lies_in(path, project):
         raise UserError(
             f"{what} {shown(path)} lies in the project, where the agent could change it",
             "move it out of the project",

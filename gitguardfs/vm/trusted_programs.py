@@ -16,7 +16,7 @@ import gitguardfs
 from gitguardfs import installation
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.host.packages import not_installed
-from gitguardfs.paths import is_inside
+from gitguardfs.paths import lies_in
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
 PROGRAMS = (QEMU_IMG, SSH, SSH_KEYGEN)
@@ -102,10 +102,3 @@ def _check_environment(project: str) -> None:
                     f"unset {name}",
                     Exit.SYSTEM,
                 )
-
-
-def lies_in(path: str, project: str) -> bool:
-    """Return whether ``path``, or what it leads to, lies in the resolved ``project``."""
-    absolute = os.path.abspath(path)
-    places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
-    return any(is_inside(place, project) for place in places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.audit.git_config import Git
 from gitguardfs.fetch import summary
 from tests.support import fetch_world
 from tests.support.fetch_world import World
@@ -133,6 +135,34 @@ def test_how_old_the_bundle_is(world: World) -> None:
         os.utime(world.bundle, (now - back, now - back))
         assert world.fetched()["bundle"]["age"] == said
     assert f"written {said}" in world.fetch().stdout
+
+
+def test_nothing_is_new(world: World) -> None:
+    first = world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    world.git(world.agent, "checkout", "-q", "-b", "topic")
+    second = world.commit({"y": "y"})
+    world.publish()
+    world.fetched("--merge", "main")
+    world.bundle.unlink()  # as the agent's hook does once the human has all
+    kept = {"refs/remotes/agent/topic": second, "refs/agent/tags/v1": first}
+    for words in ([], [world.host]):
+        report = world.fetched(*words)
+        assert report["bundle"] is None and report["branches"] == [] and refs(world) == kept
+        assert "no commit that you do not have" in report["notes"][0]
+        assert "agent/topic stays" in report["notes"][1] and "--drop" in report["notes"][1]
+        assert report["removed"] == ({} if words else {"refs/remotes/agent/main": first})
+    done = world.fetch(".", "topic")
+    assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
+    done = world.fetch("--merge", "topic")
+    assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
+    (world.bundle.parent / ".gitignore").unlink()
+    world.bundle.parent.rmdir()
+    assert "agent/topic stays" in world.fetch().stdout
+    world.fetched("--drop")
+    assert refs(world) == {} and world.fetch().returncode == 3  # an agent never was here
+    world.bundle.parent.mkdir()
+    assert world.fetch().stdout.count("\n") == 1
 
 
 def test_there_is_no_bundle(world: World) -> None:
@@ -278,6 +308,52 @@ def test_an_old_git_is_named(world: World) -> None:
         text=True, env=world.environment(),
     )  # fmt: skip
     assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
+
+
+def test_a_git_that_is_in_path_alone(world: World) -> None:
+    real = world.home / "store/git-2/bin/git"
+    real.parent.mkdir(parents=True)
+    shutil.copy(shutil.which("git") or "git", real)
+    profile = world.home / "profile"
+    profile.mkdir(mode=0o755)
+    (profile / "git").symlink_to(real)
+    tree = world.home / "tree"
+    world.git(world.host, "worktree", "add", "-q", str(tree))
+
+    def found(path: Path | str, project: Path = world.host) -> str | None:
+        environment = {"PATH": f"nowhere:/nonexistent:{path}"}
+        git = Git.installed(environment, search_path="/nonexistent", project=str(project))
+        return git.program if git else None
+
+    assert found(profile) == found(profile, world.home) == str(real)  # as with Nix
+    for inside in (world.host / "bin", world.host / "src/deep"):
+        inside.mkdir()
+        shutil.copy(real, inside)
+        outside = world.home / f"to-{inside.name}"
+        outside.symlink_to(inside)
+        for project in (world.host, world.host / "src", tree):
+            assert found(inside, project) is None and found(outside, project) is None
+    (world.home / "into").mkdir()
+    (world.home / "into/git").symlink_to(world.host / "bin/git")
+    assert found(world.home / "into") is None
+    assert found(os.path.relpath(profile)) is None and found("") is None
+    for path in (profile, real, real.parent):
+        for mode in (0o775, 0o757):
+            path.chmod(mode)
+            assert found(profile) is None
+        path.chmod(0o755)
+    assert found(profile)
+    if os.geteuid() == 0:
+        os.chown(real, 1234, 0)
+        assert found(profile) is None
+        os.chown(real, 0, 0)
+    real.rename(real.with_name("mise"))  # which chooses a git by a file of the project
+    real.symlink_to("mise")
+    assert found(profile) is None
+    real.unlink()
+    real.write_text("#!/bin/sh\nexec asdf exec git\n")
+    real.chmod(0o755)
+    assert found(profile) is None
 
 
 def test_wrong_usage(world: World) -> None:
