@@ -209,13 +209,27 @@ def pack_of(*packed: bytes) -> bytes:
 
 def packed(kind: int, size: int, content: bytes, before: bytes = b"") -> bytes:
     """Return an object as a pack holds it; ``before`` names the base of a delta."""
+    return _packed_head(kind, size) + before + zlib.compress(content)
+
+
+def packed_zeros(mebibytes: int) -> bytes:
+    """Return a blob of zeros as a pack holds it, without compressing them all."""
+    size = mebibytes << 20
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    one = deflate.compress(bytes(1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)
+    sums = struct.pack(">HH", size % 65521, 1)  # Adler-32
+    zeros = b"\x78\x9c" + one * mebibytes + b"\x03\x00" + sums
+    return _packed_head(TYPES["blob"], size) + zeros
+
+
+def _packed_head(kind: int, size: int) -> bytes:
     first, size = (kind << 4) | (size & 15), size >> 4
     head = bytearray()
     while size:
         head.append(first | 0x80)
         first, size = size & 0x7F, size >> 7
     head.append(first)
-    return bytes(head) + before + zlib.compress(content)
+    return bytes(head)
 
 
 @contextmanager
@@ -240,6 +254,7 @@ def _original() -> Path:
     world = _at(home)
     (home / ".gitconfig").write_text(
         "[user]\n\tname = Human\n\temail = human@example.org\n[init]\n\tdefaultBranch = main\n"
+        "\ttemplateDir =\n[core]\n\tfsync = none\n"
     )
     world.git(home, "init", "-q", "host")
     lines = "".join(f"line {number}\n" for number in range(20))

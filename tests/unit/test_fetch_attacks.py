@@ -33,6 +33,7 @@ from tests.support.fetch_world import (
     object_id,
     pack_of,
     packed,
+    packed_zeros,
 )
 from tests.support.mounting import until
 
@@ -454,18 +455,15 @@ def spent(world: World, *words: str) -> tuple[subprocess.CompletedProcess[str], 
 
 def test_zeros_without_end(world: World) -> None:
     """400 MB of zeros: refused by --limit, harmless without."""
-    content = bytes(400 << 20)
-    world.write_objects({}, [])  # makes the directory
-    blob, tree = object_id("blob", content), ""
+    blob = object_id("blob", bytes(400 << 20))
     entries = entry("100644", b"zeros", blob)
     tree = object_id("tree", entries)
     commit = commit_text(tree, b"work")
     pack = pack_of(
-        packed(TYPES["blob"], len(content), content),
+        packed_zeros(400),
         packed(TYPES["tree"], len(entries), entries),
         packed(TYPES["commit"], len(commit), commit),
     )
-    del content
     world.write(header({"refs/heads/zeros": object_id("commit", commit)}) + pack)
     assert world.bundle.stat().st_size < 2 << 20
     world.refused("it unpacks to more than 320 MiB", words=["--limit", "40M"])
@@ -538,9 +536,7 @@ def processes() -> Iterator[bytes]:
 
 
 def test_ctrl_c_and_kill_leave_no_quarantine(world: World) -> None:
-    content = bytes(1500 << 20)
-    pack = pack_of(packed(TYPES["blob"], len(content), content))
-    del content
+    pack = pack_of(packed_zeros(1500))
     commit = base(world)
     world.write(header({"refs/heads/x": commit}, [commit]) + pack)
     before = world.state()
