@@ -51,6 +51,7 @@ Commit, branch, stash and rebase as you like. Of the host's branches this reposi
 
 You cannot push. Each commit is also written to .gitguard/agent.bundle in the work tree. The human
 takes your commits from there, with `gitguard fetch`. A hook does that: hooks/reference-transaction.
+Where a tool has set core.hooksPath, as husky does, `git sync` does it.
 
 `git init`, `git clone` and `git worktree add` work outside of the project only:
   git worktree add ~/wt/TOPIC

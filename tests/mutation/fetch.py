@@ -23,6 +23,14 @@ def fault(name: str, breaks: str, file: str, old: str, new: str, tests: tuple[st
     return Mutant(f"fetch-{name}", breaks, f"fetch/{file}.py", old, new, tests)
 
 
+HOOK = "private/files/reference-transaction.sh"
+
+
+def hook(name: str, breaks: str, old: str, new: str, *tests: str, file: str = HOOK) -> Mutant:
+    found = tuple(f"unit/test_private_hook.py::test_{one}" for one in tests)
+    return Mutant(f"publish-{name}", breaks, file, old, new, found)
+
+
 KINDS = attacks("a_file_of_another_kind")
 CONFIGURED = attacks("no_program_that_a_configuration_names_is_run")
 
@@ -66,6 +74,19 @@ MUTANTS = (
     fault("bomb", "a small bundle fills the disk at checkout", "quarantine",
           "if sum(map(int, sizes.output.split())) > limit:", "if False:",
           attacks("zeros_without_end")),
+    fault("forgotten", "a stash or a dropped commit comes back by its id", "quarantine",
+          "(new - sent) | bases)", "bases)",
+          attacks("a_tip_that_the_human_has_forgotten",
+                  "a_commit_of_the_agents_with_forgotten_objects")),
+    fault("copied", "a delta copies an object that the human has dropped", "quarantine",
+          "(new - sent) | bases)", "new - sent)",
+          attacks("a_delta_that_copies_a_forgotten_object")),
+    fault("builds-on", "a bundle builds on a commit that the human has dropped", "quarantine",
+          "    if header.prerequisites:", "    if False:",
+          attacks("a_commit_of_the_agents_with_forgotten_objects")),
+    fault("stashes-count", "what only a stash has counts as the human's history", "quarantine",
+          'OWN = ("refs/heads",', 'OWN = ("refs/heads", "refs/stash",',
+          attacks("a_tip_that_the_human_has_forgotten")),
     fault("prunes-named", "naming a branch removes the others", "quarantine",
           'wanted = [self.path, *(f"+{HEADS}{one}:{REMOTE}{one}" for one in branches)]',
           'wanted = ["--prune", self.path, f"+{HEADS}*:{REMOTE}*"]',
@@ -100,13 +121,26 @@ MUTANTS = (
     fault("under-way", "a rebase is disturbed", "merging",
           "        if is_there or (name.isupper()", "        if False and (name.isupper()",
           merges("an_operation_under_way_is_refused")),
+    fault("other-branch", "another branch moves, which is checked out meanwhile", "merging",
+          "users.run(*words, ref, commit", 'users.run(*words, "HEAD", commit',
+          merges("another_branch_is_checked_out_meanwhile")),
+    fault("switched", "a branch moves that is not checked out any more", "merging",
+          "        _check_on(repository, ref)\n", "",
+          merges("another_branch_is_checked_out_meanwhile")),
     fault("half", "the index moves without the branch", "merging",
-          "    except GitError:\n        git.run(*(",
-          "    except ZeroDivisionError:\n        git.run(*(",
+          "    except UserError:\n        now =", "    except ZeroDivisionError:\n        now =",
           merges("a_locked_branch_gives_the_index_back")),
     fault("expect", "commits are merged that nobody has looked at", "command",
           "if len(expect) < SHORT or not found[merge].startswith(expect.lower()):",
           "if len(expect) < SHORT:", merges("only_the_commit_that_was_looked_at")),
+    fault("unmerged", "a branch that the human has not merged is removed", "command",
+          "if value not in kept}", "}", commands("nothing_is_new")),
+    Mutant("fetch-git-of-others", "a git that others can write is run", "audit/git_config.py",
+           "st.st_uid in (0, os.geteuid()) and not st.st_mode & 0o022", "True",
+           commands("a_git_that_is_in_path_alone")),
+    Mutant("fetch-git-of-the-project", "a git in the project is run", "audit/git_config.py",
+           "    trees = _work_trees(project)\n", "    trees: list[str] = []\n",
+           commands("a_git_that_is_in_path_alone")),
     fault("remote", "branches of a remote called agent are overwritten", "command",
           '"--get-regexp", pattern, allowed=(0, 1)).code == 0:',
           '"--get-regexp", pattern, allowed=(0, 1)).code == 9:', commands("a_remote_called_agent")),
@@ -116,4 +150,18 @@ MUTANTS = (
     fault("reset", "the command that is printed takes the human's commit off", "command",
           "    if branch.behind == 0:", "    if branch.behind is not None:",
           merges("git_reset_is_the_same_by_git_alone")),
+    hook("any-name", "one name makes gitguard fetch refuse everything",
+         '$2 !~ "^refs/[a-z]+/[A-Za-z0-9_][A-Za-z0-9._/+@#=-]*$" ||', "0 ||",
+         "a_name_that_fetch_refuses_is_left_out_and_said", "what_is_published_is_what_fetch_takes"),
+    hook("twins", "two names of one file make gitguard fetch refuse everything",
+         'if (twin != "") {', "if (0) {", "what_is_published_is_what_fetch_takes"),
+    hook("detached", "a commit on no branch is not published",
+         '"$common/HEAD" "$common"/worktrees/*/HEAD', '"$common/none"',
+         "a_commit_on_no_branch_has_one_in_the_bundle"),
+    hook("renamed", "a branch that is renamed is gone from the bundle",
+         "        *[!0]*.HEAD |", "        * |", "a_branch_that_is_renamed_stays_published"),
+    hook("told", "a rebase says the same for each commit", '[ "$line" = "$PPID" ] ||', "",
+         "where_nothing_can_be_published_a_command_says_so_once"),
+    hook("staged", "git sync loses what is staged", 'if is_staged && is_staged "$theirs"; then',
+         "if false; then", "sync_does_not_lose_what_is_staged", file="private/files/sync.sh"),
 )  # fmt: skip
