@@ -65,6 +65,10 @@ def test_a_name_that_fetch_refuses_is_left_out_and_said(project: World) -> None:
         assert f"{HEADS}{name} is not published" in said
         assert set(published(project)) == {"refs/heads/main"}
         project.agent("update-ref", "-d", HEADS + name)
+    project.agent("branch", "x/y")
+    assert f"{HEADS}X is not published" in project.agent("branch", "X")
+    assert set(published(project)) == {"refs/heads/main", "refs/heads/x/y"}
+    project.agent("branch", "-D", "X", "x/y")
     assert "git tag NEW 'ä'" in project.agent("tag", "ä")
     project.agent("tag", "-d", "ä")
     project.agent("branch", "-m", "--", "größe", "size")
@@ -138,14 +142,16 @@ def test_of_more_branches_than_fetch_takes_the_others_come(project: World) -> No
 # HEAD, and other work trees
 
 
-def test_a_commit_on_no_branch_has_one_in_the_bundle(project: World) -> None:
+def test_a_commit_on_no_branch_has_one_in_the_bundle(project: World, home: Path) -> None:
     project.agent("switch", "--quiet", "--detach")
     assert published(project) == {}
     commit(project)
+    assert project.agent("worktree", "add", "--quiet", "--detach", str(home / "same")) == ""
     value = project.agent("rev-parse", "HEAD")
     assert published(project) == {f"refs/heads/detached-{value[:10]}": value}
     refs = project.agent("for-each-ref", "--format=%(refname)")
     assert "detached" not in refs
+    project.agent("worktree", "remove", str(home / "same"))
     project.agent("switch", "--quiet", "--create", "own")
     assert published(project) == {"refs/heads/own": value}
     project.agent("switch", "--quiet", "--detach", "HEAD~")

@@ -90,7 +90,7 @@ fit() {
         leave("only ASCII letters, digits and ._/+@#=- are in a name for the human")
         next
     }
-    taken[folded] == $2 { next }
+    (folded in taken) && taken[folded] == $2 { next }
     {
         twin = (folded in taken) ? taken[folded] : above[folded]
         for (part = folded; sub("/[^/]*$", "", part); ) if (part in taken) twin = taken[part]
