@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
+BEGINNINGS = ("unit/test_private_beginnings.py",)
 ATTACKS = ("unit/test_private_attacks.py",)
 REFRESHING = ("unit/test_private_refreshing.py",)
 SEEDING = ("unit/test_private_seeding.py",)
@@ -244,7 +245,7 @@ MUTANTS = (
         "private-news-not-seen",
         "what the host commits is never fetched",
         "private/repositories.py",
-        "if state != read(seen):",
+        'if state != read(os.path.join(directory, "host.state")):',
         "if False:",
         REFRESHING,
     ),
@@ -252,8 +253,99 @@ MUTANTS = (
         "private-always-fetched",
         "each look at the host fetches",
         "private/repositories.py",
-        "if state != read(seen):",
+        'if state != read(os.path.join(directory, "host.state")):',
         "if True:",
         REFRESHING,
+    ),
+    # A beginning that has to be made anew
+    Mutant(
+        "private-unborn-for-good",
+        "an open during the human's git clone makes a repository that stays empty",
+        "private/repositories.py",
+        "            if restart.is_unused(directory):\n                return True\n",
+        "",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-used-replaced",
+        "what the agent did before the human's first commit is deleted",
+        "private/restart.py",
+        "return _looks_like(agent) == noted",
+        "return True",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-mount-entered",
+        "root's daemon waits for a FUSE file system of the agent's in its unused repository",
+        "private/restart.py",
+        "fd, path, flags, crosses_mounts=False",
+        "fd, path, flags",
+        (
+            "unit/test_private_beginnings.py::test_a_file_system_of_the_agents_in_an_unused_one_stops_nobody",
+        ),
+    ),
+    Mutant(
+        "private-verdict-on-a-moving-host",
+        "an error that comes from what the host is doing makes an empty repository",
+        "private/repositories.py",
+        "if _state(host) != state:",
+        "if False:",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-another-project-fetched",
+        "another project at the same path gets the agent's repository of the former one",
+        "private/restart.py",
+        "return all(is_missing[len(theirs) :])",
+        "return False",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-rewrite-is-another",
+        "a human who amends the one branch takes the agent's repository away",
+        "private/restart.py",
+        "return all(is_missing[len(theirs) :])",
+        "return True",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-damage-is-another",
+        "a damaged repository of the human's takes the agent's repository away",
+        "private/restart.py",
+        "if any(is_missing[: len(theirs)]):",
+        "if False:",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-open-waits",
+        "an open waits for a fetch as long as it takes",
+        "private/repositories.py",
+        "look.ended.wait(max(0.0, look.until - time.monotonic()))",
+        "look.ended.wait()",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-git-outlives-the-daemon",
+        "git goes on fetching after the daemon has ended",
+        "private/git.py",
+        "kill -KILL 0;",
+        ":;",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-tidies-anothers",
+        "a daemon that starts deletes what another one is making",
+        "private/store.py",
+        "with suppress(OSError), locked(directory, 0.0):",
+        "with suppress(OSError):",
+        BEGINNINGS,
+    ),
+    Mutant(
+        "private-deny-ignored",
+        "--deny .git beside --git=private closes nothing",
+        "serving/private_git.py",
+        "verdict_by_globs(DOTGIT)[0] > Verdict.READONLY",
+        "verdict_by_globs(DOTGIT)[0] > Verdict.DENY",
+        ("adapter/test_private_git.py",),
     ),
 )
