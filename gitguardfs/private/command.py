@@ -17,7 +17,7 @@ from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.private import store
-from gitguardfs.private.host_repository import Unusable, read
+from gitguardfs.private.share import Unusable, read
 
 EPILOG = """\b
 With --git=private the agent has a git repository of its own, in the place of

@@ -14,8 +14,9 @@ from typing import Protocol
 from gitguardfs.errors import os_error, shown
 from gitguardfs.private import restart, seeding
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import HostRepository, Unusable, opened
+from gitguardfs.private.host_repository import HostRepository, opened
 from gitguardfs.private.reader import Source, source_of
+from gitguardfs.private.share import Unusable
 from gitguardfs.private.store import (
     AGENT,
     Store,

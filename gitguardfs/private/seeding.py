@@ -16,8 +16,9 @@ from contextlib import suppress
 from gitguardfs.errors import os_error
 from gitguardfs.private import agent_files, git, reader, restart, store
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import Config, Head, HostRepository, Unusable, refs_in
+from gitguardfs.private.host_repository import Config, Head, HostRepository, refs_in
 from gitguardfs.private.reader import Source
+from gitguardfs.private.share import Unusable
 
 SECONDS = 600.0
 """How long a copy or a fetch may take; the first one of 1,000 commits takes about one."""
