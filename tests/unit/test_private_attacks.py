@@ -7,9 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.private import git, host_repository, seeding, store
+from tests.support.mounting import until
 from tests.support.own_mounts import own_mount, unmount_own
 from tests.support.private_world import World, world
 from tests.support.raw_calls import MNT_DETACH, mount, umount
@@ -460,19 +459,17 @@ def test_after_kill_9_while_git_fetches_the_next_one_fetches(project: World) -> 
 def test_git_that_outlives_a_daemon_harms_nothing(project: World) -> None:
     """kill -9 of the daemon ends its git too, but a moment later."""
     with as_host():
-        (project.project / "big").write_bytes(os.urandom(20 << 20))
+        (project.project / "big").write_bytes(os.urandom(8 << 20))
     project.commit("big", {})
-    code = "from tests.support.private_world import World; from pathlib import Path; import sys;"
-    child = subprocess.Popen(
-        [sys.executable, "-c", f"{code} World(Path(sys.argv[1])).prepare()", project.area],
-        cwd=Path(__file__).parents[2],
-    )
     new = Path(f"{project.directory}.new/host.git/objects")
-    while not new.exists():
-        assert child.poll() is None
-        time.sleep(0.001)
-    child.kill()
-    child.wait()
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            project.prepare()
+        os._exit(1)
+    until(new.exists, "git copies")
+    os.kill(pid, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     project.prepare()
     project.show()
     assert project.agent("status", "--short", "--branch") == "## main...host/main"

@@ -7,8 +7,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -378,7 +376,7 @@ def fetches_into(place: Path) -> bool:
 
 def big(project: World) -> str:
     with as_host():
-        (project.project / "big").write_bytes(os.urandom(20 << 20))
+        (project.project / "big").write_bytes(os.urandom(8 << 20))
     return project.commit("big", {})
 
 
@@ -395,20 +393,22 @@ def test_an_open_does_not_wait_for_a_long_fetch_which_goes_on(
     until(lambda: commit in project.objects(), "the fetch is done")
 
 
-@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-def test_a_fetch_ends_with_the_daemon(project: World, end: str) -> None:
+@pytest.mark.parametrize("end", [lambda: os._exit(0), lambda: os.kill(os.getpid(), 9)])
+def test_a_fetch_ends_with_the_daemon(
+    project: World, end: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.prepare()
     commit = big(project)
-    code = (
-        "import os, sys, time; from pathlib import Path;"
-        "from gitguardfs.private import repositories as r;"
-        "from tests.support.private_world import World;"
-        "from tests.unit.test_private_beginnings import fetches_into;"
-        "r.WAIT_SECONDS = 0.0; world = World(Path(sys.argv[1])); world.prepare();\n"
-        "while not fetches_into(world.copy): time.sleep(0.001)\n"
-        f"{end}"
-    )
-    subprocess.run([sys.executable, "-c", code, project.area], cwd=Path(__file__).parents[2])
+    with monkeypatch.context() as patch:
+        patch.setattr(private_repositories, "WAIT_SECONDS", 0.0)
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                project.prepare()
+                until(lambda: fetches_into(project.copy), "git fetches")
+                end()
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 1
     assert commit not in project.objects()
     until(lambda: not fetches_into(project.copy), "git has ended")
     assert commit not in project.objects()
