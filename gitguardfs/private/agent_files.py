@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from gitguardfs.installation import text
 from gitguardfs.private.host_repository import Config
 from gitguardfs.private.reader import Source
 
@@ -146,9 +145,15 @@ def notes(why_empty: str, limited: int) -> bytes:
 
 def hook() -> bytes:
     """Return the script that publishes the agent's commits. Raises OSError."""
-    return text("private/files/reference-transaction.sh").encode()
+    return _file("private/files/reference-transaction.sh").encode()
 
 
 def sync() -> bytes:
     """Return the script of ``git sync``. Raises OSError."""
-    return text("private/files/sync.sh").encode()
+    return _file("private/files/sync.sh").encode()
+
+
+def _file(path: str) -> str:
+    from gitguardfs.installation import text  # not at the start: it imports a lot
+
+    return text(path)
