@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gitguardfs.installation import text
 from gitguardfs.private import store
 from gitguardfs.private.host_repository import Config
 from gitguardfs.private.reader import Source
@@ -154,9 +153,15 @@ def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
 
 def hook() -> bytes:
     """Return the script that publishes the agent's commits. Raises OSError."""
-    return text("private/files/reference-transaction.sh").encode()
+    return _file("private/files/reference-transaction.sh").encode()
 
 
 def sync() -> bytes:
     """Return the script of ``git sync``. Raises OSError."""
-    return text("private/files/sync.sh").encode()
+    return _file("private/files/sync.sh").encode()
+
+
+def _file(path: str) -> str:
+    from gitguardfs.installation import text  # not at the start: it imports a lot
+
+    return text(path)
