@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.test_programs import PATH, Desk, desk, needs
-from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs, until
+from tests.support.mounting import LIMIT, REPOSITORY, gitguardfs, until
 from tests.support.people import AGENT, as_user, reachable_python
 from tests.support.repos import MAP, as_host, git
 
@@ -64,17 +63,6 @@ def test_a_program_that_reads_a_whole_tree_meets_a_file_with_private(
 
 
 # ---------------------------------------------------------------------------- Watching
-
-
-@pytest.fixture(scope="module")
-def node_modules() -> Iterator[Path]:
-    """npm's programs, in a place that the guest's user can reach."""
-    source = REPOSITORY / ".venv/node/node_modules"
-    if not source.is_dir():
-        pytest.skip("no programs of npm are installed")
-    with area() as place:
-        shutil.copytree(source, place / "node_modules", symlinks=True)
-        yield place / "node_modules"
 
 
 @contextmanager
