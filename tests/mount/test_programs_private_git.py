@@ -249,9 +249,11 @@ def test_a_program_works(desk: Desk, node_modules: Path, name: str) -> None:
     work = WORK[name]
     kind, _, what = work.needs.rpartition(":")
     is_there = {
-        "": needs, "python": find_spec, "node": lambda name: (node_modules / name).is_dir()
-    }[kind]  # fmt: skip
-    if not is_there(what):
+        "": lambda: needs(what),
+        "python": lambda: find_spec(what),
+        "node": lambda: (node_modules / what).is_dir(),
+    }[kind]
+    if not is_there():
         pytest.skip(f"{what} is not installed")
     before = metadata(desk.host)
     with reachable_python() as python:
