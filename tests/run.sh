@@ -118,7 +118,8 @@ install_python() {
     now=$(sha256sum pyproject.toml)
     [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
     say "installing Python packages in .venv"
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[test,vm]' 2>"$log" || {
+    .venv/bin/pip install -q --disable-pip-version-check \
+        -e '.[test,vm]' --config-settings editable_mode=compat 2>"$log" || {
         cat "$log" >&2
         not_installed "Python packages in .venv"
     }
