@@ -101,8 +101,7 @@ def run_each(
 def _put_aside(directory: Path) -> None:
     """Move a directory away that has been worked in; all of them go at the end of the run.
 
-    If it were removed, the next one could get its inode number. The guard would take that for a
-    change by the host just now, and wait two seconds.
+    To remove it now would keep the disk busy while the next one is timed.
     """
     if directory.exists():
         kept = directory.parent / "done"

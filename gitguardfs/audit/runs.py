@@ -11,102 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gitguardfs.audit import known
 from gitguardfs.audit.git_config import VARIABLES
 from gitguardfs.audit.shell import SEARCHED, UNKNOWN, Command, NotUnderstood, Script
 
-RUNNERS = frozenset(
-    {"make", "gmake", "just", "task", "rake", "bundle", "npm", "npx", "yarn", "pnpm", "pnpx",
-     "bun", "bunx", "deno", "composer", "cargo", "tox", "nox", "pytest", "poetry", "pipenv",
-     "pip", "pip3", "uv", "uvx", "gradle", "gradlew", "mvn", "sbt", "dotnet", "go", "overcommit",
-     "yorkie", "simple-git-hooks", "lint-staged", "commitlint", "eslint", "prettier", "stylelint",
-     "jest", "vitest", "turbo", "nx", "lerna", "gulp", "grunt", "pre-commit", "prek", "husky",
-     "lefthook", "hk", "rusty-hook", "captainhook", "treefmt", "trunk", "mypy", "pylint",
-     "flake8", "hatch", "pdm", "rubocop", "rspec", "phpstan", "phpunit", "mix", "Rscript",
-     "cmake", "ninja", "meson", "ant", "bazel", "docker", "docker-compose", "nix", "nix-shell",
-     "direnv", "mise", "devenv", "moon"}
-)  # fmt: skip
-"""Programs that run what files of the work tree define."""
-HARMLESS = frozenset(
-    {":", "true", "false", "test", "[", "[[", "echo", "printf", "cd", "pushd", "popd", "pwd",
-     "exit", "return", "break", "continue", "shift", "set", "unset", "umask", "wait", "kill",
-     "let", "read", "mapfile", "getopts", "type", "which", "times", "ulimit", "shopt", "cat", "for",
-     "select", "tac", "head", "tail", "cut", "sort", "uniq", "tr", "wc", "grep", "egrep", "fgrep",
-     "zgrep", "rg", "sed", "diff", "cmp", "comm", "paste", "join", "fold", "fmt", "nl", "od", "xxd",
-     "hexdump", "base64", "md5sum", "sha1sum", "sha256sum", "sha512sum", "shasum", "cksum",
-     "date", "hostname", "uname", "whoami", "id", "groups", "logname", "tty", "basename",
-     "dirname", "realpath", "readlink", "mktemp", "touch", "mkdir", "rmdir", "rm", "cp", "mv",
-     "ln", "install", "chmod", "chown", "chgrp", "ls", "stat", "file", "du", "df", "tee", "yes",
-     "seq", "sleep", "tput", "stty", "clear", "expr", "bc", "jq", "column", "rev", "shuf",
-     "split", "truncate", "ps", "pgrep", "printenv", "getent", "locale", "logger", "notify-send",
-     "curl", "wget", "gpg", "gzip", "gunzip", "zcat", "zip", "unzip", "bzip2", "xz", "gitk",
-     "git-lfs", "gitleaks", "shellcheck", "shfmt", "gofmt", "clang-format", "black", "ruff",
-     "isort", "codespell", "typos", "actionlint", "hadolint", "yamllint"}
-)  # fmt: skip
-"""Programs and commands of the shell that run nothing which files of the work tree define."""
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
-_PYTHON = re.compile(r"(python|pypy)[\d.]*")
-_INTERPRETERS = frozenset({"perl", "ruby", "node", "nodejs", "php", "lua", "luajit", "tsx", "java",
-                           "ts-node", "osascript", "tclsh", "guile", "swift"})  # fmt: skip
-_AWK = frozenset({"awk", "gawk", "mawk", "nawk"})
-_AWK_RUNS = re.compile(
-    r"(?m)system|getline|@|(?<!^-F)\|(?!\Z)|^(-[fEil]|--(file|exec|include|load))"
-)
-"""Where a program of awk can run others or comes from a file."""
-_SED = re.compile(
-    r"(?:[\s;{}!$,~+\ddDpPnNgGhHxlqiIM=]|/(?:\\.|[^/\\])*/"
-    r"|[sy]([^\w\s\\])(?:(?:\\.|(?!\1)[^\\])*\1){2})*",
-    re.DOTALL,
-)
-"""A program of sed that runs and writes nothing."""
-_SED_OPTION = re.compile(r"-[nErsuz]*(i.*)?|--(quiet|silent|regexp-extended|null-data)")
-_WRAPPERS = frozenset(
-    {"exec", "command", "builtin", "env", "time", "timeout", "nice", "ionice", "nohup", "setsid",
-     "stdbuf", "xargs", "sudo", "doas", "flock", "unshare", "setarch", "fakeroot", "strace",
-     "chronic", "caffeinate", "busybox", "xvfb-run"}
-)  # fmt: skip
-"""Commands after which another one follows."""
-_FLAGS = {
-    "env": "iv0", "exec": "cl", "command": "p", "time": "pv", "timeout": "v", "xargs": "0rtpx",
-    "sudo": "nEHSbkA", "setsid": "cfw", "flock": "sxneuo",
-}  # fmt: skip
-"""By wrapper, its options without a value."""
-_KNOWN = HARMLESS | RUNNERS | _SHELLS | _INTERPRETERS | _WRAPPERS | _AWK | {
-    ".", "source", "eval", "git", "find", "python", "python3", UNKNOWN
-}  # fmt: skip
-_DECLARES = frozenset({"export", "local", "readonly", "declare", "typeset"})
-_OPTIONS = re.compile(
-    r"(PERL5|RUBY|NODE_|_?JAVA_|JDK_JAVA_).*|GIT_CONFIG(_.*)?"
-    r"|RIPGREP_CONFIG_PATH|WGETRC|ZIPOPT|LESSOPEN|LESSCLOSE|SUDO_ASKPASS|SHELL|BROWSER|PS4|PROMPT_COMMAND"
-)
-"""Variables that change what programs do in ways that are not followed."""
 _ASSIGNMENT = re.compile(r"(\w+)\+?=(.*)", re.DOTALL)
 _VARIES = re.compile(rf"[*?\[{{{UNKNOWN}]")
 """What makes a word stand for something that is not known."""
-_STARTED_BY_GIT = {
-    "rebase": r"-\w*?x|--exec", "difftool": r"-x|--extcmd", "grep": r"-O|--open-files-in-pager",
-    "clone": r"-u|--upload-pack", "push": r"--receive-pack|--exec",
-    "send-email": r"--\w+-cmd|--smtp-server=(?=.*/)", "filter-branch": r"--\w+-filter",
-    "bisect": "run", "submodule": "foreach",
-}  # fmt: skip
-"""By command of git, the words after which a command of a shell stands; others use these, too:"""
-_STARTED = r"--upload-pack|--receive-pack|--exec"
-_LONG = ("--exec", "--extcmd", "--open-files-in-pager", "--upload-pack", "--receive-pack",
-         "--to-cmd", "--cc-cmd", "--header-cmd", "--sendmail-cmd")  # fmt: skip
-"""Those of which git takes the beginning, too."""
-_FILE_OPTION = re.compile(r"-[FfSul]|--(config|rcfile|load|require|include)(=.*)?")
-"""Options of many programs whose value is a file that says what to run."""
-_STARTING = (
-    "compress-program", "filter", "pre", "use-askpass", "options", "homedir", "config-file",
-    "unzip-command", "hostname-bin", "agent-program", "photo-viewer", "execute", "config-path",
-)  # fmt: skip
-_STARTING_SHORT = re.compile(r"zip -\w*TT.*|curl -\w*K.*|wget -\w*e.*|mapfile -\w*C.*")
-"""Options by which a harmless program starts another, or reads which one it starts."""
-_IN_GIT = re.compile(r"\.git/|(^|/)hooks\b")
-_FINDS_GIT = re.compile(
-    r"\$0(?![ :])|\$\{0|BASH_SOURCE|(?<!unset )GIT_DIR|--git-(dir|path|common-dir)|cd \S*\.git\b"
-)
-"""By what a hook finds its git directory."""
-_WRITERS = frozenset({"cp", "mv", "ln", "install", "tee", "unzip"})
 _MANY = 20
 """How many commands may stand in each other's words: nobody writes that."""
 
@@ -121,7 +32,7 @@ class Runs:
     settings: list[tuple[str, str]] = field(default_factory=list)
     """Keys and values that it passes to git."""
     tools: list[str] = field(default_factory=list)
-    """Which of RUNNERS it runs."""
+    """Which of ``known.RUNNERS`` it runs."""
     imports: bool = False
     """Whether it starts Python so that it looks for modules in the working directory first."""
     unfollowed: list[str] = field(default_factory=list)
@@ -143,7 +54,7 @@ class Runs:
         except NotUnderstood as error:
             self.unfollowed.append(str(error))
             return self
-        self.finds_git |= _FINDS_GIT.search(text) is not None
+        self.finds_git |= known.FINDS_GIT.search(text) is not None
         for command in script.commands:
             _Reader(self, command, script.functions, depth).run(command.words)
         return self
@@ -165,7 +76,7 @@ class _Reader:
         self._commands += 1
         if self._commands > _MANY:
             return self._unfollowed()
-        written = words[-1:] if words[:1] and words[0] in _WRITERS else []
+        written = words[-1:] if words[:1] and words[0] in known.WRITERS else []
         if any(map(self._is_in_git, self._command.outputs + written)):
             self._unfollowed()
         while words and (assigned := _ASSIGNMENT.fullmatch(words[0])):
@@ -184,19 +95,19 @@ class _Reader:
         """Say whether a file that is written may lie in the git directory."""
         is_known = not self._command.is_moved or re.fullmatch(r"[\d-]+|[/~].*", path)
         varies = UNKNOWN in path or not is_known
-        return bool(_IN_GIT.search(path)) or (self._runs.finds_git and varies)
+        return bool(known.IN_GIT.search(path)) or (self._runs.finds_git and varies)
 
     def _named(self, program: str, arguments: list[str]) -> None:
         name = posixpath.basename(program)
         if "/" in program and not program.startswith(("/", "~")):
             return
         if program in self._functions and self._commands == 1:
-            if program in _KNOWN - HARMLESS or _PYTHON.fullmatch(program):
+            if program in known.COMMANDS - known.HARMLESS or known.PYTHON.fullmatch(program):
                 self._unfollowed()  # who calls it may mean the program
             return
         if name in ("eval", "trap") and arguments[:1] == ["--"]:
             arguments = arguments[1:]
-        if name in _SHELLS:
+        if name in known.SHELLS:
             self._shell(arguments)
         elif name in (".", "source"):
             for file in arguments[:1]:
@@ -204,12 +115,12 @@ class _Reader:
                     self._file(file)
         elif name in ("eval", "trap"):
             self._code(" ".join(arguments) if name == "eval" else "".join(arguments[:1]).strip("-"))
-        elif _PYTHON.fullmatch(name):
+        elif known.PYTHON.fullmatch(name):
             self._python(arguments)
-        elif name in _INTERPRETERS:
+        elif name in known.INTERPRETERS:
             self._script(arguments)
-        elif name in _AWK:
-            if _AWK_RUNS.search("\n".join(arguments).replace("||", "")):
+        elif name in known.AWK:
+            if known.AWK_RUNS.search("\n".join(arguments).replace("||", "")):
                 self._unfollowed()
         elif name == "sed":
             self._sed(arguments)
@@ -219,24 +130,24 @@ class _Reader:
             self._directory(arguments[-1] if arguments else UNKNOWN)
         elif name == "git":
             self._git(arguments)
-        elif name in _WRAPPERS:
+        elif name in known.WRAPPERS:
             self._wrapped(name, arguments)
-        elif name in _DECLARES:
+        elif name in known.DECLARES:
             for word in arguments:
                 assigned = _ASSIGNMENT.fullmatch(word)
                 if assigned is not None:
                     self._assign(*assigned.groups())
                 elif UNKNOWN in word:
                     self._unfollowed()
-        elif name in RUNNERS:
+        elif name in known.RUNNERS:
             self._runs.tools.append(name)
-        elif name not in HARMLESS:
+        elif name not in known.HARMLESS:
             self._other(arguments)
         elif any(
             (word in SEARCHED and name not in ("unset", "echo"))  # read PATH, for PATH in
-            or ((long := re.match(r"--(\w[\w-]*)", word)) and _begins(long[1], _STARTING))
-            or _STARTING_SHORT.fullmatch(f"{name} {word}")
-            or (name in _WRITERS and _IN_GIT.search(word))
+            or ((long := re.match(r"--(\w[\w-]*)", word)) and _begins(long[1], known.STARTING))
+            or known.STARTING_SHORT.fullmatch(f"{name} {word}")
+            or (name in known.WRITERS and known.IN_GIT.search(word))
             for word in arguments
         ):
             self._unfollowed()
@@ -255,7 +166,7 @@ class _Reader:
             value = word.rpartition("=")[2]
             is_path = "=" in word and "/" in value and "://" not in value  # -o ProxyCommand=a/b
             is_path |= value.startswith(("./", "../", "/", "~"))
-            if is_path or _FILE_OPTION.fullmatch(before):
+            if is_path or known.FILE_OPTION.fullmatch(before):
                 self._runs.arguments.append(value)
 
     def _file(self, word: str, is_script: bool = True) -> None:
@@ -289,7 +200,7 @@ class _Reader:
             if UNKNOWN in value:
                 self._unfollowed()
             self._runs.settings.append((VARIABLES[name], value))
-        elif _OPTIONS.fullmatch(name):
+        elif known.OPTIONS.fullmatch(name):
             self._unfollowed()
 
     def _code(self, code: str) -> None:
@@ -357,9 +268,9 @@ class _Reader:
                 programs.append(next(words, ""))
             elif not word.startswith("-"):
                 others += [word] * bool(word)
-            elif not _SED_OPTION.fullmatch(word):
+            elif not known.SED_OPTION.fullmatch(word):
                 return self._unfollowed()
-        if not all(map(_SED.fullmatch, programs or others[:1])):
+        if not all(map(known.SED.fullmatch, programs or others[:1])):
             self._unfollowed()
         return None
 
@@ -374,7 +285,7 @@ class _Reader:
     def _wrapped(self, name: str, arguments: list[str]) -> None:
         rest = list(arguments)
         is_optional = name == "flock"
-        flags = rf"\d.*|--?|--[\w-]+=.*|-[A-Za-z]\d+|-I\{{\}}|-[{_FLAGS.get(name, '-')}]+"
+        flags = rf"\d.*|--?|--[\w-]+=.*|-[A-Za-z]\d+|-I\{{\}}|-[{known.FLAGS.get(name, '-')}]+"
         while rest and (rest[0][:1] == "-" or re.match(r"\d", rest[0])):
             if name == "command" and rest[0] in ("-v", "-V"):
                 return
@@ -387,7 +298,9 @@ class _Reader:
         while (
             is_optional
             and len(rest) > 1
-            and not (rest[0] in _KNOWN or rest[0] in self._functions or re.search(r"[/=]", rest[0]))
+            and rest[0] not in known.COMMANDS
+            and rest[0] not in self._functions
+            and not re.search(r"[/=]", rest[0])
             and (name == "xargs" or rest[0] != "{}")
         ):
             rest.pop(0)  # perhaps the value of an option
@@ -416,8 +329,8 @@ class _Reader:
 
     def _git_starts(self, name: str, rest: list[str]) -> None:
         """Add what one of git's commands starts by its options and addresses."""
-        starts = _STARTED_BY_GIT.get(name, _STARTED)
-        longs = [long for long in _LONG if re.fullmatch(starts, long)]
+        starts = known.STARTED_BY_GIT.get(name, known.STARTED)
+        longs = [long for long in known.LONG if re.fullmatch(starts, long)]
         longs += ["--template", *["--config"] * (name == "clone")]
         for number, word in enumerate(rest):
             short, equals, value = word.partition("=")
@@ -437,7 +350,7 @@ class _Reader:
             if found is not None:
                 words = rest[number + 1 :] if word in ("run", "foreach") else rest[number + 1 :][:1]
                 self._code(re.sub(r"^(-\S+ )+", "", found[2] or " ".join(words)))
-            elif word.startswith("--") and _IN_GIT.search(word):
+            elif word.startswith("--") and known.IN_GIT.search(word):
                 self._unfollowed()
 
     def _setting(self, key: str, value: str) -> None:

@@ -16,19 +16,19 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from signal import Signals
 from threading import Thread
 
 from gitguardfs.constants import FUSE_DEVICE
-from gitguardfs.daemon import background, build, logs, signals, view
+from gitguardfs.daemon import background, build, closed_places, logs, signals, view
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.fs.mount import Mount
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.linux.rotating_file import RotatingFile
-from gitguardfs.mounting import covers, fstab_check, lid, preflight, seal, seal_bypasses, utab
+from gitguardfs.mounting import fstab_check, lid, preflight, seal, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.sessions import base
@@ -71,7 +71,7 @@ def _run_again(
 ) -> int:
     """Take the place of a daemon that was killed, unless root has unmounted its view since.
 
-    ``former`` is what that daemon said when it was ready: see ``_recognized``.
+    ``former`` is what that daemon said when it was ready: see ``closed_places.recognized``.
     """
     logs.log_to_syslog()
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
@@ -211,8 +211,8 @@ def _serve(
     seal.check_unlocked(paths.source_fd, paths.source)
     root_fd = paths.source_fd
     if seal.sealing(root_fd) is not None:
-        root_fd = _open_covered(paths.source, root_fd, seal.is_seal)
-    root = _recognized(root_fd)
+        root_fd = closed_places.open_covered(paths.source, root_fd, seal.is_seal)
+    root = closed_places.recognized(root_fd)
     if former and former.split()[0] != root:
         raise UserError(
             f"{paths.source} is another directory than before: it is not guarded again",
@@ -220,7 +220,7 @@ def _serve(
         )
     target_fd = paths.mountpoint_fd
     if lid.lid_of(target_fd) is not None:
-        below = _open_covered(paths.mountpoint, target_fd, lid.is_lid)
+        below = closed_places.open_covered(paths.mountpoint, target_fd, lid.is_lid)
         paths = replace(paths, mountpoint_fd=below)
     elif paths.covers_itself:
         paths = replace(paths, mountpoint_fd=root_fd)
@@ -230,14 +230,17 @@ def _serve(
         options, paths, audit, root_fd, new_session.reports_names_only
     )
     session = new_session(operations)
-    closed = _close_places(paths, target_fd, seal_it)
+    closed = closed_places.close(paths, target_fd, seal_it)
     try:
-        state = b"%s %s" % (root, b"" if closed.seal is None else _recognized(closed.seal.root))
+        state = b"%s %s" % (
+            root,
+            b"" if closed.seal is None else closed_places.recognized(closed.seal.root),
+        )
         if closed.seal is not None and seal_it:
             # Under the seal of the daemon before this one nobody has opened anything since.
             if state != former:
-                _refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
-            _check_seal(closed.seal, paths)
+                closed_places.refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+            closed_places.check_seal(closed.seal, paths)
         signals.hold()
         mounted = view.mount(session, options, paths, closed.target_fd)
     except BaseException:
@@ -270,78 +273,13 @@ def _serve(
     return Exit.OK
 
 
-def _recognized(fd: int) -> bytes:
-    """Return a text by which the next daemon recognizes a source's root, or the root of a seal.
-
-    Nobody changes a seal's ctime: it is the time of its mount, and tells seals apart.
-    """
-    st = os.fstat(fd)
-    is_seal = seal.sealing(fd) is not None
-    return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
-
-
-@dataclass(frozen=True)
-class _ClosedPlaces:
-    """The seal and the lid of one view. Users have neither; a view over its source has no lid."""
-
-    seal: seal.Seal | None
-    was_sealed: bool
-    """Whether an earlier daemon left the seal."""
-    lid: mountinfo.MountInfo | None
-    had_lid: bool
-    """Whether an earlier daemon left the lid."""
-    target_fd: int
-    """The directory to mount the view on."""
-
-    def end(self, *, keep_seal: bool, keep_lid: bool) -> None:
-        """Leave seal and lid to the next daemon, or remove them."""
-        if self.seal is not None and keep_seal:
-            self.seal.keep()
-        elif self.seal is not None:
-            try:
-                self.seal.remove()
-            except OSError as error:
-                log.error("a seal stays: %s", error)
-        if self.lid is not None and not keep_lid:
-            try:
-                lid.remove(self.lid)
-            except OSError as error:
-                log.error("a lid stays: %s", error)
-
-
-def _close_places(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> _ClosedPlaces:
-    """Put on the seal and the lid, or take over those that are there. Raises UserError, OSError."""
-    is_root = os.geteuid() == 0
-    was_sealed = seal.sealing(paths.source_fd) is not None
-    had_lid = lid.lid_of(target_fd) is not None
-    if is_root and paths.covers_itself:
-        # The place of view and source is one: a seal closes both.
-        sealed = _seal(paths)
-        return _ClosedPlaces(sealed, was_sealed, None, False, sealed.root)
-    sealed_source = _seal(paths) if seal_it else None
-    if sealed_source is None:
-        seal.remove_stale(paths.source)
-    closed = _ClosedPlaces(sealed_source, was_sealed, None, had_lid, target_fd)
-    if not is_root:
-        return closed
-    try:
-        target_fd = lid.put_on(target_fd)
-        put = covers.listed(mountinfo.number_of(target_fd))
-    except OSError as error:
-        closed.end(keep_seal=True, keep_lid=True)
-        raise UserError(
-            f"cannot close {paths.mountpoint}: {error.strerror}", code=Exit.MOUNT
-        ) from None
-    return replace(closed, lid=put, target_fd=target_fd)
-
-
 def _serve_session(
     session: base.Session,
     mount: Mount,
     options: MountOptions,
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,
-    closed: _ClosedPlaces,
+    closed: closed_places.ClosedPlaces,
     ready: Callable[[], None],
 ) -> tuple[Signals | None, str]:
     """Serve until the session ends, then unmount.
@@ -426,46 +364,3 @@ def _why_ended(
     if is_gone:
         return "the mount point was removed or replaced, so the kernel unmounted the view"
     return "the view was unmounted, but not by root's umount helper" if is_sealed else ""
-
-
-def _open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
-    try:
-        return covers.open_covered(path, root, is_cover)
-    except OSError as error:
-        raise UserError(
-            f"cannot reach {path} below its seal or lid: {error.strerror}",
-            "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
-            Exit.SYSTEM,
-        ) from None
-
-
-def _seal(paths: preflight.MountPaths) -> seal.Seal:
-    try:
-        return seal.Seal(paths.source, paths.source_fd)
-    except OSError as error:
-        raise UserError(
-            f"cannot seal {paths.source}: {error.strerror}",
-            "the option no-seal leaves it open",
-            Exit.MOUNT,
-        ) from None
-
-
-def _refuse_holders(
-    options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
-) -> None:
-    """Raise UserError if a process holds something below the seal, and can still use it.
-
-    ``device`` is the st_dev of the source below the seal.
-    """
-    text, hint = seal_bypasses.describe(paths.source, sealed.covers, device)
-    if text and not options.allow_holders:
-        raise UserError(text, hint, Exit.MOUNT)
-    if text:
-        log.warning("%s", text)
-
-
-def _check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
-    try:
-        sealed.check()  # a fusermount3 that was started below can mount over the seal
-    except OSError as error:
-        raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from gitguardfs.egress import addon, clients, http1, proxy
+from gitguardfs.egress import addon, clients, faults, http1, proxy
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.blocked import BlockedLog
 
@@ -30,6 +30,7 @@ def main() -> int:
     elif fault == "all-but-server_connect":
         addon.AllowlistAddon.requestheaders = broken  # type: ignore[assignment, method-assign]
         addon.AllowlistAddon.request = broken  # type: ignore[assignment, method-assign]
+        faults.close_on_hook_fault = lambda *_: None
         del proxy._ApprovedAddressLoop.getaddrinfo
         del proxy._ApprovedAddressLoop.sock_connect
     elif fault == "server_connect":

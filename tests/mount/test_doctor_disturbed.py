@@ -19,9 +19,9 @@ import pytest
 
 from gitguardfs.doctor import (
     namespace_attempts,
-    privilege_checks,
     share_attempts,
     share_checks,
+    writable_checks,
 )
 from gitguardfs.doctor import (
     search as probes_tree,
@@ -175,7 +175,7 @@ def test_a_child_that_was_kept_from_trying_is_a_finding(
 def test_what_keeps_a_search_from_its_end_is_no_answer(share: Path) -> None:
     """A limit that the agent sets to a child that looks for files, in the middle of the work."""
     for search in (
-        lambda: privilege_checks.writable_among([str(share)]),
+        lambda: writable_checks.writable_among([str(share)]),
         lambda: probes_tree.search(str(share)),
         lambda: namespace_attempts.is_open(str(share), ()),
     ):

@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "lid-left-out",
         "a view of root's lies on the bare directory",
-        "daemon/run.py",
+        "daemon/closed_places.py",
         "    if not is_root:\n        return closed\n",
         "    return closed\n",
         ("mount/test_lid.py::test_a_start_that_fails_leaves_the_place_as_it_was",),
@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "lid-left-out-over-the-source",
         "a source is open while the view in its place is replaced",
-        "daemon/run.py",
+        "daemon/closed_places.py",
         "if is_root and paths.covers_itself:",
         "if False:",
         ("mount/test_lid.py::test_a_source_below_its_own_view_is_not_seen_meanwhile",),

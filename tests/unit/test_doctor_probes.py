@@ -15,8 +15,8 @@ import pytest
 from gitguardfs.doctor import (
     attack_checks,
     policy_checks,
-    privilege_checks,
     search,
+    writable_checks,
 )
 from gitguardfs.doctor import (
     command as doctor,
@@ -314,32 +314,32 @@ def test_what_a_user_could_write_or_replace_is_found(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package/module.py").touch()
     (tmp_path / "launcher").symlink_to("package/module.py")
-    found, unfinished = privilege_checks.writable_among([str(tmp_path / "launcher")])
+    found, unfinished = writable_checks.writable_among([str(tmp_path / "launcher")])
     assert unfinished == []
     assert {str(tmp_path / "package/module.py"), str(tmp_path / "package")} <= set(found)
     assert (
         str(tmp_path / "package/module.py")
-        in privilege_checks.writable_among([str(tmp_path / "package")])[0]
+        in writable_checks.writable_among([str(tmp_path / "package")])[0]
     )
-    assert privilege_checks.writable_among([str(tmp_path / "absent")]) == ([], [])
+    assert writable_checks.writable_among([str(tmp_path / "absent")]) == ([], [])
 
 
 def test_a_directory_with_too_much_in_it_is_named_and_not_called_sound(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}").touch()
-    assert privilege_checks.writable_among([str(tmp_path)], limit=4)[1] == []
-    assert privilege_checks.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
+    assert writable_checks.writable_among([str(tmp_path)], limit=4)[1] == []
+    assert writable_checks.writable_among([str(tmp_path)], limit=3)[1] == [str(tmp_path)]
 
 
 def test_a_deep_tree_is_searched(tmp_path: Path) -> None:
     with nested(tmp_path, 1_200):
-        found, unfinished = privilege_checks.writable_among([str(tmp_path / "d")])
+        found, unfinished = writable_checks.writable_among([str(tmp_path / "d")])
     assert f"{tmp_path}/{'/'.join('d' * 1_200)}" in found
     assert unfinished == []
 
 
 def test_what_a_library_of_the_daemon_imports_is_looked_at() -> None:
-    libraries = privilege_checks._libraries(CheckedSystem())
+    libraries = writable_checks._libraries(CheckedSystem())
     assert any(path.endswith(("/outcome", "/outcome.py")) for path in libraries)
 
 

@@ -31,6 +31,7 @@ from gitguardfs.doctor import (
     policy_checks,
     privilege_checks,
     share_checks,
+    writable_checks,
 )
 from gitguardfs.doctor import (
     command as doctor,
@@ -184,7 +185,7 @@ def test_no_path_in_the_arguments_of_a_users_daemon_is_looked_at(
     looked: list[str] = []
     monkeypatch.setattr(os.path, "isfile", lambda path: bool(looked.append(path)) or True)
     daemons = (_daemon(7, 0, ("/root/python", "-m")), _daemon(8, 1000, ("/home/agent/hangs/x",)))
-    assert privilege_checks._run_by(daemons) == looked == ["/root/python"]
+    assert writable_checks._run_by(daemons) == looked == ["/root/python"]
 
 
 def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
@@ -386,7 +387,7 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/sudo")
     said = privilege_checks._sudo(AGENT, CheckedSystem(), True)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
-    said = privilege_checks._files(AGENT, CheckedSystem(), ())
+    said = writable_checks.check(AGENT, CheckedSystem(), ())
     assert said.status is Status.FINDING and "could not be checked" in said.detail
 
 

@@ -36,6 +36,7 @@ def relay(state: Path, *program: str) -> Iterator[socket.socket]:
     """The guest's end of a connection; the other is the relay's stdin, stdout and stderr."""
     ours, its = socket.socketpair()
     ours.settimeout(PATIENCE)
+    its.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)  # as large as some systems have it
     command = [sys.executable, *(program or ("-I", "-S", str(RELAY))), str(state)]
     with subprocess.Popen(command, stdin=(fd := its.fileno()), stdout=fd, stderr=fd) as process:
         its.close()
