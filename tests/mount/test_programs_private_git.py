@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.mount.test_programs import Desk, needs
-from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs
+from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs, until
 from tests.support.people import AGENT, reachable_python
 from tests.support.repos import (
     HOST_GID,
@@ -131,7 +131,7 @@ WORK = {
         git restore --source=HEAD~1 two.test.js; git clean -fd; test ! -e two.test.js
         git tag -a mine -m mine; git notes add -m note
         git worktree add $OUT/topic fix; git -C $OUT/topic commit --allow-empty -m there
-        git worktree remove $OUT/topic
+        git worktree remove $OUT/topic; ! git init made; ! git clone . made
         git reflog expire --expire=now --all; git gc --prune=now; git maintenance run
         test -z "$(git status --porcelain)"
         """, r"(?s)\n1:main three\n2:main 1\n.*is the first bad commit"),
@@ -300,7 +300,7 @@ def test_the_agents_commits_outlive_what_the_human_does(desk: Desk, what: str) -
     agents = _work_of_the_agents(desk)
     _on_the_host(desk, HOST_WORK[what])
     before = metadata(desk.host)
-    desk.run("git", "fetch", "--quiet", "host")
+    until(lambda: _knows_the_humans_branches(desk), "the agent's git has what the human has")
     assert desk.run("git", "rev-parse", "main", "kept", "stash").stdout.splitlines() == agents
     desk.run("git", "fsck", "--strict")
     desk.run("git", "stash", "pop")
@@ -328,6 +328,13 @@ def _work_of_the_agents(desk: Desk) -> list[str]:
         echo >> two.test.js; git stash -q; git rev-parse main kept stash
     """
     return desk.run("bash", "-ec", work).stdout.split()
+
+
+def _knows_the_humans_branches(desk: Desk) -> bool:
+    desk.run("git", "fetch", "--quiet", "host")
+    form = "--format=%(objectname) %(refname:lstrip={})"
+    copies = desk.run("git", "for-each-ref", form.format(3), "refs/remotes/host").stdout
+    return copies == git(desk.host, "for-each-ref", form.format(2), "refs/heads")
 
 
 def _on_the_host(desk: Desk, commands: str) -> None:

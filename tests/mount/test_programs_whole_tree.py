@@ -186,7 +186,7 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
         "echo {} > package.json; node $modules/jest/bin/jest.js --watch", ()
     ),
     "NotFoundError: Could not find …": (
-        """node -e "require('$modules/isomorphic-git').log({fs: require('fs'), dir: '.'})" """, PRIVATE
+        """node -e "require('$modules/isomorphic-git').log({fs, dir: '.'})" """, PRIVATE
     ),
     "error: no VCS found for this package": (
         "cargo init --quiet --offline --vcs none --name x .; cargo fix --offline", PRIVATE
