@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import sys
@@ -66,6 +65,8 @@ def call(
 
 def _message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):  # click offers --git for --uid
+        import difflib
+
         near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=ALIKE)
         error = click.NoSuchOption(error.option_name, None, near, error.ctx)
     return error.format_message()

@@ -10,7 +10,6 @@ import copy
 import logging
 import os
 from contextlib import suppress
-from logging.handlers import SysLogHandler
 
 from gitguardfs.errors import shown
 from gitguardfs.spool import Spool
@@ -75,6 +74,8 @@ def log_to_stderr(debug: bool) -> None:
 def log_to_syslog() -> None:
     """Log to syslog(3) from now on, by a thread; nowhere if there is no syslog."""
     if os.path.exists(SYSLOG):
+        from logging.handlers import SysLogHandler
+
         target = SysLogHandler(SYSLOG, facility=SysLogHandler.LOG_DAEMON)
         _log_to(target, f"gitguardfs[%(process)d]: {LOG_FORMAT}")
     else:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import lru_cache
+from operator import itemgetter
 from typing import Literal
 
 from gitguardfs.errors import UserError
@@ -146,9 +147,13 @@ class RuleSet:
         )
 
     def _verdict_of_name(self, name: bytes) -> tuple[Verdict, str]:
-        verdict, rule = Verdict.ALLOW, ""
         if self.guards_git and dotgit.is_dotgit(name):
-            verdict, rule = self.git_verdict, "git"
+            return max((self.git_verdict, "git"), self.verdict_by_globs(name), key=itemgetter(0))
+        return self.verdict_by_globs(name)
+
+    def verdict_by_globs(self, name: bytes) -> tuple[Verdict, str]:
+        """Return what ``--deny``, ``--protect`` and ``--hide`` say of a name, and the rule."""
+        verdict, rule = Verdict.ALLOW, ""
         readings = _readings(name) if self._globs else ()
         for other, text, pattern in self._globs:
             if other > verdict and any(map(pattern.match, readings)):

@@ -109,13 +109,16 @@ def open_parent(fd: int) -> int:
     return _syscall(_SYS_OPENAT2, fd, b"..", ctypes.byref(how), size)
 
 
-def open_beneath(fd: int, path: bytes, flags: int) -> int:
+def open_beneath(fd: int, path: bytes, flags: int, *, crosses_mounts: bool = True) -> int:
     """Return a descriptor of ``path``, which never leaves the directory ``fd``.
 
-    ``..`` may stand in the path. OSError(EXDEV) where it leads out, OSError(ELOOP) at any symlink,
-    OSError(EAGAIN) if a directory was moved meanwhile.
+    ``..`` may stand in the path. OSError(EXDEV) where it leads out, or unless ``crosses_mounts`` to
+    what is mounted there; OSError(ELOOP) at any symlink, OSError(EAGAIN) if a directory was moved
+    meanwhile.
     """
     resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    if not crosses_mounts:
+        resolve |= RESOLVE_NO_XDEV
     how = _OpenHow(flags | os.O_CLOEXEC, 0, resolve)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     return _syscall(_SYS_OPENAT2, fd, path, ctypes.byref(how), size)

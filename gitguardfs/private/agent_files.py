@@ -1,14 +1,15 @@
 """The texts in the agent's repository: configuration, notes, and the two scripts.
 
 Of the host's configuration only values are taken over, and of these only what says how files and
-texts are written, and who the human is.
+texts are written. Not who the human is: the agent commits under its own name.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from gitguardfs.installation import text
+from gitguardfs.private import store
 from gitguardfs.private.host_repository import Config
 from gitguardfs.private.reader import Source
 
@@ -18,7 +19,6 @@ SYNC = "gitguard-sync"
 NOTES = "GITGUARD"
 _BOOLEAN = re.compile(rb"(?i)true|false|yes|no|on|off|0|1|")
 _WORD = re.compile(rb"[A-Za-z0-9._:+-]{1,64}")
-_NAME = re.compile(rb"[^\x00-\x1f\x7f]{1,256}")
 _TAKEN = {
     b"core.filemode": _BOOLEAN,
     b"core.symlinks": _BOOLEAN,
@@ -31,8 +31,6 @@ _TAKEN = {
     b"i18n.commitencoding": _WORD,
     b"i18n.logoutputencoding": _WORD,
     b"i18n.filesencoding": _WORD,
-    b"user.name": _NAME,
-    b"user.email": _NAME,
 }
 """The keys that are taken over, and what their values look like."""
 _LFS = {
@@ -131,13 +129,21 @@ def refs(source: Source) -> dict[bytes, bytes]:
     return found
 
 
-def notes(why_empty: str, limited: int) -> bytes:
-    """Return the notes for the agent; ``limited`` says how many commits came, 0 for all."""
-    more = ""
+def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
+    """Return the notes for the agent.
+
+    ``limited`` says how many commits came, 0 for all; ``former`` are the directories of projects
+    that were at this path before.
+    """
+    more = "".join(
+        "\nAnother project, or another history of this one, was here before. Your repository of it:"
+        f"\n  {one}/{store.AGENT}\n"
+        for one in former
+    )
     if why_empty:
-        more = f"\nThis repository started empty: the human's repository {why_empty}.\n"
+        more += f"\nThis repository started empty: the human's repository {why_empty}.\n"
     if limited:
-        more = (
+        more += (
             f"\nThe human's repository is large: only the last {limited} commits of each branch"
             " are here.\n"
         )
@@ -146,9 +152,15 @@ def notes(why_empty: str, limited: int) -> bytes:
 
 def hook() -> bytes:
     """Return the script that publishes the agent's commits. Raises OSError."""
-    return text("private/files/reference-transaction.sh").encode()
+    return _file("private/files/reference-transaction.sh").encode()
 
 
 def sync() -> bytes:
     """Return the script of ``git sync``. Raises OSError."""
-    return text("private/files/sync.sh").encode()
+    return _file("private/files/sync.sh").encode()
+
+
+def _file(path: str) -> str:
+    from gitguardfs.installation import text  # not at the start: it imports a lot
+
+    return text(path)

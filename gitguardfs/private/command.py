@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import click
@@ -15,7 +17,7 @@ from gitguardfs.constants import FSTYPE
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.private import store
-from gitguardfs.private.host_repository import Unusable, read
+from gitguardfs.private.share import Unusable, read
 
 EPILOG = """\b
 With --git=private the agent has a git repository of its own, in the place of
@@ -57,7 +59,8 @@ def command() -> None:
 def list_(place: str | None, as_json: bool) -> None:
     """List the repositories: the share, the path in it, the agent, and where they lie.
 
-    A project that the human moved has one for each place; the old ones are never deleted unasked.
+    A project that the human moved has one for each place. "former" is one at whose path there is
+    another project now, with a repository of its own. None is ever deleted unasked.
     """
     found = store.entries(place or store.default())
     if as_json:
@@ -67,6 +70,7 @@ def list_(place: str | None, as_json: bool) -> None:
                 "path": os.fsdecode(one.work_tree),
                 "uid": one.uid,
                 "reset": one.is_reset,
+                "former": one.is_former,
                 "directory": one.path,
             }
             for one in found
@@ -75,6 +79,7 @@ def list_(place: str | None, as_json: bool) -> None:
         return
     for one in found:
         agent = accounts.find(str(one.uid)).name + (" (reset)" if one.is_reset else "")
+        agent += " (former)" if one.is_former else ""
         click.echo(f"{shown(one.share)}  {shown(one.work_tree)}  {agent}  {one.path}")
 
 
@@ -90,7 +95,7 @@ def reset(path: str, place: str | None, yes: bool) -> None:
     found = _found(path, place or store.default())
     if not yes:
         _ask(found, "the agent's repository")
-    with store.locked(found.path, LOCK_SECONDS):
+    with _locked(found):
         store.reset(found.path)
 
 
@@ -107,8 +112,22 @@ def remove(path: str, place: str | None, yes: bool) -> None:
     found = _found(path, place or store.default())
     if not yes:
         _ask(found, "the agent's repository and the copy of the human's branches")
-    with store.locked(found.path, LOCK_SECONDS):
+    with _locked(found):
         store.remove(found.path)
+
+
+@contextmanager
+def _locked(one: store.Entry) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(store.locked(one.path, LOCK_SECONDS))
+        except TimeoutError:
+            raise UserError(
+                f"a daemon has been fetching into {one.path} for {LOCK_SECONDS:g} s",
+                "try again later",
+                Exit.SYSTEM,
+            ) from None
+        yield
 
 
 def _ask(one: store.Entry, what: str) -> None:
@@ -130,7 +149,7 @@ class _Wanted:
         if self.uid is not None and one.uid != self.uid:
             return False
         in_share = not os.path.lexists(self.path) and os.fsencode(self.path) == one.work_tree
-        return one.path == self.directory or in_share
+        return one.path == self.directory or (in_share and not one.is_former)
 
 
 def _found(path: str, place: str) -> store.Entry:

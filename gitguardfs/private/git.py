@@ -19,7 +19,11 @@ FILE_BYTES = 4 << 30
 """The largest file that git may write: a repository with larger packs is fetched in part."""
 _BLOCK = 512
 """The unit of ``ulimit -f`` (sh(1))."""
-_LIMITED = f'ulimit -f {FILE_BYTES // _BLOCK} && exec "$@"'
+_LIMITED = (
+    f"ulimit -f {FILE_BYTES // _BLOCK}; held=$1; shift;"
+    ' { read -r _; kill -KILL 0; } <"/proc/self/fd/$held" >/dev/null 2>&1 & exec "$@"'
+)
+"""Runs git, and ends all of its processes once this process has closed a pipe, or was killed."""
 _ENVIRONMENT = {
     "PATH": SYSTEM_PATH,
     "LC_ALL": "C",
@@ -58,10 +62,22 @@ def run(
     ``content`` is its standard input; it inherits the descriptors ``keep``. Raises GitFailed;
     OSError for an error of the disk, ETIMEDOUT at the limit, ENOENT without git.
     """
+    held, holding = os.pipe()
+    try:
+        return _run(arguments, directory, limit, content, [held, *keep], more or {})
+    finally:
+        os.close(held)
+        os.close(holding)
+
+
+def _run(
+    arguments: Sequence[str], directory: str, limit: float, content: bytes, keep: Sequence[int],
+    more: Mapping[str, str],
+) -> bytes:  # fmt: skip
     process = subprocess.Popen(
-        ("/bin/sh", "-c", _LIMITED, "sh", "git", *_OPTIONS, *arguments),
+        ("/bin/sh", "-c", _LIMITED, "sh", str(keep[0]), "git", *_OPTIONS, *arguments),
         cwd=directory,
-        env={**_ENVIRONMENT, **(more or {})},
+        env={**_ENVIRONMENT, **more},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

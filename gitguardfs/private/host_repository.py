@@ -2,8 +2,7 @@
 
 git itself never sees the host's directory: it gets a repository of ours (``reader``) with the
 host's branches and objects in it. So nothing that the host's repository holds besides them (config,
-hooks, replaced objects, alternates, includes, promisors) has any effect. No symlink is followed,
-and nothing but a regular file is read.
+hooks, replaced objects, alternates, includes, promisors) has any effect.
 """
 
 from __future__ import annotations
@@ -17,13 +16,27 @@ from contextlib import ExitStack, contextmanager, suppress
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 from typing import NamedTuple
 
-from gitguardfs.errors import os_error, shown
-from gitguardfs.linux import syscalls
+from gitguardfs.errors import os_error
 from gitguardfs.private import git
+from gitguardfs.private.share import (
+    DIRECTORY,
+    DOTGIT,
+    MAX_TEXT,
+    OUT,
+    Share,
+    Unusable,
+    content_of,
+    is_file,
+    line_of,
+    names_in,
+    open_directory,
+    open_file,
+    open_path,
+    read,
+    stat_of,
+    told,
+)
 
-DOTGIT = b".git"
-MAX_TEXT = 1 << 20
-"""Bytes of a config, a gitfile or another small file: real ones have a few thousand."""
 MAX_REFS = 64 << 20
 """Bytes of packed-refs: that is about a million branches and tags."""
 MAX_INDEX = 512 << 20
@@ -34,11 +47,6 @@ MAX_ALTERNATES = 20
 """Object directories of one repository; git itself follows them five deep."""
 CONFIG_SECONDS = 10.0
 """How long ``git config`` may take: it needs milliseconds."""
-_MOVES = 5
-"""How often an open is tried while the host moves directories."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
-_OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""What opening a path says that leads out of the share, through a symlink, or nowhere."""
 _OBJECT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(
     rb"refs/(?:heads|tags)(?:/(?!\.)(?:(?!\.\.|@\{|\.lock(?:/|\Z))[^\x00-\x20\x7f~^:?*\[\\/])+(?<!\.))+"
@@ -49,13 +57,11 @@ _LOOSE = re.compile(rb"[0-9a-f]{2}")
 _LOOSE_OBJECT = re.compile(rb"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 _TABLE = re.compile(rb"0x[0-9a-f]+-0x[0-9a-f]+-[0-9a-f]+\.ref")
 _KINDS = (b"refs/heads", b"refs/tags")
+_TRIES = 5
+"""How often tables of branches are read, while git joins them."""
 
 Config = dict[bytes, bytes]
 """The last value of each key; section and name are in lower case."""
-
-
-class Unusable(Exception):  # noqa: N818  # what is found
-    """The host's repository cannot be copied; the text ends a sentence that says why."""
 
 
 class Head(NamedTuple):
@@ -69,13 +75,13 @@ class Head(NamedTuple):
 
 def head_of(text: bytes) -> Head:
     """Return what a HEAD says. Raises Unusable."""
-    text = _line(text)
+    text = line_of(text)
     branch = text.removeprefix(b"ref:").strip()
     if text.startswith(b"ref:") and _REF.fullmatch(branch):
         return Head(branch, b"")
     if _OBJECT.fullmatch(text):
         return Head(b"", text)
-    raise Unusable(f"has a HEAD that names no branch and no commit: {_told(text)}")
+    raise Unusable(f"has a HEAD that names no branch and no commit: {told(text)}")
 
 
 class Objects(NamedTuple):
@@ -92,7 +98,7 @@ class Objects(NamedTuple):
 class HostRepository:
     """An open repository of the host; used inside ``opened`` only."""
 
-    def __init__(self, stack: ExitStack, share: _Share, git_dir: int, path: bytes) -> None:
+    def __init__(self, stack: ExitStack, share: Share, git_dir: int, path: bytes) -> None:
         """Take the git directory ``git_dir``, at ``path`` in the share."""
         self._stack = stack
         self._share = share
@@ -101,8 +107,8 @@ class HostRepository:
         _check_guarded(git_dir)
         common = self._text(git_dir, b"commondir")
         if common is not None:  # a worktree, whose branches and objects are elsewhere
-            self._path = share.below(path, _line(common))
-            git_dir = share.open_directory(self._path, f"commondir leads to {_told(common)}")
+            self._path = share.below(path, line_of(common))
+            git_dir = share.open_directory(self._path, f"commondir leads to {told(common)}")
             _check_guarded(git_dir)
         self._common = git_dir
 
@@ -125,9 +131,9 @@ class HostRepository:
 
     def _stamp(self, fd: int, name: bytes) -> object:
         try:
-            opened = _open(fd, name, os.O_PATH)
+            opened = open_path(fd, name, os.O_PATH)
         except OSError as error:
-            if error.errno in _OUT:
+            if error.errno in OUT:
                 return None
             raise
         try:
@@ -141,9 +147,9 @@ class HostRepository:
         while rest:
             path = rest.pop()
             try:
-                fd = _open(self._common, path, _DIRECTORY)
+                fd = open_path(self._common, path, DIRECTORY)
             except OSError as error:
-                if error.errno in _OUT:
+                if error.errno in OUT:
                     continue
                 raise
             try:
@@ -154,7 +160,7 @@ class HostRepository:
                     left -= 1
                     if left < 0:
                         raise Unusable(f"has more than {MAX_LOOSE_REFS} branches")
-                    st = _stat(fd, name)
+                    st = stat_of(fd, name)
                     if st is not None and S_ISDIR(st.st_mode):
                         rest.append(below)
                     elif st is not None and S_ISREG(st.st_mode):
@@ -174,7 +180,7 @@ class HostRepository:
         links: dict[bytes, bytes] = {}
         # Before packed-refs: a branch that is packed meanwhile is in one of the two.
         for name, _ in self._loose_refs():
-            text = _line(self._text(self._common, name) or b"")
+            text = line_of(self._text(self._common, name) or b"")
             if _OBJECT.fullmatch(text):
                 found[name] = text
             elif text.startswith(b"ref:"):
@@ -193,7 +199,7 @@ class HostRepository:
         return [self._tables(fd) for fd in (self._own, self._common)]
 
     def _tables(self, fd: int) -> dict[bytes, bytes]:
-        for _ in range(_MOVES):  # git joins tables meanwhile, and removes the old ones
+        for _ in range(_TRIES):  # git joins tables meanwhile, and removes the old ones
             listed = self._text(fd, b"reftable/tables.list") or b""
             names = [name for name in listed.split() if _TABLE.fullmatch(name)]
             found = {name: self._text(fd, b"reftable/" + name, MAX_REFS) for name in names}
@@ -241,12 +247,12 @@ class HostRepository:
         """Return the index and its time of change in ns; None if there is none. Raises OSError."""
         fd = None
         with suppress(Unusable):
-            fd = _open_file(self._own, b"index")
+            fd = open_file(self._own, b"index")
         if fd is None:
             return None
         try:
             st = os.fstat(fd)
-            return (_content(fd, MAX_INDEX), st.st_mtime_ns) if st.st_size < MAX_INDEX else None
+            return (content_of(fd, MAX_INDEX), st.st_mtime_ns) if st.st_size < MAX_INDEX else None
         finally:
             os.close(fd)
 
@@ -258,9 +264,9 @@ class HostRepository:
         while rest:
             path, start, name = rest.pop(0)
             if start < 0:
-                fd = self._share.open_directory(path, f"alternates lead to {_told(name)}")
+                fd = self._share.open_directory(path, f"alternates lead to {told(name)}")
             else:
-                fd = _directory(self._stack, start, name, "it has no objects")
+                fd = open_directory(self._stack, start, name, "it has no objects")
             st = os.fstat(fd)
             if (st.st_dev, st.st_ino) in seen:
                 continue
@@ -275,18 +281,18 @@ class HostRepository:
 
     def _listed(self, fd: int) -> Objects:
         """Look through an object directory: git would wait for ever for a FIFO in it."""
-        names = _names(fd)
+        names = names_in(fd)
         loose = tuple(filter(_LOOSE.fullmatch, names))
         for name in loose:
             with ExitStack() as stack:
-                below = _directory(stack, fd, name, "a directory of objects is something else")
+                below = open_directory(stack, fd, name, "a directory of objects is something else")
                 _check_loose(below)
         if b"pack" not in names:
             return Objects(fd, loose, None, (), 0)
-        pack_fd = _directory(self._stack, fd, b"pack", "objects/pack is something else")
+        pack_fd = open_directory(self._stack, fd, b"pack", "objects/pack is something else")
         packs, size = [], 0
-        for name in _names(pack_fd):
-            st = _stat(pack_fd, name) if _PACK.fullmatch(name) else None
+        for name in names_in(pack_fd):
+            st = stat_of(pack_fd, name) if _PACK.fullmatch(name) else None
             if st is None:
                 continue
             if not S_ISREG(st.st_mode):
@@ -300,83 +306,6 @@ class HostRepository:
         return read(fd, path, limit)
 
 
-class _Share:
-    """The share around a work tree: paths from its root, which nothing leaves."""
-
-    def __init__(self, stack: ExitStack, work_tree: int, path: bytes) -> None:
-        self._stack = stack
-        self._work_tree = work_tree
-        self._names = [] if path == b"." else path.split(b"/")
-        self._opened: int | None = None
-        self.path = b"/".join(self._names)
-
-    def below(self, directory: bytes, path: bytes) -> bytes:
-        """Return ``path``, which stands in ``directory``, as a path from the share's root.
-
-        Raises Unusable for an absolute one: that is the host's, and may be anything here.
-        """
-        if path.startswith(b"/") or re.match(rb"[A-Za-z]:[\\/]", path):
-            raise Unusable(f"has parts at {_told(path)}, a path of the host")
-        return b"/".join(part for part in (directory, path) if part)
-
-    def root(self) -> int:
-        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree.
-
-        It is found upwards, and then checked downwards: had the host moved the work tree
-        meanwhile, the way up would end outside of the share.
-        """
-        if self._opened is None:
-            fd = self._work_tree
-            for _ in self._names:
-                fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-                self._stack.callback(os.close, fd)
-            try:
-                back = _open(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
-            except OSError as error:
-                raise os_error(errno.ESTALE if error.errno in _OUT else error.errno or 0) from None
-            self._stack.callback(os.close, back)
-            if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
-                raise os_error(errno.ESTALE)
-            self._opened = fd
-        return self._opened
-
-    def open_directory(self, path: bytes, otherwise: str) -> int:
-        """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
-        root = self.root()
-        try:
-            fd = _open(root, path, _DIRECTORY)
-        except OSError as error:
-            if error.errno in _OUT:
-                raise Unusable(f"is not in this share: {otherwise}") from None
-            raise
-        self._stack.callback(os.close, fd)
-        return fd
-
-    def open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
-        """Open the git directory of a worktree, whose absolute path ``target`` is the host's.
-
-        The host's path of the share is not known here. It is found by what both ends say: the git
-        directory of a worktree names the worktree's ``.git`` in the file ``gitdir``.
-        """
-        root = self.root()
-        names = target.strip(b"/").split(b"/")
-        for start in range(len(names) + 1):
-            path = b"/".join(names[start:])
-            host = b"/" + b"/".join(names[:start]) if start else b""
-            try:
-                fd = _open(root, path or b".", _DIRECTORY)
-            except OSError as error:
-                if error.errno in _OUT:
-                    continue
-                raise
-            self._stack.callback(os.close, fd)
-            back = b"/".join((host, *self._names, DOTGIT))
-            is_git_dir = _is_file(fd, b"HEAD") and _is_file(fd, b"commondir")
-            if is_git_dir and _line(read(fd, b"gitdir") or b"") == back:
-                return path, fd
-        return None
-
-
 @contextmanager
 def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
     """Open the repository of the work tree behind a descriptor, at ``path`` in the share.
@@ -384,12 +313,12 @@ def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
     Raises Unusable, OSError.
     """
     with ExitStack() as stack:
-        share = _Share(stack, work_tree, path)
-        st = _stat(work_tree, DOTGIT)
+        share = Share(stack, work_tree, path)
+        st = stat_of(work_tree, DOTGIT)
         if st is None:
             raise os_error(errno.ENOENT)
         if S_ISDIR(st.st_mode):
-            fd = _open(work_tree, DOTGIT, _DIRECTORY)
+            fd = open_path(work_tree, DOTGIT, DIRECTORY)
             stack.callback(os.close, fd)
             yield HostRepository(stack, share, fd, share.below(share.path, DOTGIT))
             return
@@ -398,15 +327,15 @@ def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
         text = read(work_tree, DOTGIT) or b""
         if not text.startswith(b"gitdir:"):
             raise Unusable("is a file that leads nowhere")
-        target = _line(text.removeprefix(b"gitdir:").lstrip(b" "))
+        target = line_of(text.removeprefix(b"gitdir:").lstrip(b" "))
         if target.startswith(b"/"):
             found = share.open_worktree(target)
             if found is None:
-                raise Unusable(f"leads to {_told(target)}, which is not known to be in this share")
+                raise Unusable(f"leads to {told(target)}, which is not known to be in this share")
             yield HostRepository(stack, share, found[1], found[0])
             return
         where = share.below(share.path, target)
-        fd = share.open_directory(where, f"leads to {_told(target)}")
+        fd = share.open_directory(where, f"leads to {told(target)}")
         yield HostRepository(stack, share, fd, where)
 
 
@@ -415,15 +344,10 @@ def _check_guarded(git_dir: int) -> None:
 
     The agent could make the rest: a HEAD, a packed-refs and alternates to what it may not read.
     """
-    refs = _stat(git_dir, b"refs")
+    refs = stat_of(git_dir, b"refs")
     has_refs = refs is not None and S_ISDIR(refs.st_mode)
-    if not (_is_file(git_dir, b"HEAD") and (has_refs or _is_file(git_dir, b"commondir"))):
+    if not (is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))):
         raise Unusable("is not whole: it has no HEAD, or no refs")
-
-
-def _is_file(fd: int, name: bytes) -> bool:
-    st = _stat(fd, name)
-    return st is not None and S_ISREG(st.st_mode)
 
 
 def refs_in(text: bytes) -> dict[bytes, bytes]:
@@ -436,56 +360,6 @@ def refs_in(text: bytes) -> dict[bytes, bytes]:
     }
 
 
-def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
-    """Return the content of a regular file below ``fd``; None if there is no such file.
-
-    Raises Unusable for anything else and for a longer file, OSError.
-    """
-    opened = _open_file(fd, path)
-    if opened is None:
-        return None
-    try:
-        content = _content(opened, limit + 1)
-    finally:
-        os.close(opened)
-    if len(content) > limit:
-        raise Unusable(f"has a {_told(path)} of more than {limit} bytes")
-    return content
-
-
-def _open_file(fd: int, path: bytes) -> int | None:
-    """Open a regular file below ``fd``; None if there is none. Raises Unusable, OSError.
-
-    What is opened for reading is the object that was looked at: a FIFO or a device never is.
-    """
-    try:
-        found = _open(fd, path, os.O_PATH)
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            return None
-        if error.errno in _OUT:
-            raise Unusable(f"has a symlink at {_told(path)}") from None
-        raise
-    try:
-        if not S_ISREG(os.fstat(found).st_mode):
-            raise Unusable(f"has at {_told(path)} something that is not a file")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
-    finally:
-        os.close(found)
-
-
-def _directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:
-    """Return a descriptor of a directory, which ``stack`` closes. Raises Unusable, OSError."""
-    try:
-        found = _open(fd, name, _DIRECTORY)
-    except OSError as error:
-        if error.errno in _OUT:
-            raise Unusable(f"is not whole: {otherwise}") from None
-        raise
-    stack.callback(os.close, found)
-    return found
-
-
 def _check_loose(fd: int) -> None:
     """Raise Unusable if a directory has an object that is no regular file."""
     with os.scandir(fd) as entries:
@@ -495,43 +369,5 @@ def _check_loose(fd: int) -> None:
                 raise Unusable("has an object that is not a regular file")
 
 
-def _open(fd: int, path: bytes, flags: int) -> int:
-    for _ in range(_MOVES):
-        try:
-            return syscalls.open_beneath(fd, path, flags)
-        except BlockingIOError:  # a directory was moved meanwhile
-            continue
-    raise os_error(errno.ESTALE)
-
-
-def _stat(fd: int, name: bytes) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _names(fd: int) -> list[bytes]:
-    return sorted(map(os.fsencode, os.listdir(fd)))
-
-
-def _content(fd: int, limit: int) -> bytes:
-    content = bytearray()
-    while len(content) < limit:
-        chunk = os.read(fd, min(1 << 20, limit - len(content)))
-        if not chunk:
-            break
-        content += chunk
-    return bytes(content)
-
-
 def _stamp(st: os.stat_result) -> tuple[int, ...]:
     return st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
-
-
-def _line(text: bytes) -> bytes:
-    return text.rstrip(b"\r\n").partition(b"\0")[0]
-
-
-def _told(text: bytes) -> str:
-    return shown(text[:200].strip())

@@ -17,10 +17,10 @@ from gitguardfs.private.host_repository import (
     Head,
     HostRepository,
     Objects,
-    Unusable,
     head_of,
     refs_in,
 )
+from gitguardfs.private.share import Unusable
 
 NAME = "reader"
 """The name of its directory, beside the copy that is fetched into it."""

@@ -6,21 +6,36 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from errno import EACCES
+from contextlib import contextmanager, suppress
+from errno import EACCES, EAGAIN
+from threading import Event, Lock, Thread
 from typing import Protocol
 
 from gitguardfs.errors import os_error, shown
-from gitguardfs.private import seeding
+from gitguardfs.private import restart, seeding
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import HostRepository, Unusable, opened
+from gitguardfs.private.host_repository import HostRepository, opened
 from gitguardfs.private.reader import Source, source_of
-from gitguardfs.private.store import AGENT, Store, description, has_agent, let_in, locked, read
+from gitguardfs.private.share import Unusable
+from gitguardfs.private.store import (
+    AGENT,
+    Store,
+    description,
+    has_agent,
+    let_in,
+    locked,
+    read,
+    set_aside,
+)
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often the host's repository is looked at, at most."""
+WAIT_SECONDS = 10.0
+"""How long an open waits for a fetch, at most."""
+_TRIES = 3
+"""How often a repository is copied anew that the host changes meanwhile."""
 RETRY_SECONDS = 60.0
 """How long after an error of the share, or one that took too long, it is not looked at again."""
 
@@ -41,6 +56,15 @@ class Place(Protocol):
         """The group of the work tree's directory."""
 
 
+class _Look:
+    """A look at the host, and the fetch that it may need, on a thread of its own."""
+
+    def __init__(self) -> None:
+        self.ended = Event()
+        self.until = time.monotonic() + WAIT_SECONDS
+        self.begins_anew = False
+
+
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
@@ -50,84 +74,155 @@ class PrivateRepositories:
         self._share = share
         self._next_look: dict[str, float] = {}
         self._said: dict[str, str] = {}
+        self._looks: dict[str, _Look] = {}
+        """Those under way, by directory; changed with ``_starting`` held."""
+        self._starting = Lock()
 
     def text(self, place: Place) -> bytes:
-        """Return the content of the virtual file of a work tree. No I/O."""
-        return os.fsencode(f"gitdir: {self._directory(place)}/{AGENT}\n")
+        """Return the content of the virtual file of a work tree. It costs a stat of the store."""
+        return os.fsencode(f"gitdir: {self._directories(place)[-1]}/{AGENT}\n")
 
-    def _directory(self, place: Place) -> str:
-        return self._store.directory(self._share, place.path, place.uid)
+    def _directories(self, place: Place) -> list[str]:
+        return self._store.directories(self._share, place.path, place.uid)
 
     def prepare(self, place: Place, work_tree: int) -> None:
         """Make a work tree's repository if it is not there; else fetch what is new on the host.
 
         ``work_tree`` is an O_PATH descriptor of its directory in the source. Raises OSError. Once
-        a repository is there, an error in fetching is only logged.
+        a repository is there, an error in fetching is only logged. A fetch that takes longer than
+        ``WAIT_SECONDS`` goes on after the return.
         """
         if os.geteuid() not in (0, place.uid):
             raise os_error(EACCES)  # its owner could not use what this user makes
-        directory = self._directory(place)
-        if not has_agent(directory):
-            try:
-                with locked(directory, seeding.SECONDS):
-                    if not has_agent(directory):
-                        self._seed(directory, place, work_tree)
-            except OSError as error:
-                self._say(directory, place, f"cannot be copied: {shown(str(error))}")
+        *former, directory = self._directories(place)
+        begins_anew = False
+        if has_agent(directory):
+            begins_anew = self._look(directory, place, work_tree)
+            *former, directory = self._directories(place)  # there may be another project now
+        if begins_anew or not has_agent(directory):
+            self._make(directory, place, work_tree, former)
+
+    def _make(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
+        try:
+            with locked(directory, seeding.SECONDS):
+                if not has_agent(directory) or restart.is_unused(directory):
+                    self._seed(directory, place, work_tree, former)
+        except OSError as error:
+            self._say(directory, place, f"cannot be copied: {shown(str(error))}")
+            if not has_agent(directory):
                 raise
-        elif self._is_due(directory):
-            try:
-                with locked(directory, seeding.REFRESH_SECONDS):
-                    if self._is_due(directory):
-                        self._refresh(directory, place, work_tree)
-            except OSError as error:
-                self._next_look[directory] = time.monotonic() + RETRY_SECONDS
-                self._say(directory, place, error.strerror or str(error))
+            self._pause(directory, RETRY_SECONDS)
+
+    def _seed(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
+        is_replaced = has_agent(directory)
+        for _ in range(_TRIES):
+            with _opened(work_tree, place.path) as (host, problem):
+                source, state, why = seeding.NOTHING, _state(host), problem
+                try:
+                    if host is not None:
+                        source = source_of(host, f"{directory}.refs")
+                        self._seed_host(directory, place, source, state)
+                except (Unusable, GitFailed) as error:
+                    if _state(host) != state:
+                        continue  # the host was changing it: this says nothing
+                    why, source = str(error), seeding.NOTHING
+                if why:
+                    self._say(directory, place, why)
+                    if is_replaced:
+                        self._pause(directory, RETRY_SECONDS)
+                        return
+                    self._seed_host(directory, place, source, b"")
+                owner = (place.uid, place.gid)
+                let_in(directory, *owner)
+                seeding.seed_agent(directory, owner, host, source, why, former)
+            self._pause(directory, LOOK_SECONDS)
+            return
+        raise os_error(EAGAIN)
+
+    def _seed_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
+        if os.path.lexists(directory) and not has_agent(directory):  # the agent's was reset
+            if source is seeding.NOTHING:
+                return
+            if not restart.is_another_project(directory, source):
+                seeding.refresh_host(directory, source, state)
+                return
+        seeding.seed_host(directory, source, description(self._share, place.uid, place.path), state)
+
+    # Later looks at the host
+
+    def _look(self, directory: str, place: Place, work_tree: int) -> bool:
+        """Look at the host, if that is due; return whether the agent's repository begins anew.
+
+        Waits for ``WAIT_SECONDS`` after the look began, at most. Raises OSError.
+        """
+        with self._starting:
+            look = self._looks.get(directory)
+            if look is None:
+                if not self._is_due(directory):
+                    return False
+                look = _Look()
+                arguments = (look, directory, place, os.dup(work_tree))
+                Thread(target=self._run, args=arguments, daemon=True).start()
+                self._looks[directory] = look
+        look.ended.wait(max(0.0, look.until - time.monotonic()))
+        return look.begins_anew
+
+    def _run(self, look: _Look, directory: str, place: Place, work_tree: int) -> None:
+        try:
+            with locked(directory, WAIT_SECONDS):
+                look.begins_anew = self._refresh(directory, place, work_tree)
+        except OSError as error:
+            self._pause(directory, RETRY_SECONDS)
+            self._say(directory, place, error.strerror or str(error))
+        finally:
+            os.close(work_tree)
+            with self._starting:
+                del self._looks[directory]
+            look.ended.set()
 
     def _is_due(self, directory: str) -> bool:
         return time.monotonic() >= self._next_look.get(directory, 0.0)
 
-    def _seed(self, directory: str, place: Place, work_tree: int) -> None:
-        why, state = "", b""
-        source = seeding.NOTHING
+    def _pause(self, directory: str, seconds: float) -> None:
+        self._next_look[directory] = time.monotonic() + seconds
+
+    def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
+        pause = LOOK_SECONDS
         with _opened(work_tree, place.path) as (host, problem):
             try:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
-                source = source_of(host, f"{directory}.refs")
-                self._seed_host(directory, place, source, state)
-            except (Unusable, GitFailed) as error:
-                why, source = str(error), seeding.NOTHING
-                self._say(directory, place, why)
-                self._seed_host(directory, place, source, state)
-            owner = (place.uid, place.gid)
-            let_in(directory, *owner)
-            seeding.seed_agent(directory, owner, host, source, why)
-        self._next_look[directory] = time.monotonic() + LOOK_SECONDS
-
-    def _seed_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
-        if os.path.lexists(directory):  # the agent's repository alone was reset
-            if source is not seeding.NOTHING:
-                seeding.refresh_host(directory, source, state)
-            return
-        seeding.seed_host(directory, source, description(self._share, place.uid, place.path), state)
-
-    def _refresh(self, directory: str, place: Place, work_tree: int) -> None:
-        seen = os.path.join(directory, "host.state")
-        with _opened(work_tree, place.path) as (host, problem):
-            try:
-                if host is None:
-                    raise Unusable(problem)
-                state = host.state()
-                if state != read(seen):
-                    seeding.refresh_host(directory, source_of(host, f"{directory}.refs"), state)
+                if state != read(os.path.join(directory, "host.state")):
+                    source = source_of(host, f"{directory}.refs")
+                    if self._begins_anew(directory, place, source):
+                        return True
+                    seeding.refresh_host(directory, source, state)
                 self._said.pop(directory, None)
-                pause = LOOK_SECONDS
             except (GitFailed, Unusable) as error:
                 self._say(directory, place, str(error))
                 pause = RETRY_SECONDS if isinstance(error, GitFailed) else LOOK_SECONDS
-        self._next_look[directory] = time.monotonic() + pause
+        self._pause(directory, pause)
+        return False
+
+    def _begins_anew(self, directory: str, place: Place, source: Source) -> bool:
+        if source.commit and restart.is_unborn(directory):
+            if restart.is_unused(directory):
+                return True
+            restart.forget_unborn(directory)
+            log.warning(
+                "%s: the agent worked here before the human's first commit, so its repository stays"
+                " as it was begun (gitguard private reset %s makes it anew)",
+                shown(place.path), directory,
+            )  # fmt: skip
+        if not restart.is_another_project(directory, source):
+            return False
+        set_aside(directory)
+        log.warning(
+            "%s: another project, or another history, is here now; the agent's repository of the"
+            " former one stays in %s", shown(place.path), directory,
+        )  # fmt: skip
+        return True
 
     def _say(self, directory: str, place: Place, reason: str) -> None:
         """Log why a repository was not fetched, once for each reason."""
@@ -135,6 +230,12 @@ class PrivateRepositories:
             self._said[directory] = reason
             where = shown(place.path)
             log.warning("%s: the human's repository was not fetched: it %s", where, shown(reason))
+
+
+def _state(host: HostRepository | None) -> bytes:
+    with suppress(Unusable):
+        return host.state() if host is not None else b""
+    return b""
 
 
 @contextmanager

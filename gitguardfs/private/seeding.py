@@ -8,18 +8,20 @@ agent's rights takes part that the agent could stop or trace.
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 
-from gitguardfs.private import agent_files, git, reader, store
+from gitguardfs.errors import os_error
+from gitguardfs.private import agent_files, git, reader, restart, store
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import Config, Head, HostRepository, Unusable, refs_in
+from gitguardfs.private.host_repository import Config, Head, HostRepository, refs_in
 from gitguardfs.private.reader import Source
+from gitguardfs.private.share import Unusable
 
 SECONDS = 600.0
-"""How long the first copy may take; of 1,000 commits it takes about one."""
-REFRESH_SECONDS = 10.0
-"""How long a later fetch may take: an open waits for it."""
+"""How long a copy or a fetch may take; the first one of 1,000 commits takes about one."""
 INDEX_SECONDS = 60.0
 PACKS_BYTES = 2 << 30
 """Of a repository with larger packs the last commits are copied only."""
@@ -38,7 +40,8 @@ _FETCH = (
 def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None:
     """Make the directory of a work tree, with a copy of the host's branches and tags in it.
 
-    ``name`` is the content of ``host.path``. Raises GitFailed, OSError.
+    ``name`` is the content of ``host.path``. A directory that is there is replaced, unless the
+    agent has something in it: EBUSY. Raises GitFailed, OSError.
     """
     new = f"{directory}.new"
     store.remove_tree(new)
@@ -52,11 +55,14 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
         config = reader.config_of(source.object_format, is_partial=source.is_partial)
         store.write(os.path.join(copy, "config"), config)
         if source.is_partial:
-            _copy_part(new, source, SECONDS)
+            _copy_part(new, source)
         store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
         store.write(os.path.join(new, "host.path"), name, 0o600)
         store.write(os.path.join(new, "host.state"), state, 0o600)
         store.sync_tree(new)
+        if store.has_agent(directory) and not restart.is_unused(directory):
+            raise os_error(errno.EBUSY)
+        store.remove_tree(directory)
         os.rename(new, directory)
         store.sync(os.path.dirname(directory))
     except BaseException:
@@ -81,7 +87,7 @@ def _clone(new: str, source: Source) -> None:
         )  # fmt: skip
 
 
-def _copy_part(directory: str, source: Source, limit: float) -> None:
+def _copy_part(directory: str, source: Source) -> None:
     """Copy what the host has of its branches, where some objects are missing.
 
     git fetches no such repository: the objects are packed here, and the branches written.
@@ -91,7 +97,7 @@ def _copy_part(directory: str, source: Source, limit: float) -> None:
     known = refs_in(store.read(branches)).values() if os.path.exists(branches) else ()
     with reader.made(directory, source) as path:
         had = git.run(
-            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=limit,
+            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=SECONDS,
             content=b"\n".join(known) + b"\n", keep=source.descriptors,
         )  # fmt: skip
         without = [b"^" + name for name in had.split(b"\n") if name and b" " not in name]
@@ -100,7 +106,7 @@ def _copy_part(directory: str, source: Source, limit: float) -> None:
                 "pack-objects", "--quiet", "--revs", "--missing=allow-any", "--non-empty",
                 "--delta-base-offset", f"../{store.HOST}/objects/pack/pack",
             ),
-            directory=path, limit=limit, keep=source.descriptors,
+            directory=path, limit=SECONDS, keep=source.descriptors,
             content=b"\n".join([*source.all_refs.values(), *without]) + b"\n",
         )  # fmt: skip
     for name in names.split():
@@ -121,17 +127,15 @@ def refresh_host(directory: str, source: Source, state: bytes) -> None:
     copy = os.path.join(directory, store.HOST)
     _clear(copy)
     if source.is_partial:
-        _copy_part(directory, source, REFRESH_SECONDS)
+        _copy_part(directory, source)
     else:
         with reader.made(directory, source):
-            git.run(_FETCH, directory=copy, limit=REFRESH_SECONDS, keep=source.descriptors)
+            git.run(_FETCH, directory=copy, limit=SECONDS, keep=source.descriptors)
     store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
     store.write(os.path.join(directory, "host.state"), state, 0o600)
     if len(os.listdir(os.path.join(copy, "objects/pack"))) > 2 * MANY_PACKS:
         with suppress(GitFailed, OSError):  # nothing depends on it, and it keeps every object
-            git.run(
-                ("repack", "-d", "--geometric=2", "--quiet"), directory=copy, limit=REFRESH_SECONDS
-            )
+            git.run(("repack", "-d", "--geometric=2", "--quiet"), directory=copy, limit=SECONDS)
 
 
 def _clear(copy: str) -> None:
@@ -143,11 +147,13 @@ def _clear(copy: str) -> None:
 
 
 def seed_agent(
-    directory: str, owner: tuple[int, int], host: HostRepository | None, source: Source, why: str
-) -> None:
+    directory: str, owner: tuple[int, int], host: HostRepository | None, source: Source, why: str,
+    former: Sequence[str],
+) -> None:  # fmt: skip
     """Make the agent's repository beside the copy. ``owner`` is the agent's uid and gid.
 
-    ``why`` says why the copy is empty, if it is for a reason. Raises OSError.
+    ``why`` says why the copy is empty, if it is for a reason; ``former`` are the directories of
+    what was at its path before. Raises OSError.
     """
     new = os.path.join(directory, f"{store.AGENT}.new")
     copy = os.path.join(directory, store.HOST)
@@ -168,7 +174,7 @@ def seed_agent(
             "packed-refs": reader.packed(agent_files.refs(source)),
             "objects/info/alternates": os.fsencode(f"{copy}/objects\n"),
             "shallow": shallow,
-            agent_files.NOTES: agent_files.notes(why, limited),
+            agent_files.NOTES: agent_files.notes(why, limited, former),
             agent_files.SYNC: agent_files.sync(),
         }
         for name in ("exclude", "sparse-checkout"):
@@ -178,6 +184,9 @@ def seed_agent(
                 store.write(os.path.join(new, name), content)
         store.write(os.path.join(new, "hooks", agent_files.HOOK), agent_files.hook(), 0o755)
         _make_index(new, copy, host, source)
+        restart.forget_unborn(directory)
+        if not source.commit:
+            restart.note_unborn(new)
         _give(new, owner)
         store.sync_tree(new)
         os.rename(new, os.path.join(directory, store.AGENT))

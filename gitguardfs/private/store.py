@@ -3,10 +3,12 @@
 ========================  ==========  ================================================
 ``key``                   0600        a secret, from which the names are made
 ``<id>.lock``             0600        held while a repository is made, refreshed, removed
+``<id>.former``           0600        says that another project has taken its place
 ``<id>/``                 0700        a work tree's: the agent may pass through it, by an ACL
 ``<id>/host.path``        0600        which work tree: the share, the agent, the path
 ``<id>/host.state``       0600        what the host's repository looked like when fetched
 ``<id>/host.git/``        0755        the store owner's copy of the human's branches
+``<id>/agent.unborn``     0600        what the agent's was made as, before the first commit
 ``<id>/agent/``           0700        the agent's repository, which is the agent's
 ========================  ==========  ================================================
 
@@ -44,6 +46,9 @@ AGENT = "agent"
 HOST = "host.git"
 _KEY_BYTES = 32
 _ID = re.compile("[0-9a-f]{32}")
+KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
+"""The names in a work tree's directory. Anything else was left by a process that was killed."""
+_KEY_SECONDS = 10.0
 _POLL = 0.02
 """Seconds between two looks at a lock."""
 _TRIES = 5
@@ -73,6 +78,8 @@ class Entry:
     """The agent."""
     is_reset: bool
     """Whether the agent's repository was deleted and not made again."""
+    is_former: bool
+    """Whether the human has put another project at its path, which has a directory of its own."""
 
 
 class Store:
@@ -93,19 +100,15 @@ class Store:
             )
         _check_above(self.path)
         self._key = self._made_key()
+        self._tidy()
 
     def _made_key(self) -> bytes:
-        """Return the store's secret. It is written whole under another name, then linked."""
+        """Return the store's secret."""
         path = os.path.join(self.path, "key")
         if not os.path.exists(path):
-            new = f"{path}.{secrets.token_hex(8)}"
-            try:
-                write(new, secrets.token_bytes(_KEY_BYTES), 0o600)
-                with suppress(FileExistsError):
-                    os.link(new, path)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(new)
+            with locked(path, _KEY_SECONDS):
+                if not os.path.exists(path):
+                    write(path, secrets.token_bytes(_KEY_BYTES), 0o600)
             sync(self.path)
         with open(path, "rb") as file:
             key = file.read()
@@ -113,11 +116,36 @@ class Store:
             raise OSError(errno.EIO, "the key of the store is damaged", path)
         return key
 
-    def directory(self, share: str, path: bytes, uid: int) -> str:
-        """Return the path of a work tree's directory for the agent ``uid``. No I/O."""
+    def _tidy(self) -> None:
+        """Remove what processes that were killed have left; not what another daemon is making."""
+        left: dict[str, list[str]] = {}
+        for name in os.listdir(self.path):
+            directory, ending = os.path.join(self.path, name[:32]), name[32:]
+            if not _ID.fullmatch(name[:32]) or ending in (".lock", ".former"):
+                continue
+            paths = left.setdefault(directory, [])
+            if ending:
+                paths.append(os.path.join(self.path, name))
+            else:
+                names = set(os.listdir(directory)) - KEPT
+                paths += [os.path.join(directory, other) for other in names]
+        for directory, paths in left.items():
+            with suppress(OSError), locked(directory, 0.0):
+                for path in paths:
+                    remove_tree(path)
+
+    def directories(self, share: str, path: bytes, uid: int) -> list[str]:
+        """Return the directories of a work tree for the agent ``uid``: former ones, then its own.
+
+        It costs a stat for each.
+        """
         text = b"\0".join((os.fsencode(share), b"%d" % uid, path))
-        name = hmac.new(self._key, text, hashlib.sha256).hexdigest()[:32]
-        return os.path.join(self.path, name)
+        found: list[str] = []
+        while not found or _is_former(found[-1]):
+            number = b"\0%d" % len(found) if found else b""
+            name = hmac.new(self._key, text + number, hashlib.sha256).hexdigest()[:32]
+            found.append(os.path.join(self.path, name))
+        return found
 
 
 def entries(place: str) -> list[Entry]:
@@ -129,9 +157,25 @@ def entries(place: str) -> list[Entry]:
             with suppress(FileNotFoundError):
                 share, uid, work_tree = read(os.path.join(path, "host.path")).split(b"\n", 2)
                 found.append(
-                    Entry(path, os.fsdecode(share), work_tree, int(uid), not has_agent(path))
-                )
-    return sorted(found, key=lambda one: (one.share, one.work_tree, one.path))
+                    Entry(
+                        path, os.fsdecode(share), work_tree, int(uid), not has_agent(path),
+                        _is_former(path),
+                    )
+                )  # fmt: skip
+    return sorted(found, key=lambda one: (one.share, one.work_tree, one.is_former, one.path))
+
+
+def _is_former(directory: str) -> bool:
+    return os.path.exists(f"{directory}.former")
+
+
+def set_aside(directory: str) -> None:
+    """Give the work tree another directory from now on; this one stays. Raises OSError.
+
+    Called with the lock held.
+    """
+    write(f"{directory}.former", b"", 0o600)
+    sync(os.path.dirname(directory))
 
 
 def description(share: str, uid: int, work_tree: bytes) -> bytes:

@@ -46,8 +46,9 @@ DirectoryMode=0700
 _SERVICE = """\
 [Unit]
 Description=Guarded view %f
-Wants=modprobe@fuse.service
-After=modprobe@fuse.service
+# A killed daemon is back at once; a start that fails over and over is given up.
+StartLimitIntervalSec=60
+StartLimitBurst=15
 # Logins wait, since the raw share may be mounted and not yet sealed. If this fails, they go on.
 Before=systemd-user-sessions.service cron.service crond.service atd.service
 
@@ -62,7 +63,6 @@ ${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
 Restart=on-failure
 # On systemctl restart the daemon keeps the seal for the next one.
 RestartKillSignal=SIGUSR2
-RestartSec=1
 # 1 is a mistake in the options: the next start would fail in the same way.
 RestartPreventExitStatus=1
 # SIGTERM means that root wants the seal removed. So systemd must not send it when a start takes too

@@ -5,7 +5,6 @@ Requests never wait for the log: a thread writes it, and lines that come too fas
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import Counter
@@ -65,6 +64,8 @@ class AuditLog:
         if not self._may_write():
             self._dropped += 1
             return
+        import json
+
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "operation": operation,

@@ -20,7 +20,7 @@ from gitguardfs.fs.access import MAX_DEPTH
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.source import DOTGIT
-from gitguardfs.guard.rules import ALLOW, HIDE, Refused
+from gitguardfs.guard.rules import ALLOW, Refused, Verdict
 from gitguardfs.protocol import (
     Caller,
     EntryReply,
@@ -58,7 +58,10 @@ class Repositories(Protocol):
     """The agent's own repositories, one for each work tree."""
 
     def text(self, place: Place) -> bytes:
-        """Return the content of the virtual file (gitrepository-layout(5), "gitfile"). No I/O."""
+        """Return the content of the virtual file (gitrepository-layout(5), "gitfile").
+
+        It waits for no server, and its length is always the same.
+        """
 
     def prepare(self, place: Place, work_tree: int) -> None:
         """Make the repository if there is none, or fetch what is new on the host.
@@ -101,8 +104,8 @@ class PrivateGit:
         """By the node of the directory that holds it."""
         self._open: dict[HandleId, bytes] = {}
         self._preparing = LatencyTracker()
-        self._is_hidden = mount.guard.verdict_of_name(DOTGIT)[0] is HIDE
-        """Whether --hide takes the file away."""
+        self._is_closed = mount.guard.verdict_by_globs(DOTGIT)[0] > Verdict.READONLY
+        """Whether --hide or --deny takes the file away: then it is as with ``--git=deny``."""
 
     def serve_before(self, operations: Operations) -> None:
         """Take the place of those requests of ``operations``."""
@@ -143,7 +146,7 @@ class PrivateGit:
         """
         st = self._source.find_at(dir_fd, DOTGIT)
         is_shown = st is not None and (S_ISDIR(st.st_mode) or S_ISREG(st.st_mode))
-        if not is_shown or directory.verdict is not ALLOW or self._is_hidden:
+        if not is_shown or directory.verdict is not ALLOW or self._is_closed:
             return None
         file = self._in.get(directory.id)
         if file is None or file.parent is not directory:
@@ -257,7 +260,6 @@ class PrivateGit:
             self._check_other(node_id)
         dir_fd = self._directory_of(file)
         place, _ = self._place(file, dir_fd, caller.uid)
-        text = self._repositories.text(place)
         work_tree = self._source.duplicate(dir_fd)
         handle = self._handles.new_id()
 
@@ -266,7 +268,7 @@ class PrivateGit:
             return OpenReply(handle, keep_cache=False, direct_io=True)
 
         def note(_: OpenReply) -> None:
-            self._open[handle] = text
+            self._open[handle] = self._repositories.text(place)
 
         return Blocking(
             self.boundary, "open", self._preparing, prepare, is_small=False, is_local=False,

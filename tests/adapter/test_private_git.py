@@ -33,10 +33,11 @@ class Asked:
     def __init__(self) -> None:
         self.prepared: list[tuple[Place, Path]] = []
         self.fails_with = 0
+        self.leads_to = self.leads_to_after = b"store"
         self.waits_for: threading.Event | None = None
 
     def text(self, place: Place) -> bytes:
-        return b"gitdir: /store/%s/agent\n" % place.path
+        return b"gitdir: /%s/%s/agent\n" % (self.leads_to, place.path)
 
     def prepare(self, place: Place, work_tree: int) -> None:
         self.prepared.append((place, Path(os.readlink(f"/proc/self/fd/{work_tree}"))))
@@ -44,6 +45,7 @@ class Asked:
             assert self.waits_for.wait(LIMIT)
         if self.fails_with:
             raise OSError(self.fails_with, os.strerror(self.fails_with))
+        self.leads_to = self.leads_to_after
 
 
 @pytest.fixture
@@ -57,7 +59,8 @@ def world(make_world: MakeWorld, asked: Asked) -> World:
 
 
 def made(make_world: MakeWorld, asked: Asked, **options: Any) -> World:
-    world = make_world(rules=GuardRules(GitMode.PRIVATE), repositories=asked, **options)
+    rules = options.pop("rules", GuardRules(GitMode.PRIVATE))
+    world = make_world(rules=rules, repositories=asked, **options)
     (world.source / "a/.git/hooks").mkdir(parents=True)
     (world.source / "a/.git/config").write_text("secret")
     (world.source / "a/file").touch()
@@ -225,6 +228,35 @@ async def test_a_repository_that_cannot_be_made_fails_the_open(world: World, ask
     assert open_descriptors() == before
     asked.fails_with = 0
     assert await read(world, "a/.git") == b"gitdir: /store/a/agent\n"
+
+
+async def test_it_leads_to_what_is_there_once_it_is_ready(world: World, asked: Asked) -> None:
+    """The host may have put another project there, which has another repository."""
+    asked.leads_to_after = b"new"
+    assert await read(world, "a/.git") == b"gitdir: /new/a/agent\n"
+
+
+@pytest.mark.parametrize("glob", [".git", ".g*"])
+@pytest.mark.parametrize("option", ["deny", "hide"])
+async def test_what_the_user_closes_by_its_name_stays_closed(
+    make_world: MakeWorld, asked: Asked, option: str, glob: str
+) -> None:
+    rules = GuardRules(GitMode.PRIVATE, **{option: (glob,)})  # type: ignore[arg-type]
+    world = made(make_world, asked, rules=rules)
+    assert set(await world.list("a")) == {b"file"}
+    if option == "hide":
+        await refused(world.entry("a/.git"), errno.ENOENT)
+    else:
+        entry = await world.entry("a/.git")
+        assert entry.st_mode & 0o777 == 0
+        await refused(world.ops.open(entry.st_ino, os.O_RDONLY, world.ctx))
+        await refused(world.ops.unlink(await world.id("a"), b".git", world.ctx))
+    assert asked.prepared == []
+
+
+async def test_what_the_user_protects_can_be_read(make_world: MakeWorld, asked: Asked) -> None:
+    rules = GuardRules(GitMode.PRIVATE, protect=(".git",))
+    assert await read(made(make_world, asked, rules=rules), "a/.git") == b"gitdir: /store/a/agent\n"
 
 
 async def test_who_waits_for_a_repository_keeps_nobody_else_waiting(

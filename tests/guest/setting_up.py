@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.guest.channel import Done
 from tests.guest.inside.agent import FORKS
 from tests.guest.machine import Machine
 from tests.guest.world import CHECKOUT, TESTS, TRANSPORTS, Guard, spare
+from tests.support.repos import git
 
 AGENT = 1000
 MAP = "501/1000:@20/@1000"
@@ -36,10 +38,10 @@ def import_once(machine: Machine) -> None:
     machine.sh(f"until test -S {FORKS}; do sleep 0.2; done")
 
 
-def vm_mount(guard: Guard, *more: str) -> list[str]:
-    """Return the command that guards a share with ``.git`` closed."""
+def vm_mount(guard: Guard, *more: str, git: str = "deny") -> list[str]:
+    """Return the command that guards a share, with ``.git`` closed or in another mode."""
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
-            "--type", guard.transport, "--style", guard.style, "-y", "-o", "git=deny",
+            "--type", guard.transport, "--style", guard.style, "-y", "-o", f"git={git}",
             *more]  # fmt: skip
 
 
@@ -47,6 +49,22 @@ def guard(machine: Machine, guard: Guard) -> Done:
     """Guard a share by the one command that a user needs."""
     machine.sh("install -d -m 0700 /mnt/raw")
     return machine.run(vm_mount(guard), forked=True).ok()
+
+
+def commit_in_private(machine: Machine, project: str, host: Path) -> str:
+    """Commit as the agent, to the repository of its own; return the commit.
+
+    It is in the bundle of ``host``, the project as the host has it.
+    """
+    commit = machine.sh(
+        "git config user.name Agent && git config user.email agent@example.org &&"
+        " git status --short --untracked-files=no && echo '// more' >>hello.c &&"
+        " git commit --quiet -m 'of the agent' hello.c && git rev-parse HEAD",
+        cwd=project,
+        uid=AGENT,
+    ).split()[-1]
+    assert commit in git(host, "bundle", "list-heads", ".gitguard/agent.bundle")
+    return commit
 
 
 def guard_by_hand(machine: Machine) -> None:

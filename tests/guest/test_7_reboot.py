@@ -7,9 +7,10 @@ import re
 import pytest
 
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT, guard_by_hand, mounted, vm_mount
+from tests.guest.setting_up import AGENT, commit_in_private, guard_by_hand, mounted, vm_mount
 from tests.guest.world import BY_HAND, GUARDS, Guard, World, phase
 from tests.support.mounting import until
+from tests.support.repos import git
 
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
 LIMIT = 180.0
@@ -34,11 +35,22 @@ def test_remove_takes_away_all_that_was_made(guarded: World, each: Guard) -> Non
         f"grep -rl -- 'What={each.tag}$' /etc/systemd/system"
     ).stdout == ""  # fmt: skip
     assert BY_HAND in machine.sh("cat /etc/fstab"), "a foreign line is gone"
-    machine.run(vm_mount(each), forked=True).ok()  # again, for the boots
+    machine.run(vm_mount(each, git="private"), forked=True).ok()  # again, for the boots
 
 
 @pytest.fixture(scope="session")
-def rebooted(guarded: World) -> World:
+def committed(guarded: World) -> dict[Guard, str]:
+    """What the agent has committed before the reboot, to repositories of its own."""
+    found = {}
+    for each in GUARDS:
+        guarded.machine.run(vm_mount(each, git="private"), forked=True).ok()
+        host = guarded.at[each.tag] / "demo"
+        found[each] = commit_in_private(guarded.machine, f"{each.view}/demo", host)
+    return found
+
+
+@pytest.fixture(scope="session")
+def rebooted(guarded: World, committed: dict[Guard, str]) -> World:
     machine = guarded.machine
     enter_by_hand(machine)
     machine.sh("sync")
@@ -63,7 +75,21 @@ def test_a_reboot_brings_the_guard_back(rebooted: World, each: Guard) -> None:
     )
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     assert machine.sh(f"stat -c %u:%g {each.view}/demo/Makefile", uid=AGENT) == "1000:1000"
-    machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
+    machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Not a directory")
+
+
+@EACH
+def test_what_the_agent_committed_is_there_after_a_reboot(
+    rebooted: World, committed: dict[Guard, str], each: Guard
+) -> None:
+    said = rebooted.machine.sh(
+        "git rev-parse HEAD && git fsck --strict --no-dangling && git fetch host &&"
+        " git rev-parse host/main",
+        cwd=f"{each.view}/demo",
+        uid=AGENT,
+    )
+    host = git(rebooted.at[each.tag] / "demo", "rev-parse", "main")
+    assert said.split() == [committed[each], host.strip()]
 
 
 @EACH

@@ -14,7 +14,15 @@ from tests.guest import image as images
 from tests.guest.channel import Done
 from tests.guest.machine import Machine, Share
 from tests.guest.packaged import DIST, VERSIONS, build
-from tests.guest.setting_up import AGENT, guard, import_once, install, mounted, vm_mount
+from tests.guest.setting_up import (
+    AGENT,
+    commit_in_private,
+    guard,
+    import_once,
+    install,
+    mounted,
+    vm_mount,
+)
 from tests.guest.sieges import CASES, Siege
 from tests.guest.world import (
     CHECKOUT,
@@ -26,7 +34,7 @@ from tests.guest.world import (
     take_checkout,
 )
 from tests.support.attacks import Attack
-from tests.support.mounting import area
+from tests.support.mounting import area, until
 from tests.support.repos import HOST_GID, HOST_UID, git
 
 OLD = (Guard("9p", "systemd"), Guard("virtiofs", "fstab"))
@@ -126,6 +134,21 @@ def test_doctor_finds_nothing(old: Old) -> None:
     )
     assert done.rc == 0, str(done)
     assert "attacks not tried" in done.stdout and "finding " not in done.stdout
+
+
+def test_the_agent_has_a_git_of_its_own(old: Old) -> None:
+    machine, at = old
+    each = OLD[1]
+    machine.run(vm_mount(each, git="private"), forked=True).ok()
+    host, view = at[each.tag] / "demo", f"{each.view}/demo"
+    commit_in_private(machine, view, host)
+    git(host, "commit", "--quiet", "--allow-empty", "--message=of the human")
+
+    def is_told() -> bool:
+        machine.sh("git fetch host", cwd=view, uid=AGENT)
+        return machine.sh("git log -1 --format=%s host/main", cwd=view, uid=AGENT) == "of the human"
+
+    until(is_told, "the agent is told")
 
 
 # The package, in the place of install.sh. The tests stand in the order of its life.

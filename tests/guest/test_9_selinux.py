@@ -16,7 +16,15 @@ import pytest
 from tests.guest import image as images
 from tests.guest import selinux
 from tests.guest.machine import Machine, Share
-from tests.guest.setting_up import AGENT, MAP, guard, install, mounted, vm_mount
+from tests.guest.setting_up import (
+    AGENT,
+    MAP,
+    commit_in_private,
+    guard,
+    install,
+    mounted,
+    vm_mount,
+)
 from tests.guest.sieges import CASES, Siege
 from tests.guest.world import (
     CHECKOUT,
@@ -45,7 +53,7 @@ _netdev,nofail,x-systemd.requires-mounts-for={BY_FSTAB.raw} 0 0
 """
 
 # As comm(5) has them, cut off after 15 characters.
-PROGRAMS = {"gitguardfs", "gitguard", "vm-mount", "umount.fuse.git", "mount", "umount"}
+PROGRAMS = {"git", "gitguardfs", "gitguard", "vm-mount", "umount.fuse.git", "mount", "umount"}
 FILE_SYSTEMS = {"fusefs_t", "nfs_t", "virtiofs_t", "ramfs_t", "unlabeled_t"}
 """Types of the views, the shares and the seals, and of a file system without a label."""
 
@@ -248,6 +256,17 @@ def test_a_killed_daemon_comes_back_in_its_domain(enforcing: World) -> None:
     machine.sh(f"until test -e {each.view}/demo; do sleep 0.5; done")
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     assert domain_of(machine, each.view) == "initrc_t"
+
+
+def test_the_agent_has_a_git_of_its_own(enforcing: World) -> None:
+    """The daemon runs git: what is denied to it shows in the log, which a later test reads."""
+    machine, each = enforcing.machine, BY_FSTAB
+    words = [*vm_mount(each, git="private"), "--style", "systemd"]
+    machine.run(words).ok()
+    try:
+        commit_in_private(machine, f"{each.view}/demo", enforcing.at[each.tag] / "demo")
+    finally:
+        machine.run([*words, "--remove"]).ok()
 
 
 def service_of(machine: Machine, each: Guard) -> str:

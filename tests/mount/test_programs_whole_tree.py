@@ -165,6 +165,7 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gitguard: your commits are safe here, and not yet in .gitguard/agent.bundle": (
         f"touch .gitguard; {COMMIT}", PRIVATE
     ),
+    "Author identity unknown": ("git commit --allow-empty -m x", PRIVATE),
     "ls: .git: Permission denied": ("ls -ld .git", XATTR),
     "grep: ./.git: Permission denied": ("grep -r first .", LIST),
     "find: './.git': Permission denied": ("find .", LIST),

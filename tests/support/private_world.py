@@ -5,19 +5,21 @@ The view is a copy of the work tree that belongs to the agent, with the virtual 
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.mounting import area
 from tests.support.people import AGENT
-from tests.support.repos import HOST_GID, HOST_UID, as_host
+from tests.support.repos import HOST_GID, HOST_UID, as_host, copy_project
 from tests.support.repos import git as host_git
 
 IS_ROOT = os.geteuid() == 0
@@ -70,15 +72,10 @@ class World:
     def make(self) -> None:
         """Make a repository with a branch, a tag and a remote, as the human."""
         self.share.mkdir(mode=0o755)
-        self.project.mkdir(parents=True)
+        self.project.parent.mkdir(parents=True, exist_ok=True)
         for path in (self.share, *reversed(self.project.relative_to(self.share).parents)):
             os.chown(self.share / path, HOST_UID, HOST_GID)
-        os.chown(self.project, HOST_UID, HOST_GID)
-        host_git(self.project, "init", "--quiet", "--template=", "--initial-branch=main")
-        self.commit("one", {"a": "1\n", "b": "1\n", "dir/c": "1\n"})
-        host_git(self.project, "branch", "topic")
-        host_git(self.project, "tag", "-m", "first", "v1")
-        self.commit("two", {"a": "2\n"})
+        copy_project(_template(), self.project)
 
     def commit(self, message: str, files: dict[str, str]) -> str:
         """Commit files as the human; return the commit."""
@@ -144,6 +141,22 @@ class World:
             check=True, capture_output=True, text=True,
         )  # fmt: skip
         return {line.split()[0] for line in listed.stdout.splitlines()}
+
+
+@cache
+def _template() -> Path:
+    """The project that each world copies: git makes it once."""
+    place = ExitStack()
+    atexit.register(place.close)
+    made = World(place.enter_context(area()))
+    made.project.mkdir(parents=True)
+    os.chown(made.project, HOST_UID, HOST_GID)
+    made.host("init", "--quiet", "--template=", "--initial-branch=main")
+    made.commit("one", {"a": "1\n", "b": "1\n", "dir/c": "1\n"})
+    made.host("branch", "topic")
+    made.host("tag", "-m", "first", "v1")
+    made.commit("two", {"a": "2\n"})
+    return made.project
 
 
 @contextmanager

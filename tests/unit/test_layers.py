@@ -125,6 +125,12 @@ def test_what_serves_requests_loads_no_session_and_no_command() -> None:
     assert not loaded_after(f"import {modules}").intersection({"pyfuse3", "trio", "click"})
 
 
+def test_a_start_loads_no_large_module_that_mounting_does_not_need() -> None:
+    """After a crash the agent waits for it."""
+    loaded = loaded_after("import gitguardfs.commands.gitguardfs, gitguardfs.daemon.run")
+    assert not loaded.intersection({"difflib", "filecmp", "json", "pickle", "tarfile"})
+
+
 def test_help_and_usage_errors_need_no_pyfuse3() -> None:
     for arguments in (["--help"], ["--version"], ["a", "b", "-o", "bogus"], []):
         statement = (

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gitguardfs.errors import UserError
+from gitguardfs.private import command as private_command
 from gitguardfs.private import store
 from gitguardfs.private.command import command
 from tests.support.people import AGENT
@@ -207,7 +208,8 @@ def test_what_a_killed_fetch_left_stops_nothing(project: World) -> None:
 
 
 def test_a_tree_of_any_depth_is_deleted(project: World) -> None:
-    code = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    """Deeper than Python recurses, and than a path may be long."""
+    code = "import os\nfor _ in range(1100): os.mkdir('deep'); os.chdir('deep')"
     subprocess.run(["/usr/bin/python3", "-c", code], cwd=project.mine, check=True)
     run(project, "reset", str(project.directory), "--yes")
     assert not [name for name in os.listdir(project.directory) if "gone" in name]
@@ -227,7 +229,7 @@ def run(project: World, *words: str) -> str:
 def test_list_shows_the_share_the_path_and_the_agent(project: World) -> None:
     (one,) = json.loads(run(project, "list", "--json"))
     assert one == {
-        "share": "projects", "path": "proj", "uid": AGENT, "reset": False,
+        "share": "projects", "path": "proj", "uid": AGENT, "reset": False, "former": False,
         "directory": str(project.directory),
     }  # fmt: skip
     assert run(project, "list").split()[:2] == ["projects", "proj"]
@@ -259,6 +261,18 @@ def test_remove_leaves_nothing_and_a_daemon_makes_it_anew(project: World) -> Non
     assert not project.directory.exists() and run(project, "list") == ""
     project.prepare(daemon)
     assert project.agent("status", "--short", "--branch") == "## main...host/main"
+
+
+def test_a_reset_while_a_daemon_fetches_says_so(
+    project: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_command, "LOCK_SECONDS", 0.0)
+    with (
+        store.locked(str(project.directory), 0.0),
+        pytest.raises(UserError, match=r"fetching into .* \(try again"),
+    ):
+        run(project, "reset", "proj", "--yes")
+    assert project.mine.exists()
 
 
 def test_a_path_of_no_repository_and_of_two(project: World) -> None:
