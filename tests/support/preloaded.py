@@ -206,6 +206,7 @@ def go_on_as(request: dict[str, Any], log: int) -> None:
         main()
     except SystemExit as end:
         # Without Python's own end, which would write to all memory that the processes share.
+        atexit._run_exitfuncs()  # logging's writes what it has kept
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(end.code)
