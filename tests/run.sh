@@ -71,7 +71,7 @@ install_packages() {
     local -a wanted missing=()
     local package
     if command -v apt-get >/dev/null; then
-        wanted=(fuse3 libfuse3-dev pkg-config gcc make git bindfs rsync sqlite3 ripgrep
+        wanted=(fuse3 libfuse3-dev pkg-config gcc make git git-lfs bindfs rsync sqlite3 ripgrep
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
@@ -92,7 +92,7 @@ install_packages() {
         DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
             -o DPkg::Lock::Timeout=600 "${missing[@]}" >/dev/null || not_installed "${missing[*]}"
     elif command -v dnf >/dev/null; then
-        wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git bindfs rsync sqlite ripgrep
+        wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git git-lfs bindfs rsync sqlite ripgrep
             inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
             curl openssl zsh fish groff-base mandoc rpm-build cargo)
         for package in "${wanted[@]}"; do
@@ -118,7 +118,8 @@ install_python() {
     now=$(sha256sum pyproject.toml)
     [[ -f "$stamp" && "$(<"$stamp")" == "$now" ]] && return
     say "installing Python packages in .venv"
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[test,vm]' 2>"$log" || {
+    .venv/bin/pip install -q --disable-pip-version-check \
+        -e '.[test,vm]' --config-settings editable_mode=compat 2>"$log" || {
         cat "$log" >&2
         not_installed "Python packages in .venv"
     }
@@ -126,7 +127,8 @@ install_python() {
 }
 
 install_node() {
-    local programs=(pnpm@9 yarn@1 chokidar3@npm:chokidar@3 chokidar4@npm:chokidar@4 jest@29)
+    local programs=(pnpm@9 yarn@1 chokidar3@npm:chokidar@3 chokidar4@npm:chokidar@4 jest@29
+        isomorphic-git@1 husky@9)
     local stamp=.venv/node/programs
     [[ -f "$stamp" && "$(<"$stamp")" == "${programs[*]}" ]] && return
     say "installing ${programs[*]} in .venv"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.adapter.world import later
 from tests.support import processors
-from tests.support.mounting import PLACE, REPOSITORY
+from tests.support.mounting import PLACE, REPOSITORY, area, unmount
 from tests.support.people import reachable_python
 from tests.support.siege import Siege, siege
 from tests.support.vm_world import systemd_world, world
@@ -49,6 +49,19 @@ def field() -> Iterator[Siege]:
     """Return projects to attack, guarded and not, once for each module."""
     with siege() as ready:
         yield ready
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Iterator[Path]:
+    """npm's programs, in a place that the guest's user can reach."""
+    source = REPOSITORY / ".venv/node/node_modules"
+    if not source.is_dir():
+        pytest.skip("no programs of npm are installed")
+    with area() as place:
+        (place / "node_modules").mkdir()
+        subprocess.run(["mount", "-n", "--bind", source, place / "node_modules"], check=True)
+        yield place / "node_modules"
+        unmount(place / "node_modules")
 
 
 @pytest.fixture

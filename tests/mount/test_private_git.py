@@ -134,29 +134,6 @@ def test_the_host_goes_on(world: World) -> None:
     assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
 
 
-def test_ordinary_work_with_git(world: World) -> None:
-    before = metadata(world.project)
-    world.agent("switch", "--quiet", "-c", "topic")
-    world.commit("one\n", "one")
-    world.commit("two\n", "two")
-    world.agent("commit", "--quiet", "--amend", "-m", "two, amended")
-    as_user((world.view / "README.md").write_text, "three\n")
-    world.agent("stash")
-    assert (world.project / "README.md").read_text() == "two\n"
-    world.agent("stash", "pop")
-    world.agent("commit", "--quiet", "-am", "three")
-    world.agent("tag", "mine")
-    world.agent("rebase", "--quiet", "--exec", "true", "main")
-    world.agent("switch", "--quiet", "main")
-    assert (world.project / "README.md").read_text() == "# Project\n"
-    world.agent("worktree", "add", "--quiet", str(world.here / "home/topic"), "topic")
-    world.agent("worktree", "remove", str(world.here / "home/topic"))
-    world.agent("gc", "--quiet")
-    world.agent("fsck", "--strict")
-    assert "denied" in world.agent("init", "made", fails=True)
-    assert not differences(before, metadata(world.project))
-
-
 def test_the_agents_repository_is_closed_to_others(world: World) -> None:
     world.agent("status")
     place = Path(world.agent("rev-parse", "--absolute-git-dir").strip())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.mount.test_programs import PATH, Desk, desk, needs
-from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs, until
+from tests.support.mounting import LIMIT, REPOSITORY, gitguardfs, until
 from tests.support.people import AGENT, as_user, reachable_python
-from tests.support.repos import MAP, as_host, git
+from tests.support.repos import MAP, as_host
 
 __all__ = ["desk"]
 
@@ -64,17 +63,6 @@ def test_a_program_that_reads_a_whole_tree_meets_a_file_with_private(
 
 
 # ---------------------------------------------------------------------------- Watching
-
-
-@pytest.fixture(scope="module")
-def node_modules() -> Iterator[Path]:
-    """npm's programs, in a place that the guest's user can reach."""
-    source = REPOSITORY / ".venv/node/node_modules"
-    if not source.is_dir():
-        pytest.skip("no programs of npm are installed")
-    with area() as place:
-        shutil.copytree(source, place / "node_modules", symlinks=True)
-        yield place / "node_modules"
 
 
 @contextmanager
@@ -198,6 +186,12 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "--watch is not supported without git/hg, please use --watchAll": (
         "echo {} > package.json; node $modules/jest/bin/jest.js --watch", ()
     ),
+    "NotFoundError: Could not find …": (
+        """node -e "require('$modules/isomorphic-git').log({fs, dir: '.'})" """, PRIVATE
+    ),
+    "error: no VCS found for this package": (
+        "cargo init --quiet --offline --vcs none --name x .; cargo fix --offline", PRIVATE
+    ),
     "npm error An unknown git error occurred": ("npm init -y; npm version patch", ()),
 }  # fmt: skip
 """What docs/agents.md explains: a command that says it, and the options of the view."""
@@ -229,19 +223,6 @@ def test_npm_counts_a_version_up(desk: Desk) -> None:
     desk.run(npm, "init", "--yes", "--silent")
     desk.run(npm, "version", "patch", "--no-git-tag-version")
     assert '"version": "1.0.1"' in (desk.host / "package.json").read_text()
-
-
-def test_npm_counts_a_version_up_and_commits_it_with_private(desk: Desk) -> None:
-    npm = needs("npm")
-    me = {f"GIT_{who}_{what}": "a" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    with other_view(desk, "--git=private") as view:
-        view.run(npm, "init", "--yes", "--silent")
-        view.run("git", "add", ".")
-        view.run("git", "commit", "--quiet", "--message=npm", **me)
-        view.run(npm, "version", "patch", **me)
-        assert view.run("git", "describe").stdout == "v1.0.1\n"
-        assert view.run("git", "status", "--short").stdout == ""
-    assert git(desk.host, "tag") == ""
 
 
 def test_jest_asks_git_for_changes_with_private(desk: Desk, node_modules: Path) -> None:

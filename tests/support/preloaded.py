@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import json
 import os
 import resource
@@ -141,9 +142,13 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
 
     Returns None then, and in each child its request and the descriptor for its output.
     """
+    import gitguardfs.commands.gitguardfs
     import gitguardfs.daemon.run
+    import gitguardfs.sessions.choice
     import gitguardfs.sessions.pyfuse3_session.session  # noqa: F401
 
+    gc.collect()  # the children's own collection then leaves the shared memory as it is
+    gc.freeze()
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     children: dict[int, tuple[int, int]] = {}
@@ -197,7 +202,14 @@ def go_on_as(request: dict[str, Any], log: int) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as after execve(2)
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        # Without Python's own end, which would write to all memory that the processes share.
+        atexit._run_exitfuncs()  # logging's writes what it has kept
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code)
 
 
 def _show_arguments(words: Sequence[str]) -> None:
