@@ -123,6 +123,9 @@ install_python() {
         cat "$log" >&2
         not_installed "Python packages in .venv"
     }
+    # Where setuptools finds it, it decides what a source distribution holds, this project's too.
+    .venv/bin/pip install -q --disable-pip-version-check --upgrade --target .venv/apart \
+        'setuptools-scm>=8' || not_installed setuptools-scm
     printf '%s' "$now" >"$stamp"
 }
 

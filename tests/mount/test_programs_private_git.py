@@ -95,11 +95,15 @@ def desk(share: Desk, request: pytest.FixtureRequest) -> Desk:
 # ---------------------------------------------------------------------------- Programs
 
 
+APART = REPOSITORY / ".venv/apart"
+"""Modules that are not to be found by other programs."""
+
+
 class Work(NamedTuple):
     """What the agent does, as commands of bash."""
 
     needs: str
-    """A program, or ``python:`` and a module, or ``node:`` and a package."""
+    """A program, or ``python:`` or ``apart:`` and a module, or ``node:`` and a package."""
     commands: str
     says: str
     """A regular expression that the output holds."""
@@ -214,7 +218,7 @@ WORK = {
         test -z "$(git status --porcelain)"
         """, r"(?s)2\n\[\]\n.*by isomorphic-git"),
     "setuptools-scm": Work(
-        "python:setuptools_scm", '"$PYTHON" -m setuptools_scm', r"1\.0\.1\.dev1"
+        "apart:setuptools_scm", 'PYTHONPATH=$APART "$PYTHON" -m setuptools_scm', r"1\.0\.1\.dev1"
     ),
     "npm version": Work("npm", r"""
         npm version patch; git describe
@@ -251,13 +255,15 @@ def test_a_program_works(desk: Desk, node_modules: Path, name: str) -> None:
     is_there = {
         "": lambda: needs(what),
         "python": lambda: find_spec(what),
+        "apart": lambda: (APART / what).is_dir(),
         "node": lambda: (node_modules / what).is_dir(),
     }[kind]
     if not is_there():
         pytest.skip(f"{what} is not installed")
     before = metadata(desk.host)
     with reachable_python() as python:
-        more = {"PYTHON": python, "MODULES": str(node_modules), "OUT": f"{desk.place}/elsewhere"}
+        more = {"PYTHON": python, "APART": str(APART), "MODULES": str(node_modules),
+                "OUT": f"{desk.place}/elsewhere"}  # fmt: skip
         done = desk.run("bash", "-exc", f"exec 2>&1; {dedent(work.commands)}", **more)
     assert re.search(work.says, done.stdout), done.stdout
     desk.run("git", "fsck", "--strict")

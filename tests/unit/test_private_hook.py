@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,6 +202,34 @@ def test_where_nothing_can_be_published_a_command_says_so_once(project: World, h
     assert set(published(project)) == {"refs/heads/main"}
     assert project.agent(git_dir, "branch", "later", directory=home) == ""
     assert set(published(project)) == {"refs/heads/main", "refs/heads/later"}
+
+
+# The file of an earlier repository
+
+
+def test_what_was_published_before_the_project_moved_stays_published(project: World) -> None:
+    commit(project)
+    project.agent("tag", "mine")
+    before = published(project)
+    moved = project.share / "moved"
+    project.project = project.project.rename(moved)
+    project.name = moved.name
+    project.prepare()
+    project.show()
+    commit(project, "--message", "at the new place")
+    now = published(project)
+    assert now["refs/heads/former/main"] == before["refs/heads/main"] != now["refs/heads/main"]
+    assert now["refs/tags/former/mine"] == before["refs/tags/mine"]
+
+
+def test_a_file_that_cannot_be_taken_over_is_kept(project: World) -> None:
+    commit(project)
+    [place] = (project.view / ".gitguard").glob("*.bundle")
+    place.write_bytes(was := b"damaged")
+    shutil.rmtree(project.mine / "gitguard-published")
+    commit(project)
+    assert [path.read_bytes() for path in place.parent.glob("former-*.bundle")] == [was]
+    assert set(published(project)) == {"refs/heads/main"}
 
 
 # git sync

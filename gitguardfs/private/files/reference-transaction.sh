@@ -103,6 +103,14 @@ fit() {
     END { if (count > 5) print "and " (count - 5) " more are not published" > left }'
 }
 
+# The file is that of an earlier repository of the agent's: the human has moved the project, or root
+# has reset it. What the human has not taken of it yet becomes branches of this one.
+adopt() {
+    git -c core.hooksPath=/dev/null fetch --quiet --no-write-fetch-head "$place" \
+        '+refs/heads/*:refs/heads/former/*' '+refs/tags/*:refs/tags/former/*' ||
+        mv -f "$place" "$top/.gitguard/former-$(date +%s).bundle"
+}
+
 publish() {
     [ -d "$top/.gitguard" ] || mkdir "$top/.gitguard" || return
     place=$top/.gitguard/agent.bundle
@@ -110,6 +118,7 @@ publish() {
     rm -f "$place".new.*
     # git takes the refs of a bundle from a repository: one with just these, and the same objects.
     if ! [ -e "$refs/HEAD" ]; then
+        [ ! -e "$place" ] || adopt
         mkdir -p "$refs/refs" || return
         for name in config objects shallow; do
             ln -sfn "../$name" "$refs/$name"
