@@ -165,6 +165,18 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gitguard: your commits are safe here, and not yet in .gitguard/agent.bundle": (
         f"touch .gitguard; {COMMIT}", PRIVATE
     ),
+    "gitguard: your commits are safe here, and not published: git sync in the project does it": (
+        f"git_dir=$(cut -c9- .git); cd /; GIT_DIR=$git_dir {COMMIT}", PRIVATE
+    ),
+    "gitguard: refs/heads/größe is not published, since …: git branch -m …": (
+        f"{COMMIT}; git branch größe", PRIVATE
+    ),
+    "sync: core.hooksPath is .husky/_: git sync publishes your commits, git commit does not": (
+        "git config core.hooksPath .husky/_; git sync >&2", PRIVATE
+    ),
+    "sync: changes are staged, and main stays where it is: …": (
+        "git update-ref -d HEAD; touch new; git add new; git sync", PRIVATE
+    ),
     "Author identity unknown": ("git commit --allow-empty -m x", PRIVATE),
     "ls: .git: Permission denied": ("ls -ld .git", XATTR),
     "grep: ./.git: Permission denied": ("grep -r first .", LIST),
