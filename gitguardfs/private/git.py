@@ -39,13 +39,19 @@ _ENVIRONMENT = {
 }
 _OPTIONS = ("-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 _NOT_GITS_FAULT = {
-    os.strerror(number).encode(): number for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-}
-"""Texts in git's messages that stand for an error of the disk."""
+    os.strerror(number).encode(): number
+    for number in (
+        errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.ENOMEM, errno.EMFILE,
+    )
+} | {b"died of signal": errno.EAGAIN}  # fmt: skip
+"""Texts in git's messages that say nothing about the repository that it reads."""
 
 
 class GitFailed(Exception):  # noqa: N818  # what happened
-    """git ended with an error, and not because of the disk; the text is its last message."""
+    """git ended with an error, and not because of the system; the text ends a sentence.
+
+    Its subject is the host's repository, as in Unusable.
+    """
 
 
 def run(
@@ -56,15 +62,18 @@ def run(
     content: bytes = b"",
     keep: Sequence[int] = (),
     more: Mapping[str, str] | None = None,
+    silent: bool = False,
 ) -> bytes:
     """Run git in ``directory`` for at most ``limit`` seconds, and return what it prints.
 
-    ``content`` is its standard input; it inherits the descriptors ``keep``. Raises GitFailed;
-    OSError for an error of the disk, ETIMEDOUT at the limit, ENOENT without git.
+    ``content`` is its standard input; it inherits the descriptors ``keep``. With ``silent`` a
+    message is a failure, too. Raises GitFailed;
+    OSError for an error of the system, ETIMEDOUT at the limit, EAGAIN if git was killed, ENOENT
+    without git.
     """
     held, holding = os.pipe()
     try:
-        return _run(arguments, directory, limit, content, [held, *keep], more or {})
+        return _run(arguments, directory, limit, content, [held, *keep], more or {}, silent)
     finally:
         os.close(held)
         os.close(holding)
@@ -72,7 +81,7 @@ def run(
 
 def _run(
     arguments: Sequence[str], directory: str, limit: float, content: bytes, keep: Sequence[int],
-    more: Mapping[str, str],
+    more: Mapping[str, str], silent: bool,
 ) -> bytes:  # fmt: skip
     process = subprocess.Popen(
         ("/bin/sh", "-c", _LIMITED, "sh", str(keep[0]), "git", *_OPTIONS, *arguments),
@@ -94,15 +103,18 @@ def _run(
         if isinstance(error, subprocess.TimeoutExpired):
             raise os_error(errno.ETIMEDOUT) from None
         raise
-    if process.returncode == 0:
+    if process.returncode == 0 and not (silent and said):
         return printed
     for text, number in _NOT_GITS_FAULT.items():
         if text in said:
             raise os_error(number)
+    if process.returncode < 0:
+        raise os_error(errno.EAGAIN)
     if process.returncode == _NOT_FOUND:
         raise os_error(errno.ENOENT, "git")
     lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
-    raise GitFailed(lines[-1] if lines else f"git exited with {process.returncode}")
+    message = lines[-1] if lines else f"exit status {process.returncode}"
+    raise GitFailed(f"makes git say: {message}")
 
 
 _NOT_FOUND = 127

@@ -226,7 +226,7 @@ class HostRepository:
                 limit=CONFIG_SECONDS, content=content, more={"GIT_DIR": os.devnull},
             )  # fmt: skip
         except git.GitFailed as error:
-            raise Unusable(f"has a {name.decode()} that git cannot read: {error}") from None
+            raise Unusable(f"has a {name.decode()} that {error}") from None
         pairs = (entry.partition(b"\n") for entry in listing.split(b"\0") if entry)
         return {key: value if given else b"true" for key, given, value in pairs}
 
@@ -282,11 +282,7 @@ class HostRepository:
     def _listed(self, fd: int) -> Objects:
         """Look through an object directory: git would wait for ever for a FIFO in it."""
         names = names_in(fd)
-        loose = tuple(filter(_LOOSE.fullmatch, names))
-        for name in loose:
-            with ExitStack() as stack:
-                below = open_directory(stack, fd, name, "a directory of objects is something else")
-                _check_loose(below)
+        loose = tuple(name for name in names if _LOOSE.fullmatch(name) and _is_loose(fd, name))
         if b"pack" not in names:
             return Objects(fd, loose, None, (), 0)
         pack_fd = open_directory(self._stack, fd, b"pack", "objects/pack is something else")
@@ -358,6 +354,22 @@ def refs_in(text: bytes) -> dict[bytes, bytes]:
         for value, _, name in pairs
         if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name)
     }
+
+
+def _is_loose(fd: int, name: bytes) -> bool:
+    """Return whether a directory of objects is still there: git gc removes those it has packed.
+
+    Raises Unusable if it is something else, or has something else in it.
+    """
+    with ExitStack() as stack:
+        try:
+            below = open_directory(stack, fd, name, "a directory of objects is something else")
+        except Unusable:
+            if stat_of(fd, name) is None:
+                return False
+            raise
+        _check_loose(below)
+    return True
 
 
 def _check_loose(fd: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EAGAIN
 from threading import Event, Lock, Thread
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gitguardfs.errors import os_error, shown
 from gitguardfs.private import restart, seeding
@@ -37,7 +37,7 @@ WAIT_SECONDS = 10.0
 _TRIES = 3
 """How often a repository is copied anew that the host changes meanwhile."""
 RETRY_SECONDS = 60.0
-"""How long after an error of the share, or one that took too long, it is not looked at again."""
+"""How long it is not looked at again after an error, unless the host was changing it."""
 
 
 class Place(Protocol):
@@ -108,45 +108,56 @@ class PrivateRepositories:
                 if not has_agent(directory) or restart.is_unused(directory):
                     self._seed(directory, place, work_tree, former)
         except OSError as error:
-            self._say(directory, place, f"cannot be copied: {shown(str(error))}")
+            self._say(directory, place, f"the system says: {error.strerror or error}")
             if not has_agent(directory):
                 raise
-            self._pause(directory, RETRY_SECONDS)
+            self._pause(directory, LOOK_SECONDS if error.errno == EAGAIN else RETRY_SECONDS)
 
     def _seed(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
         is_replaced = has_agent(directory)
-        for _ in range(_TRIES):
+        seen: set[_Looks | None] = set()
+        for left in reversed(range(_TRIES)):
             with _opened(work_tree, place.path) as (host, problem):
-                source, state, why = seeding.NOTHING, _state(host), problem
+                source, looks, why = seeding.NOTHING, _looks(host), problem
                 try:
                     if host is not None:
                         source = source_of(host, f"{directory}.refs")
-                        self._seed_host(directory, place, source, state)
+                        self._seed_host(directory, place, host, source, looks)
                 except (Unusable, GitFailed) as error:
-                    if _state(host) != state:
-                        continue  # the host was changing it: this says nothing
-                    why, source = str(error), seeding.NOTHING
+                    why = str(error)
                 if why:
-                    self._say(directory, place, why)
+                    seen |= {looks, _looks(host)}
+                    if left:
+                        continue
+                    self._say(directory, place, f"it {why}")
                     if is_replaced:
-                        self._pause(directory, RETRY_SECONDS)
+                        self._pause(directory, LOOK_SECONDS if len(seen) > 1 else RETRY_SECONDS)
                         return
-                    self._seed_host(directory, place, source, b"")
+                    source, why = _former_copy(directory, why)
+                    if why:
+                        if len(seen) > 1:  # the host was changing it: this says nothing
+                            raise os_error(EAGAIN)
+                        self._make_host(directory, place, source, b"")
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former)
             self._pause(directory, LOOK_SECONDS)
             return
-        raise os_error(EAGAIN)
 
-    def _seed_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
-        if os.path.lexists(directory) and not has_agent(directory):  # the agent's was reset
-            if source is seeding.NOTHING:
-                return
-            if not restart.is_another_project(directory, source):
-                seeding.refresh_host(directory, source, state)
-                return
-        seeding.seed_host(directory, source, description(self._share, place.uid, place.path), state)
+    def _seed_host(
+        self, directory: str, place: Place, host: HostRepository, source: Source,
+        looks: _Looks | None,
+    ) -> None:  # fmt: skip
+        state = looks.state if looks is not None else b""
+        is_reset = os.path.lexists(directory) and not has_agent(directory)
+        if is_reset and not _is_another_project(directory, host, source, looks):
+            seeding.refresh_host(directory, source, state)
+        else:
+            self._make_host(directory, place, source, state)
+
+    def _make_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
+        name = description(self._share, place.uid, place.path)
+        seeding.seed_host(directory, source, name, state)
 
     # Later looks at the host
 
@@ -173,7 +184,7 @@ class PrivateRepositories:
                 look.begins_anew = self._refresh(directory, place, work_tree)
         except OSError as error:
             self._pause(directory, RETRY_SECONDS)
-            self._say(directory, place, error.strerror or str(error))
+            self._say(directory, place, f"the system says: {error.strerror or error}")
         finally:
             os.close(work_tree)
             with self._starting:
@@ -189,33 +200,39 @@ class PrivateRepositories:
     def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
         pause = LOOK_SECONDS
         with _opened(work_tree, place.path) as (host, problem):
+            looks = None
             try:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
                 if state != read(os.path.join(directory, "host.state")):
+                    looks = _looks(host)
                     source = source_of(host, f"{directory}.refs")
-                    if self._begins_anew(directory, place, source):
+                    if self._begins_anew(directory, place, host, source, looks):
                         return True
                     seeding.refresh_host(directory, source, state)
                 self._said.pop(directory, None)
             except (GitFailed, Unusable) as error:
-                self._say(directory, place, str(error))
-                pause = RETRY_SECONDS if isinstance(error, GitFailed) else LOOK_SECONDS
+                self._say(directory, place, f"it {error}")
+                if isinstance(error, GitFailed) and looks == _looks(host):
+                    pause = RETRY_SECONDS
         self._pause(directory, pause)
         return False
 
-    def _begins_anew(self, directory: str, place: Place, source: Source) -> bool:
+    def _begins_anew(
+        self, directory: str, place: Place, host: HostRepository, source: Source,
+        looks: _Looks | None,
+    ) -> bool:  # fmt: skip
         if source.commit and restart.is_unborn(directory):
             if restart.is_unused(directory):
                 return True
             restart.forget_unborn(directory)
             log.warning(
-                "%s: the agent worked here before the human's first commit, so its repository stays"
-                " as it was begun (gitguard private reset %s makes it anew)",
-                shown(place.path), directory,
+                "%s: the agent worked here when the human's repository had no commit that could be"
+                " read, so its repository stays as it was begun (gitguard private reset %s makes it"
+                " anew)", shown(place.path), directory,
             )  # fmt: skip
-        if not restart.is_another_project(directory, source):
+        if not _is_another_project(directory, host, source, looks):
             return False
         set_aside(directory)
         log.warning(
@@ -229,13 +246,45 @@ class PrivateRepositories:
         if self._said.get(directory) != reason:
             self._said[directory] = reason
             where = shown(place.path)
-            log.warning("%s: the human's repository was not fetched: it %s", where, shown(reason))
+            log.warning("%s: the human's repository was not fetched: %s", where, shown(reason))
 
 
-def _state(host: HostRepository | None) -> bytes:
+class _Looks(NamedTuple):
+    """What a fetch depends on: if it is the same afterwards, the host has changed nothing."""
+
+    state: bytes
+    objects: tuple[tuple[tuple[bytes, ...], tuple[bytes, ...]], ...]
+    """The directories of objects, and the packs, of each place with objects."""
+
+
+def _looks(host: HostRepository | None) -> _Looks | None:
     with suppress(Unusable):
-        return host.state() if host is not None else b""
-    return b""
+        if host is not None:
+            return _Looks(host.state(), tuple((one.loose, one.packs) for one in host.objects()))
+    return None
+
+
+def _is_another_project(
+    directory: str, host: HostRepository, source: Source, looks: _Looks | None
+) -> bool:
+    """Return whether there is another project now. Raises Unusable, GitFailed, OSError.
+
+    While the human's git packs the objects anew, all that was copied seems to be missing.
+    """
+    if not restart.is_another_project(directory, source):
+        return False
+    if looks is None or _looks(host) != looks:
+        raise GitFailed("was changed meanwhile")
+    return True
+
+
+def _former_copy(directory: str, why: str) -> tuple[Source, str]:
+    """Return what the copy has, if only the agent's repository was deleted; else ``why``, too."""
+    with suppress(GitFailed, Unusable, FileNotFoundError):
+        source = seeding.copied(directory)
+        if source is not seeding.NOTHING:
+            return source, ""
+    return seeding.NOTHING, why
 
 
 @contextmanager

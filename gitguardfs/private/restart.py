@@ -16,14 +16,17 @@ from gitguardfs.linux import syscalls
 from gitguardfs.private import git, reader, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.reader import Source
+from gitguardfs.private.share import open_file
 
 SECONDS = 60.0
 """How long git may take to list the first commits: of a million it takes about ten."""
 _UNBORN = "agent.unborn"
-_FILES = (b"HEAD", b"config", b"packed-refs")
-_DIRECTORIES = (b"refs/heads", b"refs/tags", b"objects", b"objects/pack")
-_MAX_NAMES = 10
-"""Entries of such a directory that are looked at: those of a new repository have two."""
+_FILES = (b"HEAD", b"config", b"packed-refs", b"info/exclude")
+_DIRECTORIES = (b".", b"refs/heads", b"refs/tags", b"objects", b"objects/pack", b"hooks", b"info")
+_NO_USE = {"FETCH_HEAD"}
+"""What git leaves in a repository that is only looked at."""
+_MAX_NAMES = 40
+"""Entries of such a directory that are looked at: those of a new repository have ten at most."""
 _MAX_BYTES = 64 << 20
 
 
@@ -53,8 +56,9 @@ def forget_unborn(directory: str) -> None:
 def is_unused(directory: str) -> bool:
     """Return whether the agent has put nothing into its repository, which was made of no commit.
 
-    An object, a branch, a tag, an index, a setting count. It is the agent's, so it may be anything:
-    no symlink is followed, no special file waited for, and nothing mounted in it is entered.
+    An object, branch, tag, index, setting, hook, and any other new file of git's count. It is the
+    agent's, so it may be anything: no symlink is followed, no special file waited for, and nothing
+    mounted in it is entered.
     """
     try:
         with open(os.path.join(directory, _UNBORN), "rb") as file:
@@ -75,15 +79,14 @@ def is_unused(directory: str) -> bool:
 def _looks_like(git_dir: int) -> bytes:
     seen: list[object] = [_content(git_dir, name) for name in _FILES]
     seen += [_names(git_dir, name) for name in _DIRECTORIES]
+    return hashlib.sha256(repr(seen).encode()).hexdigest().encode()
+
+
+def _content(git_dir: int, name: bytes) -> bytes | None:
     try:
-        os.close(_opened(git_dir, b"index", os.O_PATH))
+        fd = _opened(git_dir, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
-        return hashlib.sha256(repr(seen).encode()).hexdigest().encode()
-    return b""
-
-
-def _content(git_dir: int, name: bytes) -> bytes:
-    fd = _opened(git_dir, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        return None
     try:
         st = os.fstat(fd)
         if not S_ISREG(st.st_mode) or st.st_size > _MAX_BYTES:
@@ -97,7 +100,7 @@ def _names(git_dir: int, name: bytes) -> list[str]:
     fd = _opened(git_dir, name, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(fd) as entries:
-            return sorted(entry.name for entry in islice(entries, _MAX_NAMES))
+            return sorted({entry.name for entry in islice(entries, _MAX_NAMES)} - _NO_USE)
     finally:
         os.close(fd)
 
@@ -109,7 +112,8 @@ def _opened(fd: int, path: bytes, flags: int) -> int:
 def is_another_project(directory: str, source: Source) -> bool:
     """Return whether nothing of the copy's history is in the host's repository.
 
-    Asked are the branches and tags of the copy, and its first commits. Raises GitFailed, OSError.
+    Asked are the branches and tags of the copy, then its first commits, which takes git a walk
+    through the whole history. Raises GitFailed, OSError; Unusable if a pack is not a file.
     """
     copy = os.path.join(directory, store.HOST)
     tips = git.run(
@@ -120,13 +124,33 @@ def is_another_project(directory: str, source: Source) -> bool:
         return False
     if not theirs:
         raise GitFailed("has no branch any more")
-    roots = git.run(("rev-list", "--max-parents=0", "--all"), directory=copy, limit=SECONDS).split()
+    _check_readable(source)
     with reader.made(directory, source) as path:
-        answers = git.run(
-            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=SECONDS,
-            content=b"\n".join((*theirs, *tips, *roots)) + b"\n", keep=source.descriptors,
-        ).splitlines()  # fmt: skip
-    is_missing = [answer.endswith(b" missing") for answer in answers]
-    if any(is_missing[: len(theirs)]):
-        raise GitFailed("has a branch without its commit")
-    return all(is_missing[len(theirs) :])
+        is_missing = _are_missing([*theirs, *tips], path, source)
+        if any(is_missing[: len(theirs)]):
+            raise GitFailed("has a branch without its commit")
+        if not all(is_missing[len(theirs) :]):
+            return False
+        roots = git.run(("rev-list", "--max-parents=0", "--all"), directory=copy, limit=SECONDS)
+        return all(_are_missing(roots.split(), path, source))
+
+
+def _are_missing(names: list[bytes], path: str, source: Source) -> list[bool]:
+    answers = git.run(
+        ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=SECONDS,
+        content=b"\n".join(names) + b"\n", keep=source.descriptors, silent=True,
+    ).splitlines()  # fmt: skip
+    return [answer.endswith(b" missing") for answer in answers]
+
+
+def _check_readable(source: Source) -> None:
+    """Raise GitFailed unless each pack can be read, since git passes over the others in silence."""
+    for objects in source.objects:
+        for name in objects.packs:
+            try:
+                fd = open_file(objects.pack_fd or 0, name)
+            except OSError:
+                fd = None
+            if fd is None:
+                raise GitFailed("has a pack that cannot be read")
+            os.close(fd)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from gitguardfs.errors import os_error
 from gitguardfs.private import agent_files, git, reader, restart, store
 from gitguardfs.private.git import GitFailed
-from gitguardfs.private.host_repository import Config, Head, HostRepository, refs_in
+from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in
 from gitguardfs.private.reader import Source
 from gitguardfs.private.share import Unusable
 
@@ -31,6 +31,8 @@ MANY_PACKS = 30
 NOTHING = Source(Head(reader.UNBORN, b""), {}, b"sha1", b"", [])
 """What is taken for the content of a repository that cannot be copied."""
 _FETCH = (
+    # A pack each time: loose objects would stay loose, and become ever more.
+    "-c", "fetch.unpackLimit=1",
     "fetch", "--quiet", "--prune", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
     "--no-write-fetch-head", "--update-shallow", f"../{reader.NAME}",
     "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*", "+refs/detached/*:refs/detached/*",
@@ -117,6 +119,20 @@ def _copy_part(directory: str, source: Source) -> None:
     store.write(branches, reader.packed(source.all_refs))
 
 
+def copied(directory: str) -> Source:
+    """Return what the copy has; NOTHING without a branch. Raises GitFailed, Unusable, OSError."""
+    copy = os.path.join(directory, store.HOST)
+    if not os.path.isdir(copy):
+        return NOTHING
+    words = ("for-each-ref", "--format=%(objectname) %(refname)")
+    refs = refs_in(git.run(words, directory=copy, limit=INDEX_SECONDS))
+    head = head_of(store.read(os.path.join(copy, "HEAD")))
+    config = store.read(os.path.join(copy, "config"))
+    object_format = b"sha256" if b"objectFormat = sha256" in config else b"sha1"
+    is_partial = b"partialClone" in config
+    return Source(head, refs, object_format, b"", [], is_partial) if refs else NOTHING
+
+
 def is_limited(source: Source) -> bool:
     """Return whether only the last commits are copied."""
     return source.pack_bytes > PACKS_BYTES
@@ -141,8 +157,10 @@ def refresh_host(directory: str, source: Source, state: bytes) -> None:
 def _clear(copy: str) -> None:
     """Remove what a git that was killed has left: locks, and parts of packs of any size."""
     for directory, _, names in os.walk(copy):
+        is_objects = os.path.relpath(directory, copy).split("/")[0] == "objects"
         for name in names:
-            if name.startswith(("tmp_", ".tmp-")) or name.endswith(".lock"):
+            # A branch may be called tmp_x, but not x.lock.
+            if (is_objects and name.startswith(("tmp_", ".tmp-"))) or name.endswith(".lock"):
                 os.unlink(os.path.join(directory, name))
 
 
@@ -220,7 +238,9 @@ def _make_index(new: str, copy: str, host: HostRepository | None, source: Source
     empty = os.path.join(new, "empty")
     given = host.index() if host is not None else None
     os.mkdir(empty)
-    options = (f"--git-dir={copy}", f"--work-tree={empty}")
+    # The host's list of untracked files holds for its work tree only: git would warn each time.
+    without = ("-c", "core.untrackedCache=false")
+    options = (f"--git-dir={copy}", f"--work-tree={empty}", *without)
     more = {"GIT_INDEX_FILE": index}
     try:
         if given is not None:

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from stat import S_ISDIR, S_ISVTX
+from threading import Thread
 
 from gitguardfs.constants import PRIVATE_STORE, SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError, os_error
@@ -49,6 +50,12 @@ _ID = re.compile("[0-9a-f]{32}")
 KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
 """The names in a work tree's directory. Anything else was left by a process that was killed."""
 _KEY_SECONDS = 10.0
+REMOVE_SECONDS = 30.0
+"""How long a tree may take to remove: the agent may have a file system in it that hangs."""
+TIDY_SECONDS = 5.0
+"""How long the start of a daemon may take to remove what others have left."""
+_GONE = ".gone-"
+"""In the name of what is being removed."""
 _POLL = 0.02
 """Seconds between two looks at a lock."""
 _TRIES = 5
@@ -118,21 +125,21 @@ class Store:
 
     def _tidy(self) -> None:
         """Remove what processes that were killed have left; not what another daemon is making."""
+        deadline = time.monotonic() + TIDY_SECONDS
         left: dict[str, list[str]] = {}
         for name in os.listdir(self.path):
             directory, ending = os.path.join(self.path, name[:32]), name[32:]
             if not _ID.fullmatch(name[:32]) or ending in (".lock", ".former"):
                 continue
-            paths = left.setdefault(directory, [])
-            if ending:
-                paths.append(os.path.join(self.path, name))
-            else:
-                names = set(os.listdir(directory)) - KEPT
-                paths += [os.path.join(directory, other) for other in names]
-        for directory, paths in left.items():
+            left.setdefault(directory, []).extend([ending] if ending else [])
+        for directory, endings in left.items():
             with suppress(OSError), locked(directory, 0.0):
+                paths = [directory + ending for ending in endings]
+                with suppress(FileNotFoundError):
+                    names = set(os.listdir(directory)) - KEPT
+                    paths += [os.path.join(directory, name) for name in names]
                 for path in paths:
-                    remove_tree(path)
+                    remove_tree(path, deadline - time.monotonic())
 
     def directories(self, share: str, path: bytes, uid: int) -> list[str]:
         """Return the directories of a work tree for the agent ``uid``: former ones, then its own.
@@ -250,23 +257,34 @@ def remove(directory: str) -> None:
     remove_tree(directory)
 
 
-def remove_tree(path: str) -> None:
+def remove_tree(path: str, limit: float = REMOVE_SECONDS) -> None:
     """Delete a tree, if it is there, of which processes of another user may have a part open.
 
     It is renamed first: nobody meets half of it. Symlinks in it are never followed, and nothing
-    that is mounted in it is touched; what cannot be deleted stays under that name. Raises OSError.
+    that is mounted in it is touched; what cannot be deleted in ``limit`` seconds stays under that
+    name. Raises OSError.
     """
-    gone = f"{path}.gone-{secrets.token_hex(4)}"
-    try:
-        os.rename(path, gone)
-    except FileNotFoundError:
-        return
+    deadline = time.monotonic() + limit
+    gone = path
+    if _GONE not in path:
+        gone += _GONE + secrets.token_hex(4)
+        try:
+            os.rename(path, gone)
+        except FileNotFoundError:
+            return
     for _ in range(_TRIES):
-        if os.path.lexists(gone):  # of any depth; processes of the agent may still write into it
-            subprocess.run(
-                ("rm", "-rf", "--one-file-system", "--", gone), env={"PATH": SYSTEM_PATH},
-                stderr=subprocess.DEVNULL, check=False,
-            )  # fmt: skip
+        if not os.path.lexists(gone):
+            return
+        process = subprocess.Popen(  # of any depth; processes of the agent may still write into it
+            ("rm", "-rf", "--one-file-system", "--", gone), env={"PATH": SYSTEM_PATH},
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # which does not end a call that a FUSE has taken
+            Thread(target=process.wait, daemon=True).start()
+            return
 
 
 def _check_above(path: str) -> None:

@@ -9,6 +9,7 @@ import atexit
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,17 @@ from tests.support.repos import HOST_GID, HOST_UID, as_host, copy_project
 from tests.support.repos import git as host_git
 
 IS_ROOT = os.geteuid() == 0
+_OWN = """
+import os, sys
+os.umask(0)
+from gitguardfs.private import store
+from gitguardfs.private.repositories import PrivateRepositories
+from tests.support.private_world import WorkTree
+mine = PrivateRepositories(store.default(), "dev")
+place = WorkTree(b"proj", int(sys.argv[2]), int(sys.argv[3]))
+mine.prepare(place, os.open(sys.argv[1], os.O_PATH))
+print(mine.text(place).decode(), end="")
+"""
 
 
 class WorkTree(NamedTuple):
@@ -101,6 +113,19 @@ class World:
             (repositories or self.daemon()).prepare(self.place, fd)
         finally:
             os.close(fd)
+
+    def prepare_own(self) -> str:
+        """Do that as the human, whose store is in the home; return the virtual file's text."""
+        home = self.area / "home"
+        home.mkdir(exist_ok=True)
+        os.chown(home, HOST_UID, HOST_GID)
+        done = subprocess.run(
+            [sys.executable, "-c", _OWN, self.project, str(HOST_UID), str(HOST_GID)],
+            env={**os.environ, "HOME": str(home)}, capture_output=True, text=True,
+            user=HOST_UID, group=HOST_GID, extra_groups=[], cwd=Path(__file__).parents[2],
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def show(self) -> None:
         """Show the work tree as it is now in the view; what the agent published stays."""

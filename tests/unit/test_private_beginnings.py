@@ -6,17 +6,23 @@ import errno
 import fcntl
 import json
 import os
+import select
 import shutil
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from gitguardfs.private import reader, store
 from gitguardfs.private import repositories as private_repositories
 from gitguardfs.private.command import command
+from gitguardfs.private.host_repository import HostRepository
+from gitguardfs.private.reader import Source
 from tests.support.mounting import until
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
@@ -114,6 +120,9 @@ USES = {
     "branch": ("switch", "--quiet", "--create", "own"),
     "setting": ("config", "user.name", "Agent"),
     "object": ("hash-object", "-w", "a"),
+    "hook": ("-c", 'alias.use=!: >"$(git rev-parse --git-dir)"/hooks/pre-commit', "use"),
+    "exclude": ("-c", 'alias.use=!echo x >>"$(git rev-parse --git-dir)"/info/exclude', "use"),
+    "description": ("-c", 'alias.use=!: >"$(git rev-parse --git-dir)"/description', "use"),
 }
 
 
@@ -180,15 +189,27 @@ def test_a_file_system_of_the_agents_in_an_unused_one_stops_nobody(
         os.close(device)
 
 
-def test_a_host_that_changes_meanwhile_makes_no_empty_repository(project: World) -> None:
+@pytest.mark.parametrize("what", ["HEAD", "objects"])
+def test_a_host_that_changes_meanwhile_makes_no_empty_repository(project: World, what: str) -> None:
     objects = project.project / ".git/objects"
     objects.rename(project.area / "kept")
     objects.mkdir()
+    places = [objects / f"{number:02x}" for number in range(256)]
     ended = threading.Event()
 
     def change() -> None:
-        while not ended.is_set():
-            os.utime(project.project / ".git/HEAD")
+        last = places[-1]
+        last.mkdir()
+        for place in cycle(places):
+            if ended.is_set():
+                break
+            if what == "HEAD":
+                os.utime(project.project / ".git/HEAD")
+            else:
+                place.mkdir()
+                last.rmdir()
+                last = place
+        last.rmdir()
 
     thread = threading.Thread(target=change)
     thread.start()
@@ -205,6 +226,57 @@ def test_a_host_that_changes_meanwhile_makes_no_empty_repository(project: World)
     project.prepare()
     project.show()
     assert project.agent("status", "--short", "--branch") == "## main...host/main"
+
+
+def packs_meanwhile(project: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the human's git pack the objects anew, once, after a look at them.
+
+    Commits that come meanwhile are not in the new pack.
+    """
+    pack = project.project / ".git/objects/pack"
+    former = [*pack.iterdir()]
+    look = reader.source_of
+
+    def source_of(host: HostRepository, scratch: str) -> Source:
+        source = look(host, scratch)
+        monkeypatch.setattr(private_repositories, "source_of", look)
+        if former:
+            for path in former:
+                path.rename(pack / f"pack-{'0' * 40}{path.suffix}")
+        else:
+            project.host("repack", "-adq")
+        return source
+
+    monkeypatch.setattr(private_repositories, "source_of", source_of)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_first_open_while_the_humans_git_packs_has_all(
+    project: World, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_packed:
+        project.host("repack", "-adq")
+    packs_meanwhile(project, monkeypatch)
+    project.prepare()
+    project.show()
+    assert project.agent("status", "--short", "--branch") == "## main...host/main"
+
+
+def test_a_reset_while_the_humans_repository_cannot_be_used(project: World) -> None:
+    project.prepare()
+    head, kept = project.project / ".git/HEAD", project.area / "HEAD"
+    head.rename(kept)
+    run(project, "reset", "proj", "--yes")
+    project.prepare()
+    project.show()
+    assert project.agent("status", "--short", "--branch") == "## main...host/main"
+    assert project.agent("log", "--format=%s").split() == ["two", "one"]
+    assert "started empty" not in (project.mine / "GITGUARD").read_text()
+    before = project.mine.stat().st_ino
+    kept.rename(head)
+    commit = project.commit("three", {})
+    project.prepare()
+    assert commit in project.objects() and project.mine.stat().st_ino == before
 
 
 # Another project at the same path
@@ -328,6 +400,41 @@ def test_the_same_project_keeps_its_repository(used: World, how: str) -> None:
     assert listed(used) == [(str(old), False)]
 
 
+def only_main(project: World) -> None:
+    project.host("branch", "--delete", "topic")
+    project.host("tag", "--delete", "v1")
+    project.host("repack", "-adq")
+
+
+def test_a_project_whose_objects_are_packed_meanwhile_is_the_same(
+    project: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_main(project)
+    project.prepare()
+    old = project.directory
+    commit = project.commit("three", {})
+    packs_meanwhile(project, monkeypatch)
+    monkeypatch.setattr(private_repositories, "LOOK_SECONDS", 0.0)
+    daemon = project.daemon()
+    project.prepare(daemon)
+    assert listed(project) == [(str(old), False)]
+    project.prepare(daemon)  # looks again soon
+    assert commit in project.objects()
+
+
+@pytest.mark.parametrize("how", ["unreadable", "damaged"])
+def test_packs_that_cannot_be_read_are_not_another_project(project: World, how: str) -> None:
+    only_main(project)
+    text = project.prepare_own()
+    project.commit("three", {})
+    packs = list((project.project / ".git/objects/pack").glob("*.idx"))
+    for path in packs:
+        path.chmod(0o000 if how == "unreadable" else 0o644)
+        if how == "damaged":
+            path.write_bytes(b"damaged")
+    assert project.prepare_own() == text
+
+
 def test_a_repository_without_a_branch_says_nothing_yet(used: World) -> None:
     """It may be the same project, which is being cloned anew."""
     old, kept = used.directory, used.area / "kept"
@@ -417,6 +524,54 @@ def test_a_fetch_ends_with_the_daemon(
 
 
 # What was left
+
+
+@contextmanager
+def never_answering(path: Path) -> Iterator[None]:
+    """Mount a FUSE file system of the agent's that takes requests, and answers the first only."""
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id={AGENT},group_id={AGENT},allow_other"
+    mount("own", path, "fuse", data=options)
+    first = os.read(device, 1 << 20)
+    protocol = struct.pack("<4I2H2I", 7, 31, 1 << 16, 0, 12, 9, 1 << 17, 1).ljust(64, b"\0")
+    os.write(device, struct.pack("<IiQ", 80, 0, *struct.unpack_from("<Q", first, 8)) + protocol)
+    ended = threading.Event()
+
+    def take() -> None:
+        while not ended.is_set():
+            if select.select([device], [], [], 0.05)[0]:
+                os.read(device, 1 << 20)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        os.close(device)  # ends what waits for it
+
+
+def test_a_file_system_that_never_answers_stops_no_removal_and_no_start(
+    project: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.prepare()
+    monkeypatch.setattr(store, "TIDY_SECONDS", 0.3)
+    with never_answering(project.mine / "hooks"):
+        store.remove_tree(str(project.mine), 0.3)
+        (gone,) = set(os.listdir(project.directory)) - store.KEPT
+        project.prepare()
+        assert set(os.listdir(project.directory)) - store.KEPT == {gone}
+        assert project.mine.exists()
+    umount(project.directory / gone / "hooks", MNT_DETACH)
+    project.daemon()
+    assert set(os.listdir(project.directory)) <= store.KEPT
+
+
+def test_a_directory_that_goes_meanwhile_stops_no_start(project: World) -> None:
+    """A listing of it finds nothing then."""
+    (project.store / ("0" * 32)).symlink_to("nowhere")
+    project.daemon()
 
 
 def test_what_a_killed_daemon_left_goes_at_the_next_start(project: World) -> None:

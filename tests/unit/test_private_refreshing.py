@@ -6,15 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from gitguardfs.errors import UserError
 from gitguardfs.private import command as private_command
+from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.command import command
 from tests.support.people import AGENT
@@ -102,6 +103,26 @@ def test_a_look_without_news_fetches_nothing(project: World) -> None:
     assert before == (project.copy.stat().st_mtime_ns, (project.copy / "HEAD").stat().st_ino)
 
 
+def test_the_history_is_not_walked_for_each_commit(
+    project: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("branch --delete topic", "tag --delete v1"):
+        project.host(*name.split())
+    project.prepare()
+    asked = []
+
+    def run(words: Sequence[str], **more: Any) -> bytes:
+        asked.append(words[0])
+        return git_of_ours(words, **more)
+
+    git_of_ours = private_git.run
+    commit = project.commit("three", {"b": "3\n"})
+    monkeypatch.setattr(private_git, "run", run)
+    project.prepare()
+    assert commit in project.objects()
+    assert "cat-file" in asked and "rev-list" not in asked
+
+
 def test_many_fetches_leave_few_packs(project: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from gitguardfs.private import seeding
 
@@ -110,6 +131,7 @@ def test_many_fetches_leave_few_packs(project: World, monkeypatch: pytest.Monkey
         project.commit(f"commit {number}", {"a": f"{number}\n"})
         project.prepare()
         assert len(list(project.copy.glob("objects/pack/*.pack"))) <= 3
+        assert not list(project.copy.glob("objects/??")), "small fetches are packs as well"
     project.agent("fsck", "--no-dangling")
     assert project.host("rev-parse", "HEAD").strip() in project.objects()
 
@@ -117,12 +139,15 @@ def test_many_fetches_leave_few_packs(project: World, monkeypatch: pytest.Monkey
 def test_an_open_goes_on_if_the_fetch_fails(
     project: World, caplog: pytest.LogCaptureFixture
 ) -> None:
+    project.host("branch", "tmp_x")
+    project.prepare()
     commit = project.commit("three", {"b": "3\n"})
     (project.project / ".git/objects" / commit[:2] / commit[2:]).write_bytes(b"")
     daemon = project.daemon()
     project.prepare(daemon)
     project.prepare(daemon)
     assert len(caplog.records) == 1 and "proj: the human's repository" in caplog.text
+    assert (project.copy / "refs/heads/tmp_x").exists()
     assert project.agent("log", "--format=%s").split() == ["two", "one"]
     shutil.rmtree(project.project / ".git")
     (project.project / ".git").write_text("gitdir: nowhere\n")
@@ -291,29 +316,12 @@ def test_a_path_of_no_repository_and_of_two(project: World) -> None:
 
 def test_an_ordinary_users_own_store(project: World) -> None:
     """A daemon that an ordinary user starts has its store in the user's state directory."""
+    text = project.prepare_own()
     home = project.area / "home"
-    home.mkdir()
-    os.chown(home, 501, 20)
-    code = (
-        "import os, sys; from pathlib import Path; os.umask(0);"
-        "from gitguardfs.private import store;"
-        "from gitguardfs.private.repositories import PrivateRepositories;"
-        "from tests.support.private_world import WorkTree;"
-        "mine = PrivateRepositories(store.default(), 'dev');"
-        "fd = os.open(sys.argv[1], os.O_PATH);"
-        "place = WorkTree(b'proj', 501, 20);"
-        "mine.prepare(place, fd); print(mine.text(place).decode(), end='')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, project.project], capture_output=True, text=True,
-        env={**os.environ, "HOME": str(home)}, user=501, group=20, extra_groups=[],
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"gitdir: {home}/.local/state/gitguardfs-git/")
+    assert text.startswith(f"gitdir: {home}/.local/state/gitguardfs-git/")
     assert (home / ".local").stat().st_mode & 0o777 == 0o700
     git(project.project, "clone", "--quiet", "--no-checkout", ".", "../mine")
     shutil.rmtree(project.share / "mine/.git")
     with as_host():
-        (project.share / "mine/.git").write_text(done.stdout)
+        (project.share / "mine/.git").write_text(text)
     assert git(project.share / "mine", "log", "--format=%s").split() == ["two", "one"]

@@ -97,6 +97,16 @@ def test_an_index_of_any_kind_gives_the_status_of_the_work_tree(project: World, 
     project.agent("commit", "--quiet", "--all", "--allow-empty", "--message", "agent")
 
 
+def test_the_hosts_list_of_untracked_files_stays_there(project: World) -> None:
+    """It names its work tree; git would warn of that at each status."""
+    project.host("config", "feature.manyFiles", "true")
+    project.host("status")
+    assert b"UNTR" in (project.project / ".git/index").read_bytes()
+    project.prepare()
+    project.show()
+    assert project.agent("status", "--short") == ""
+
+
 def test_nothing_unreachable_and_no_secret_of_the_hosts_comes_over(project: World) -> None:
     host = project.host
     host("config", "remote.origin.url", f"https://u:{SECRET}@example.org/x")
