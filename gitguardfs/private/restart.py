@@ -16,7 +16,6 @@ from gitguardfs.linux import syscalls
 from gitguardfs.private import git, reader, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.reader import Source
-from gitguardfs.private.share import open_file
 
 SECONDS = 60.0
 """How long git may take to list the first commits: of a million it takes about ten."""
@@ -113,7 +112,7 @@ def is_another_project(directory: str, source: Source) -> bool:
     """Return whether nothing of the copy's history is in the host's repository.
 
     Asked are the branches and tags of the copy, then its first commits, which takes git a walk
-    through the whole history. Raises GitFailed, OSError; Unusable if a pack is not a file.
+    through the whole history. Raises GitFailed, OSError.
     """
     copy = os.path.join(directory, store.HOST)
     tips = git.run(
@@ -124,7 +123,6 @@ def is_another_project(directory: str, source: Source) -> bool:
         return False
     if not theirs:
         raise GitFailed("has no branch any more")
-    _check_readable(source)
     with reader.made(directory, source) as path:
         is_missing = _are_missing([*theirs, *tips], path, source)
         if any(is_missing[: len(theirs)]):
@@ -141,16 +139,3 @@ def _are_missing(names: list[bytes], path: str, source: Source) -> list[bool]:
         content=b"\n".join(names) + b"\n", keep=source.descriptors, silent=True,
     ).splitlines()  # fmt: skip
     return [answer.endswith(b" missing") for answer in answers]
-
-
-def _check_readable(source: Source) -> None:
-    """Raise GitFailed unless each pack can be read, since git passes over the others in silence."""
-    for objects in source.objects:
-        for name in objects.packs:
-            try:
-                fd = open_file(objects.pack_fd or 0, name)
-            except OSError:
-                fd = None
-            if fd is None:
-                raise GitFailed("has a pack that cannot be read")
-            os.close(fd)

@@ -39,10 +39,8 @@ MUTANTS = (
         "private-pack-special",
         "git waits for a FIFO among the host's packs",
         "private/host_repository.py",
-        """            if not S_ISREG(st.st_mode):
-                raise Unusable("has a pack""",
-        """            if False:
-                raise Unusable("has a pack""",
+        "opened = open_file(pack_fd, name)",
+        "opened = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=pack_fd)",
         ATTACKS,
     ),
     Mutant(
@@ -327,9 +325,9 @@ MUTANTS = (
     Mutant(
         "private-unreadable-is-another",
         "packs that cannot be read for a moment take the agent's repository away",
-        "private/restart.py",
-        "    _check_readable(source)\n",
-        "",
+        "private/host_repository.py",
+        "opened = open_file(pack_fd, name) if _PACK.fullmatch(name) else None",
+        "opened = os.open(name, os.O_PATH, dir_fd=pack_fd) if _PACK.fullmatch(name) else None",
         BEGINNINGS,
     ),
     Mutant(

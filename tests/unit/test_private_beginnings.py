@@ -435,6 +435,20 @@ def test_packs_that_cannot_be_read_are_not_another_project(project: World, how: 
     assert project.prepare_own() == text
 
 
+def test_a_first_open_of_packs_that_cannot_be_read_makes_nothing(project: World) -> None:
+    project.host("repack", "-adq")
+    packs = list((project.project / ".git/objects/pack").glob("*.pack"))
+    for path in packs:
+        path.chmod(0)
+    with pytest.raises(AssertionError, match="Permission denied"):
+        project.prepare_own()
+    for path in packs:
+        path.chmod(0o444)
+    text = project.prepare_own()
+    done = project.host(f"--git-dir={text.split()[1]}", "log", "--format=%s")
+    assert done.split() == ["two", "one"]
+
+
 def test_a_repository_without_a_branch_says_nothing_yet(used: World) -> None:
     """It may be the same project, which is being cloned anew."""
     old, kept = used.directory, used.area / "kept"
