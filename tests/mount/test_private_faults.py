@@ -98,7 +98,7 @@ def full(path: Path, leaving: int = 0) -> Iterator[None]:
 def test_the_guests_disk_is_full(project: Project) -> None:
     project.make()
     before = metadata(project.host)
-    with small_disk(project.store), project.mounted("cannot be copied: .*No space left"):
+    with small_disk(project.store), project.mounted("not fetched: .*No space left"):
         with full(project.store):
             assert "No space left on device" in project.agent("status", fails=True)
         assert project.agent("status", "--porcelain") == "", "the next open makes it"

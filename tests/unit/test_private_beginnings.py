@@ -384,6 +384,7 @@ def test_the_same_project_keeps_its_repository(used: World, how: str) -> None:
         used.host("commit", "--quiet", "--amend", "--message", "changed")
         used.host("branch", "--delete", "--force", "topic")
         used.host("tag", "--delete", "v1")
+        used.host("reflog", "expire", "--expire=now", "--all")
         used.host("gc", "--quiet", "--prune=now")
     elif how == "cloned anew":
         used.commit("three", {})
