@@ -347,14 +347,6 @@ MUTANTS = (
         BEGINNINGS,
     ),
     Mutant(
-        "private-removes-for-ever",
-        "a file system of the agent's that never answers holds root's daemon and the lock",
-        "private/store.py",
-        "process.wait(max(0.0, deadline - time.monotonic()))",
-        "process.wait()",
-        BEGINNINGS,
-    ),
-    Mutant(
         "private-open-waits",
         "an open waits for a fetch as long as it takes",
         "private/repositories.py",

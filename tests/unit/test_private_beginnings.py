@@ -377,13 +377,19 @@ def test_a_rewrite_of_the_whole_history_keeps_the_agents_commits(used: World) ->
     assert used.agent("log", "--format=%s").split() == ["mine", "new-two", "new-one"]
 
 
+def only_main(project: World) -> None:
+    project.host("branch", "--delete", "topic")
+    project.host("tag", "--delete", "v1")
+    project.host("repack", "-adq")
+
+
 @pytest.mark.parametrize("how", ["amended", "cloned anew", "rewritten and kept", "ahead"])
 def test_the_same_project_keeps_its_repository(used: World, how: str) -> None:
     old = used.directory
     if how == "amended":
+        only_main(used)
+        used.prepare()
         used.host("commit", "--quiet", "--amend", "--message", "changed")
-        used.host("branch", "--delete", "--force", "topic")
-        used.host("tag", "--delete", "v1")
         used.host("reflog", "expire", "--expire=now", "--all")
         used.host("gc", "--quiet", "--prune=now")
     elif how == "cloned anew":
@@ -399,12 +405,6 @@ def test_the_same_project_keeps_its_repository(used: World, how: str) -> None:
     used.prepare()
     assert used.directory == old and commit in used.objects()
     assert listed(used) == [(str(old), False)]
-
-
-def only_main(project: World) -> None:
-    project.host("branch", "--delete", "topic")
-    project.host("tag", "--delete", "v1")
-    project.host("repack", "-adq")
 
 
 def test_a_project_whose_objects_are_packed_meanwhile_is_the_same(
