@@ -153,7 +153,7 @@ def parse(file: BinaryIO) -> Header:
         if name in refs:
             raise Refused(f"it has {name} twice")
         refs[name] = _object_id(value, object_format)
-    if not refs:
+    if not refs and (prerequisites or len(start) > len(head) + len(end)):
         raise Refused("there is no branch in it")
     _check_apart(refs)
     return Header(object_format, tuple(prerequisites), refs, len(head) + len(end))
