@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -121,15 +121,16 @@ class Runner:
     def run(
         self,
         *arguments: str,
+        settings: Collection[str] = (),
         given: bytes | BinaryIO = b"",
         limits: Limits = QUICK,
         allowed: tuple[int, ...] = (0,),
     ) -> Answer:
-        """Run git with ``given`` as its input.
+        """Run git with ``given`` as its input, and with more settings.
 
         Raises GitError if it does not end with a status in ``allowed``, or exceeds a limit.
         """
-        settings = [word for one in _SETTINGS for word in ("-c", one)]
+        options = [word for one in (*_SETTINGS, *settings) for word in ("-c", one)]
         # Files instead of pipes: nothing waits for us, and Limits.file bounds them.
         with (
             tempfile.TemporaryFile() as output,
@@ -149,7 +150,7 @@ class Runner:
 
             try:
                 process = subprocess.Popen(
-                    [self.program, *settings, *arguments],
+                    [self.program, *options, *arguments],
                     stdin=own if isinstance(given, bytes) else given,
                     stdout=output,
                     stderr=error,
@@ -191,6 +192,25 @@ class HostRepository:
     common_dir: str
     objects: str
     object_format: str
+
+    @property
+    def agent(self) -> str:
+        """What stands before the agent's branches, as a remote's name does.
+
+        The human's work trees have one repository, and each has an agent's of its own.
+        """
+        above, name = os.path.split(self.git_dir)
+        return f"agent-{name}" if above == os.path.join(self.common_dir, "worktrees") else "agent"
+
+    @property
+    def remote(self) -> str:
+        """Where the agent's branches are."""
+        return f"refs/remotes/{self.agent}/"
+
+    @property
+    def agent_tags(self) -> str:
+        """Where the agent's tags are, so that they never stand for the human's."""
+        return f"refs/{self.agent}/tags/"
 
     def commit(self, name: str) -> str | None:
         """Return the id of the commit that a name stands for; None if there is none."""
@@ -242,6 +262,8 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
     )  # fmt: skip
     if found.code != 0:
         hint = "name the project: gitguard fetch DIRECTORY"
+        if "dubious ownership" in found.reason:
+            hint = "run gitguard fetch as the user who owns the project, as git is run there"
         raise UserError(f"{directory}: {found.reason}", hint, Exit.SYSTEM)
     is_bare, *lines = found.text.split("\n")
     if is_bare == "true" or len(lines) != 4:

@@ -22,12 +22,9 @@ from gitguardfs.errors import shown
 from gitguardfs.fetch.bundle import HEADS, TAGS, Header, Refused
 from gitguardfs.fetch.git import LISTING, MIB, GitError, HostRepository, Limits, Runner, isolated
 
-REMOTE = "refs/remotes/agent/"
-"""Where the agent's branches are in the human's repository."""
-AGENT_TAGS = "refs/agent/tags/"
 CHECKS = ("badFilemode", "gitattributesSymlink", "gitmodulesParse")
 """What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
-OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags")
+OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags", "refs/agent-*/tags/**")
 """The human's refs that count; stashes and what tools keep beside the history do not."""
 MAX_OBJECTS = 1 << 20
 OBJECTS = ("--objects", "--no-object-names")
@@ -61,20 +58,26 @@ class Quarantine:
 
         Raises GitError.
         """
+        heads, tags = repository.remote, repository.agent_tags
         if branches is None:
-            wanted = ["--prune", self.path, f"+{HEADS}*:{REMOTE}*", f"+{TAGS}*:{AGENT_TAGS}*"]
+            wanted = ["--prune", self.path, f"+{HEADS}*:{heads}*", f"+{TAGS}*:{tags}*"]
         else:
-            wanted = [self.path, *(f"+{HEADS}{one}:{REMOTE}{one}" for one in branches)]
+            wanted = [self.path, *(f"+{HEADS}{one}:{heads}{one}" for one in branches)]
         checks = [f"fetch.fsck.{one}=error" for one in CHECKS]
         settings = (
             "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
             "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack stays as short as it came
         )  # fmt: skip
-        repository.git.run(
-            *(word for one in settings for word in ("-c", one)),
-            "fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
-            "--no-write-fetch-head", *wanted, limits=Limits(self.limits.seconds, file=None),
-        )  # fmt: skip
+        words = ("fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules")
+        limits = Limits(self.limits.seconds, file=None)
+        try:
+            repository.git.run(
+                *words, "--no-write-fetch-head", *wanted, settings=settings, limits=limits
+            )
+        except GitError as error:
+            is_in_the_way = "exists; cannot create" in error.message  # a branch that was renamed
+            hint = "gitguard fetch without BRANCH removes what the agent has renamed or deleted"
+            raise GitError(error.message, hint if is_in_the_way else "") from None
 
 
 @contextmanager

@@ -25,6 +25,10 @@ def world() -> Iterator[World]:
         yield made
 
 
+NOTHING = b"# v2 git bundle\n\n"
+"""What the agent's hook writes once the human has all."""
+
+
 def refs(world: World, at: Path | None = None) -> dict[str, str]:
     listed = world.git(at or world.host, "for-each-ref", "--format=%(refname) %(objectname)")
     return dict(line.split() for line in listed.split("\n") if "agent" in line)
@@ -144,11 +148,12 @@ def test_nothing_is_new(world: World) -> None:
     second = world.commit({"y": "y"})
     world.publish()
     world.fetched("--merge", "main")
-    world.bundle.unlink()  # as the agent's hook does once the human has all
+    world.write(NOTHING)  # as the agent's hook does once the human has all
     kept = {"refs/remotes/agent/topic": second, "refs/agent/tags/v1": first}
     for words in ([], [world.host]):
         report = world.fetched(*words)
-        assert report["bundle"] is None and report["branches"] == [] and refs(world) == kept
+        assert report["bundle"]["size"] == len(NOTHING)
+        assert report["branches"] == [] and refs(world) == kept
         assert "no commit that you do not have" in report["notes"][0]
         assert "agent/topic stays" in report["notes"][1] and "--drop" in report["notes"][1]
         assert report["removed"] == ({} if words else {"refs/remotes/agent/main": first})
@@ -156,20 +161,116 @@ def test_nothing_is_new(world: World) -> None:
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
     done = world.fetch("--merge", "topic")
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
-    (world.bundle.parent / ".gitignore").unlink()
-    world.bundle.parent.rmdir()
-    assert "agent/topic stays" in world.fetch().stdout
+    world.bundle.unlink()
+    assert world.fetch().returncode == 3 and refs(world) == kept
     world.fetched("--drop")
-    assert refs(world) == {} and world.fetch().returncode == 3  # an agent never was here
-    world.bundle.parent.mkdir()
-    assert world.fetch().stdout.count("\n") == 1
+    assert refs(world) == {}
+    world.write(b"# v3 git bundle\n@object-format=sha1\n\n")
+    assert world.fetch().stdout.count("\n") == 2
+    old = time.time() - 3700
+    os.utime(world.bundle, (old, old))
+    assert "husky" in world.fetch().stdout and "git sync" in world.fetched()["notes"][1]
 
 
-def test_there_is_no_bundle(world: World) -> None:
-    done = world.fetch()
-    assert done.returncode == 3 and done.stdout == ""
-    assert f"there is no {world.bundle}" in done.stderr and "--git private" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_the_human_has_is_taken_again(world: World) -> None:
+    first = world.commit({"x": "x"})
+    world.publish()
+    world.fetched("--merge", "main")
+    world.git(world.host, "branch", "other", "HEAD~")
+    world.git(world.agent, "checkout", "-q", "-b", "topic", "host/main")
+    world.commit({"y": "y"})
+    world.git(world.agent, "branch", "-D", "main")
+    for write in (world.publish, lambda: world.write(NOTHING)):
+        write()
+        for words in ([], ["--expect", first[:10]], ["--expect", first[:12]]):
+            done = world.fetch("--merge", "main", *words)
+            assert done.returncode == 0 and "main has all of agent/main already" in done.stdout
+        done = world.fetch(".", "main")
+        assert done.returncode == 0 and "nothing new: " in done.stdout
+        done = world.fetch("--merge", "main", "--expect", "0123456789")
+        assert done.returncode == 3 and "no branch main" in done.stderr
+    world.git(world.host, "checkout", "-q", "other")
+    for words in ([], ["--expect", first]):
+        done = world.fetch("--merge", "main", *words)  # the human has it, and here it is not
+        assert done.returncode == 3 and "no branch main" in done.stderr
+    assert world.git(world.host, "rev-parse", "HEAD~") != first
+
+
+def test_nothing_is_published(world: World) -> None:
+    def said() -> str:
+        done = world.fetch()
+        assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert "nothing is published here: " in done.stderr and "git sync" in done.stderr
+        return done.stderr
+
+    assert f"there is no {world.bundle}" in said() and "--git private" in said()
+    world.commit({"x": "x"})
+    world.publish()
+    for suffix in (".new.12", ".new.12.lock"):
+        place = world.bundle.rename(f"{world.bundle}{suffix}")
+        assert "agent.bundle is being written" in said()
+        place.rename(world.bundle)
+    world.fetched("--drop")
+    assert f"there is no {world.bundle}" in said()
+
+
+def test_a_time_that_is_no_date(world: World) -> None:
+    world.commit({"x": "x"})
+    world.publish()
+    for seconds, age in ((-62_200_000_000, "days ago"), (253_402_300_800, "in the future")):
+        os.utime(world.bundle, (seconds, seconds))
+        if world.bundle.stat().st_mtime != seconds:
+            pytest.skip("the disk of the test stores no such time")
+        bundle = world.fetched()["bundle"]
+        assert bundle["written"] is None and age in bundle["age"]
+        assert "None" not in world.fetch().stdout
+
+
+def test_a_branch_in_the_way_of_one_that_is_named(world: World) -> None:
+    world.git(world.agent, "checkout", "-q", "-b", "feat")
+    world.commit({"x": "x"})
+    world.publish()
+    world.fetched()
+    world.git(world.agent, "branch", "-m", "feat", "feat/x")
+    world.publish()
+    done = world.fetch(".", "feat/x")
+    assert done.returncode == 3 and "gitguard fetch without BRANCH removes" in done.stderr
+    world.fetched()
+    assert set(refs(world)) == {"refs/remotes/agent/feat/x"}
+
+
+def test_work_trees_of_one_repository_have_an_agent_each(world: World) -> None:
+    tree = world.home / "it's a tree"
+    world.git(world.host, "worktree", "add", "-q", "-b", "topic", str(tree))
+    world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    world.publish()
+    world.fetched()
+    kept = refs(world)
+    world.git(world.agent, "checkout", "-q", "-b", "own", "host/main")
+    own = world.commit({"y": "y"})
+    world.git(world.agent, "branch", "-D", "main")
+    world.git(world.agent, "tag", "-f", "v1")
+    world.publish(tree)
+    report = world.fetched(at=tree)
+    name = "agent-" + Path(world.git(tree, "rev-parse", "--git-dir")).name
+    assert report["agent"] == name and report["removed"] == {}
+    theirs = {f"refs/remotes/{name}/own": own, f"refs/{name}/tags/v1": own}
+    assert refs(world) == kept | theirs
+    assert f"{name}/own: " in world.fetch(at=tree).stdout
+    world.fetched()
+    assert refs(world) == kept | theirs
+    log, _, take, _ = report["commands"]
+    done = subprocess.run(["bash", "-ec", log], cwd=tree, check=True, text=True,
+                          capture_output=True, env=world.environment())  # fmt: skip
+    assert "+y" in done.stdout
+    world.fetched(*shlex.split(take)[2:], at=tree)
+    world.fetched("--drop", at=tree)
+    assert refs(world) == kept
+    world.git(world.host, "config", f"remote.{name}.url", "elsewhere")
+    world.fetched()
+    world.publish(tree)
+    assert "git remote rename" in world.fetch(at=tree).stderr
 
 
 def test_drop(world: World) -> None:
@@ -366,7 +467,7 @@ def test_json_is_one_object_and_refusals_print_none(world: World) -> None:
     world.commit({"x": "x"})
     world.publish()
     assert set(json.loads(world.fetch("--json").stdout)) == {
-        "repository", "bundle", "branches", "tags", "removed", "merge", "commands", "notes"
+        "repository", "agent", "bundle", "branches", "tags", "removed", "merge", "commands", "notes"
     }  # fmt: skip
     world.write(b"x")
     assert world.fetch("--json").stdout == ""
