@@ -242,20 +242,8 @@ class HostRepository:
 
 def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepository:
     """Return the repository that a directory lies in. Raises UserError, GitError."""
-    installed = Git.installed(environment, project=directory)
-    if installed is None:
-        raise UserError(
-            f"there is no git in {SEARCH_PATH}, and none in PATH that others cannot change",
-            "install git there, or put the directory of git itself into PATH: no script, and"
-            " nothing in the project",
-            Exit.SYSTEM,
-        )
-    users = {"HOME": installed.home, **installed.settings}
-    if installed.config_home:
-        users["XDG_CONFIG_HOME"] = installed.config_home
-    users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
-    here = Runner(installed.program, users, os.path.abspath(directory))
-    _check_version(here)
+    here = _newest_enough(environment, os.path.abspath(directory))
+    users = here.environment
     found = here.run(
         "rev-parse", "--path-format=absolute", "--is-bare-repository", "--git-dir",
         "--git-common-dir", "--git-path", "objects", "--show-object-format", allowed=(0, 128),
@@ -282,6 +270,29 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
 def isolated(program: str, git_dir: str) -> Runner:
     """Return a runner for a repository of our own that reads nothing of the user's."""
     return Runner(program, {"HOME": "/", **_NO_OTHERS, "GIT_DIR": git_dir})
+
+
+def _newest_enough(environment: Mapping[str, str], directory: str) -> Runner:
+    """Return a runner for the first git that is not too old. Raises UserError, GitError."""
+    why = UserError(
+        f"there is no git in {SEARCH_PATH}, and none in PATH that others cannot change",
+        "install git there, or put the directory of git itself into PATH: no script, and"
+        " nothing in the project",
+        Exit.SYSTEM,
+    )
+    for number, one in enumerate(Git.candidates(environment, directory, SEARCH_PATH)):
+        users = {"HOME": one.home, **one.settings}
+        if one.config_home:
+            users["XDG_CONFIG_HOME"] = one.config_home
+        users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
+        git = Runner(one.program, users, directory)
+        try:
+            _check_version(git)
+        except UserError as error:
+            why = why if number else error
+        else:
+            return git
+    raise why
 
 
 def _check_version(git: Runner) -> None:

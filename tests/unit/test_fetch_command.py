@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,10 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.audit.git_config import Git
+from gitguardfs.errors import UserError
+from gitguardfs.fetch import git as fetch_git
 from gitguardfs.fetch import summary
+from gitguardfs.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
@@ -214,16 +220,19 @@ def test_nothing_is_published(world: World) -> None:
     assert f"there is no {world.bundle}" in said()
 
 
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="other disks store no such time")
 def test_a_time_that_is_no_date(world: World) -> None:
     world.commit({"x": "x"})
-    world.publish()
-    for seconds, age in ((-62_200_000_000, "days ago"), (253_402_300_800, "in the future")):
-        os.utime(world.bundle, (seconds, seconds))
-        if world.bundle.stat().st_mtime != seconds:
-            pytest.skip("the disk of the test stores no such time")
-        bundle = world.fetched()["bundle"]
-        assert bundle["written"] is None and age in bundle["age"]
-        assert "None" not in world.fetch().stdout
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        host = shutil.copytree(world.host, Path(directory, "host"))
+        world.publish(host)
+        place = host / fetch_world.BUNDLE
+        for seconds, age in ((-62_200_000_000, "days ago"), (253_402_300_800, "in the future")):
+            os.utime(place, (seconds, seconds))
+            assert place.stat().st_mtime == seconds
+            bundle = world.fetched(at=host)["bundle"]
+            assert bundle["written"] is None and age in bundle["age"]
+            assert "None" not in world.fetch(at=host).stdout
 
 
 def test_a_branch_in_the_way_of_one_that_is_named(world: World) -> None:
@@ -411,7 +420,20 @@ def test_an_old_git_is_named(world: World) -> None:
     assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
 
 
-def test_a_git_that_is_in_path_alone(world: World) -> None:
+def test_an_old_git_hides_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = world.home / "old/git"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho git version 2.20.1\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(fetch_git, "SEARCH_PATH", str(old.parent))
+    real = os.path.realpath(shutil.which("git") or "git")
+    environment = {**world.environment(), "PATH": os.path.dirname(real)}
+    assert find_repository(str(world.host), environment).git.program == real
+    with pytest.raises(UserError, match=r"version 2\.20\.1"):
+        find_repository(str(world.host), {**environment, "PATH": ""})
+
+
+def test_a_git_that_is_in_path_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real = world.home / "store/git-2/bin/git"
     real.parent.mkdir(parents=True)
     shutil.copy(shutil.which("git") or "git", real)
@@ -423,7 +445,7 @@ def test_a_git_that_is_in_path_alone(world: World) -> None:
 
     def found(path: Path | str, project: Path = world.host) -> str | None:
         environment = {"PATH": f"nowhere:/nonexistent:{path}"}
-        git = Git.installed(environment, search_path="/nonexistent", project=str(project))
+        git = next(Git.candidates(environment, str(project), "/nonexistent"), None)
         return git.program if git else None
 
     assert found(profile) == found(profile, world.home) == str(real)  # as with Nix
@@ -438,10 +460,20 @@ def test_a_git_that_is_in_path_alone(world: World) -> None:
     (world.home / "into/git").symlink_to(world.host / "bin/git")
     assert found(world.home / "into") is None
     assert found(os.path.relpath(profile)) is None and found("") is None
+    user = pwd.getpwuid(os.geteuid())
     for path in (profile, real, real.parent):
-        for mode in (0o775, 0o757):
-            path.chmod(mode)
+        path.chmod(0o757)
+        assert found(profile) is None
+        path.chmod(0o775)
+        if os.geteuid() == 0:
+            os.chown(path, -1, 1234)
             assert found(profile) is None
+            os.chown(path, -1, user.pw_gid)
+        for others, is_found in ([], True), ([user.pw_name], True), (["other"], False):
+            own = grp.struct_group((user.pw_name, "x", user.pw_gid, others))
+            monkeypatch.setattr(grp, "getgrgid", lambda _, own=own: own)
+            assert bool(found(profile)) == is_found
+        monkeypatch.undo()
         path.chmod(0o755)
     assert found(profile)
     if os.geteuid() == 0:
