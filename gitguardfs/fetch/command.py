@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
 import click
@@ -18,7 +18,7 @@ from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.fetch import bundle, merging, summary
 from gitguardfs.fetch.bundle import HEADS, TAGS, Written
-from gitguardfs.fetch.git import LISTING, WRITING, HostRepository, find_repository
+from gitguardfs.fetch.git import LISTING, WRITING, GitError, HostRepository, find_repository
 from gitguardfs.fetch.merging import Outcome
 from gitguardfs.fetch.quarantine import quarantined
 from gitguardfs.fetch.report import SHORT, Report, as_text
@@ -176,9 +176,22 @@ def _fetch(
         report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]
     else:
         _note_nothing_new(repository, written, names, report)
+    _keep_tags(repository, before)
     after = repository.refs(*own)
     report.removed |= {name: value for name, value in before.items() if name not in after}
     return written, found.get(merge or "")
+
+
+def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
+    """Bring back tags that are not in the bundle since the human has their commits by now."""
+    tags = {name: one for name, one in before.items() if name.startswith(repository.agent_tags)}
+    after = repository.refs(repository.agent_tags)
+    gone = {name: one for name, one in tags.items() if name not in after}
+    light = {name: one for name, one in gone.items() if repository.commit(one) == one}
+    kept = _merged(repository, light)
+    lines = "".join(f"create {name} {value}\n" for name, value in kept.items())
+    with suppress(GitError):  # another tag may be in the way
+        repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
 
 
 def _date(seconds: float) -> str | None:

@@ -178,6 +178,31 @@ def test_nothing_is_new(world: World) -> None:
     assert "husky" in world.fetch().stdout and "git sync" in world.fetched()["notes"][1]
 
 
+def test_a_tag_stays_when_the_human_has_taken_its_commit(world: World) -> None:
+    first = world.commit({"x": "x"})
+    for words in (["v1"], ["v2"], ["-m", "v3", "v3"]):
+        world.git(world.agent, "tag", *words)
+    world.publish()
+    world.fetched("--merge", "main")
+    for more in ("y", "z"):  # without what the human has, as the hook writes it
+        world.commit({more: more})
+        world.git(world.agent, "tag", "-f", more)
+        words = ("bundle", "create", "-q", "b", "main", f"refs/tags/{more}", f"^{first}")
+        world.git(world.agent, *words)
+        world.write((world.agent / "b").read_bytes())
+        removed = set(world.fetched()["removed"])
+        assert removed == {"refs/agent/tags/v3" if more == "y" else "refs/agent/tags/y"}
+    found = refs(world)
+    assert found["refs/agent/tags/v1"] == found["refs/agent/tags/v2"] == first
+    world.git(world.agent, "tag", "-d", "v1")
+    world.git(world.agent, "tag", "v1/x")
+    words = ("bundle", "create", "-q", "b", "main", "refs/tags/v1/x", f"^{first}")
+    world.git(world.agent, *words)
+    world.write((world.agent / "b").read_bytes())
+    world.fetched()  # what is in the way of another one is gone
+    assert "refs/agent/tags/v1/x" in refs(world) and "refs/agent/tags/v1" not in refs(world)
+
+
 def test_what_the_human_has_is_taken_again(world: World) -> None:
     first = world.commit({"x": "x"})
     world.publish()
