@@ -7,9 +7,7 @@ includes itself, and only to files that the agent cannot write.
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import re
 import shutil
 import subprocess
@@ -18,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from gitguardfs import accounts
 from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.paths import lies_in
 
@@ -106,19 +105,8 @@ def _is_ours(path: str) -> bool:
         st = os.stat(path)
     except OSError:
         return False
-    others = 0o002 if _is_alone_in(st.st_gid) else 0o022
+    others = 0o002 if accounts.is_alone_in(st.st_gid) else 0o022
     return st.st_uid in (0, os.geteuid()) and not st.st_mode & others
-
-
-def _is_alone_in(gid: int) -> bool:
-    """Return whether a group is this user's own, as systems have it on which the umask is 002."""
-    try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    members = {*group.gr_mem, *(one.pw_name for one in pwd.getpwall() if one.pw_gid == gid)}
-    # Directories of users do not list all of them: the name says for whom it was made.
-    return user.pw_gid == gid and group.gr_name == user.pw_name and members <= {user.pw_name}
 
 
 def _work_trees(path: str) -> list[str]:

@@ -161,7 +161,9 @@ publish() {
         case $(git rev-parse --show-object-format) in
         sha256) printf '# v3 git bundle\n@object-format=sha256\n\n' ;;
         *) printf '# v2 git bundle\n\n' ;;
-        esac >"$place.new.$$" && mv -f "$place.new.$$" "$place"
+        esac >"$place.new.$$" && mv -f "$place.new.$$" "$place" && return
+        rm -f "$place.new.$$"
+        return 1
     else
         cat "$refs/said" >&2
         rm -f "$place.new.$$"
