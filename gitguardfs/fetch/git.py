@@ -251,7 +251,7 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
     if found.code != 0:
         hint = "name the project: gitguard fetch DIRECTORY"
         if "dubious ownership" in found.reason:
-            hint = "run gitguard fetch as the user who owns the project, as git is run there"
+            hint = "run gitguard fetch as the user who owns the project"
         raise UserError(f"{directory}: {found.reason}", hint, Exit.SYSTEM)
     is_bare, *lines = found.text.split("\n")
     if is_bare == "true" or len(lines) != 4:

@@ -433,6 +433,15 @@ def test_a_place_that_is_not_a_checkout(world: World) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a project of another user")
+def test_a_project_of_another_user(world: World) -> None:
+    for path in (world.host, world.host / ".git"):
+        os.chown(path, 1234, 1234)
+    done = world.fetch()
+    assert done.returncode == 3 and "as the user who owns the project" in done.stderr
+    assert "name the project" not in done.stderr
+
+
 def test_an_old_git_is_named(world: World) -> None:
     code = (
         "import gitguardfs.fetch.git as git\ngit.MINIMUM = (99, 1)\n"
