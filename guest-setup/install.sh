@@ -353,6 +353,8 @@ uninstall_all() {
         echo "gitguardfs is not installed here: nothing to remove."
     elif [[ "$dry_run" == no ]]; then
         echo "gitguardfs is removed. Mounts that are up stay up until they are unmounted."
+        [[ ! -d /var/lib/gitguardfs-git ]] ||
+            echo "What agents have committed stays in /var/lib/gitguardfs-git."
     fi
 }
 

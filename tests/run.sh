@@ -37,8 +37,8 @@ machines are among them, several run at a time. The tiers:
   sudo ./tests/run.sh --quick
   sudo ./tests/run.sh mount -- -k seal -x
 
-All tiers take about 20 minutes on two processors without hardware virtualisation, --quick 90
-seconds. The first run installs packages of the distribution and a virtual environment in .venv,
+All tiers take about 24 minutes on two processors without hardware virtualisation, --quick 3
+minutes. The first run installs packages of the distribution and a virtual environment in .venv,
 and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and end with them, also when they are killed. CONTRIBUTING.md says more.

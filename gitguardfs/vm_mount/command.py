@@ -201,6 +201,7 @@ def _install(
         transaction.apply(second)
     if second and request.policy is GitMode.PRIVATE:
         _print(seeding.seed(spec.map_mount))
+        _print(seeding.unnamed(find_user(str(request.user[0]))))
     _print_result(state, request, spec, changed=bool(first or second))
     return Exit.OK
 

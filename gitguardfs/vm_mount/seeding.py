@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+
+from gitguardfs import accounts
+from gitguardfs.linux.programs import ENVIRONMENT
+from gitguardfs.linux.run_as import NoAnswer, User, run_as
+from gitguardfs.render import quote
 
 DEPTH = 2
 """Directories below the view's root that are looked at: ~/projects/hello, ~/projects/team/hello."""
@@ -28,3 +35,24 @@ def seed(view: str) -> Iterator[str]:
             os.close(os.open(".git", _READ, dir_fd=fd))
         except OSError as error:
             yield f"  {error.strerror}: the agent's first use of git tries again."
+
+
+def unnamed(user: User) -> Iterator[str]:
+    """Yield how the user gets a name for commits, if git has none: each commit would be refused."""
+    with suppress(NoAnswer, OSError):
+        if run_as(_has_no_name, user=user):
+            command = ["sudo", "-iu", user.name, "git", "config", "--global"]
+            yield f"{user.name} has no name in git, without which it commits nothing:"
+            for key, value in (("user.name", "AI Agent"), ("user.email", "agent@example.org")):
+                yield f"  {quote.shell([*command, key, value])}"
+
+
+def _has_no_name() -> bool:
+    with suppress(FileNotFoundError, subprocess.TimeoutExpired):
+        home = accounts.find(str(os.geteuid())).home
+        done = subprocess.run(
+            ["git", "config", "user.email"], env={**ENVIRONMENT, "HOME": home}, timeout=5,
+            check=False,
+        )  # fmt: skip
+        return done.returncode == 1  # git-config(1): there is no such key
+    return False

@@ -159,6 +159,7 @@ NOT_INSTALLED = (
     "gitguardfs-test-agent",
     "/etc/fstab.before-gitguardfs",
     "/var/cache/",
+    "/var/lib/gitguardfs-git",  # the agents' work
     "/var/log/",
 )
 """Parts of paths that contain our name and belong to no installation."""

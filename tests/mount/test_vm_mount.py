@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import subprocess
 import time
@@ -17,15 +18,17 @@ import pytest
 
 from gitguardfs import accounts
 from gitguardfs.config_files import BACKUP_SUFFIX
+from gitguardfs.doctor.context import find_user
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux import safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.options import fstab_entries
 from gitguardfs.vm_mount import command as vm_mount
-from gitguardfs.vm_mount import facts, plan_guard
+from gitguardfs.vm_mount import facts, plan_guard, seeding
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.raw_calls import MS_BIND, mount, umount
@@ -1025,6 +1028,21 @@ def test_the_agents_repositories_are_made_at_once(
     world.install(persist=False, options=("git=private", f"private-store={store}"))
     assert "Preparing the agent's repository of " in capsys.readouterr().out
     assert list(store.glob("*/agent/config"))
+
+
+def test_a_user_without_a_name_in_git_is_told_how_to_get_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = world.area / "names"
+    names.write_text("")
+    more = {"GIT_CONFIG_SYSTEM": str(names), "GIT_CONFIG_GLOBAL": os.devnull}
+    monkeypatch.setattr(seeding, "ENVIRONMENT", {**ENVIRONMENT, **more})
+    user = find_user(str(AGENT))
+    _, *commands = seeding.unnamed(user)
+    for command in map(shlex.split, commands):
+        assert command[:6] == ["sudo", "-iu", user.name, "git", "config", "--global"]
+        subprocess.run(["git", "config", "--file", names, *command[6:]], check=True)
+    assert list(seeding.unnamed(user)) == []
 
 
 def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:
