@@ -109,6 +109,17 @@ def groups_of(uid: int) -> list[int]:
     return os.getgrouplist(user.pw_name, user.pw_gid)
 
 
+def is_alone_in(gid: int) -> bool:
+    """Return whether a group is this user's own, as systems have it on which the umask is 002."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    members = {*group.gr_mem, *(one.pw_name for one in pwd.getpwall() if one.pw_gid == gid)}
+    # Directories of users do not list all of them: the name says for whom it was made.
+    return user.pw_gid == gid and group.gr_name == user.pw_name and members <= {user.pw_name}
+
+
 def owner_of_home(path: str) -> Account | None:
     """Return the user whose home contains ``path``; None if no home does. The innermost counts.
 

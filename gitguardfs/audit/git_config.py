@@ -11,10 +11,12 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
+from gitguardfs import accounts
 from gitguardfs.audit.walk import Unread, read_path, resolved
 from gitguardfs.paths import lies_in
 
@@ -77,8 +79,8 @@ class ConfigEntry:
         return name == "path" and section.partition(".")[0] in ("include", "includeif")
 
 
-def _in_path(directories: str, project: str) -> str | None:
-    """Return a git in PATH that nobody else and no file of the project has a say in.
+def _in_path(directories: str, project: str) -> Iterator[str]:
+    """Yield each git in PATH that nobody else and no file of the project has a say in.
 
     Not taken are the scripts and links of version managers, as asdf and mise have them: a file of
     the project, where git runs, tells them what to run.
@@ -94,8 +96,7 @@ def _in_path(directories: str, project: str) -> str | None:
             and os.access(program, os.X_OK)
             and _start_of(program, 2) not in (b"", b"#!")
         ):
-            return program
-    return None
+            yield program
 
 
 def _is_ours(path: str) -> bool:
@@ -104,7 +105,8 @@ def _is_ours(path: str) -> bool:
         st = os.stat(path)
     except OSError:
         return False
-    return st.st_uid in (0, os.geteuid()) and not st.st_mode & 0o022
+    others = 0o002 if accounts.is_alone_in(st.st_gid) else 0o022
+    return st.st_uid in (0, os.geteuid()) and not st.st_mode & others
 
 
 def _work_trees(path: str) -> list[str]:
@@ -154,30 +156,32 @@ class Git:
 
     @classmethod
     def installed(
-        cls,
-        environment: Mapping[str, str],
-        home: str = "/",
-        search_path: str = SEARCH_PATH,
-        project: str = ".",
+        cls, environment: Mapping[str, str], home: str = "/", search_path: str = SEARCH_PATH
     ) -> Git | None:
-        """Return the git of a user with this environment; None if there is none to be trusted.
+        """Return the git of a user with this environment; None if there is none to be trusted."""
+        return next(cls.candidates(environment, ".", search_path, home), None)
 
-        It is the one in ``search_path``, or else one in PATH that no work tree around ``project``
+    @classmethod
+    def candidates(
+        cls, environment: Mapping[str, str], project: str, search_path: str, home: str = "/"
+    ) -> Iterator[Git]:
+        """Yield each git of a user with this environment that is to be trusted, the best first.
+
+        Those in ``search_path`` come before those in PATH that no work tree around ``project``
         holds. ``home`` is the user's if the environment does not give it.
         """
-        program = shutil.which("git", path=search_path) or _in_path(
-            environment.get("PATH", ""), project
-        )
-        if program is None:
-            return None
         given = environment.get("HOME", "")
-        return cls(
-            program,
-            given if given.startswith("/") else home,
-            environment.get("XDG_CONFIG_HOME"),
-            {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)},
-            {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)},
-        )
+        of_system = (shutil.which("git", path=one) for one in search_path.split(":"))
+        for program in chain(
+            filter(None, of_system), _in_path(environment.get("PATH", ""), project)
+        ):
+            yield cls(
+                program,
+                given if given.startswith("/") else home,
+                environment.get("XDG_CONFIG_HOME"),
+                {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)},
+                {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)},
+            )
 
     @property
     def users_files(self) -> tuple[str, ...]:

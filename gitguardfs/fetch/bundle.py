@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from stat import S_ISREG
 from typing import BinaryIO
@@ -59,7 +59,7 @@ class Header:
     prerequisites: tuple[str, ...]
     """The commits that it builds on."""
     refs: dict[str, str]
-    """The object ids of its branches and tags, by full name."""
+    """The object ids of its branches and tags, by full name. None if nothing is new."""
     length: int
     """Where the pack begins."""
 
@@ -78,13 +78,13 @@ def _opened_directory(top: str) -> Iterator[int]:
         os.close(fd)
 
 
-def copy(top: str, target: BinaryIO, limit: int) -> Written | None:
-    """Copy the bundle of a project to ``target``; return None if there is none. Raises Refused."""
+def copy(top: str, target: BinaryIO, limit: int) -> Written:
+    """Copy the bundle of a project to ``target``. Raises UserError if there is none; Refused."""
     try:
         with _opened_directory(top) as directory:
             fd = os.open(NAME, _FILE, dir_fd=directory)
     except FileNotFoundError:
-        return None
+        raise _nothing(top) from None
     except OSError as error:  # a symlink, a socket, a file that is no directory
         raise Refused(f"it cannot be opened: {error.strerror}") from None
     try:
@@ -101,6 +101,19 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written | None:
     finally:
         os.close(fd)
     return Written(st.st_mtime, size, _identity(st))
+
+
+def _nothing(top: str) -> UserError:
+    """Return what is wrong if there is no bundle."""
+    names = []
+    with suppress(OSError), _opened_directory(top) as directory:
+        names = os.listdir(directory)
+    if any(name.startswith(f"{NAME}.new.") for name in names):
+        why, hint = f"{PLACE} is being written", "fetch again; if that stays so, "
+    else:
+        why, hint = f"there is no {os.path.join(top, PLACE)}", ""
+    hint += "in the guest, which shows the project with --git private: git sync"
+    return UserError(f"nothing is published here: {why}", hint, Exit.SYSTEM)
 
 
 def remove(top: str, only: Written | None = None) -> bool:
@@ -153,7 +166,7 @@ def parse(file: BinaryIO) -> Header:
         if name in refs:
             raise Refused(f"it has {name} twice")
         refs[name] = _object_id(value, object_format)
-    if not refs:
+    if not refs and (prerequisites or len(start) > len(head) + len(end)):
         raise Refused("there is no branch in it")
     _check_apart(refs)
     return Header(object_format, tuple(prerequisites), refs, len(head) + len(end))

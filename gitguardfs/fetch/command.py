@@ -8,8 +8,8 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Container, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
 import click
@@ -18,15 +18,17 @@ from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.fetch import bundle, merging, summary
 from gitguardfs.fetch.bundle import HEADS, TAGS, Written
-from gitguardfs.fetch.git import LISTING, WRITING, HostRepository, find_repository
+from gitguardfs.fetch.git import LISTING, WRITING, GitError, HostRepository, find_repository
 from gitguardfs.fetch.merging import Outcome
-from gitguardfs.fetch.quarantine import AGENT_TAGS, REMOTE, quarantined
+from gitguardfs.fetch.quarantine import quarantined
 from gitguardfs.fetch.report import SHORT, Report, as_text
 from gitguardfs.fetch.report import as_json as report_json
 from gitguardfs.fetch.summary import Branch
 from gitguardfs.render.quote import shell_printable
 from gitguardfs.render.size import mebibytes
 
+OLD = 3600
+"""After how many seconds a file that says that nothing is new may be wrong."""
 REMOVALS, PAUSE = 100, 0.1
 """How often, and after how many seconds, the directory for a fetch is removed again."""
 EPILOG = """\b
@@ -85,19 +87,19 @@ def command(
         raise UserError(f"no such directory: {repository}", hint)
     found = find_repository(repository, os.environ)
     _check_remote(found)
-    report = Report(found.top)
+    report = Report(found.top, found.agent)
     place = [] if repository == "." else [repository]
-    written, code = None, GitguardExit.OK
+    written = commit = None
+    code = GitguardExit.OK
     if merge is not None or not drop:
         if merge is not None:
             merging.check_ready(found)
-        written = _fetch(found, branches, merge, expect, most, report)
-    if merge is not None:
-        (commit,) = (one.commit for one in report.branches if one.name == merge)
+        written, commit = _fetch(found, branches, merge, expect, most, report)
+    if merge is not None and commit is not None:
         report.merge = merging.merge(found, merge, commit)
         if report.merge.outcome is Outcome.CONFLICT:
             git = shell_printable(["git", *(["-C", *place] if place else [])])
-            report.commands = list(merging.by_hand(found.short(REMOTE + merge), git))
+            report.commands = list(merging.by_hand(found.short(found.remote + merge), git))
             code, drop = GitguardExit.FINDINGS, False
     if drop:
         _drop(found, written, report)
@@ -123,11 +125,13 @@ def _interrupt(*_: object) -> None:
 
 def _check_remote(repository: HostRepository) -> None:
     """Raise UserError if the human has a remote of that name: its branches are there."""
-    pattern = r"^remote\.agent\.(url|fetch|pushurl)$"
-    if repository.git.run("config", "--get-regexp", pattern, allowed=(0, 1)).code == 0:
+    words = ("config", "--name-only", "--get-regexp", r"^remote\..*\.(url|fetch|pushurl)$")
+    keys = repository.git.run(*words, allowed=(0, 1)).text.split("\n")
+    name = repository.agent
+    if any(key.rpartition(".")[0] == f"remote.{name}" for key in keys):
         raise UserError(
-            f"{repository.top} has a remote called agent, whose branches would be overwritten",
-            "git remote rename agent OTHER",
+            f"{repository.top} has a remote called {name}, whose branches would be overwritten",
+            f"git remote rename {shell_printable([name])} OTHER",
             Exit.SYSTEM,
         )
 
@@ -139,70 +143,122 @@ def _fetch(
     expect: str | None,
     limit: int,
     report: Report,
-) -> Written | None:
-    """Fetch, and note in the report what came; return None if there is no bundle.
+) -> tuple[Written, str | None]:
+    """Fetch, and note in the report what came; return the commit to merge, too.
 
     Raises UserError.
     """
+    own = (repository.remote, repository.agent_tags)
     with (
         _scratch() as directory,
         tempfile.TemporaryFile(dir=directory) as copy,
     ):
         written = bundle.copy(repository.top, copy, limit)
-        if written is None:
-            _check_project(repository)
-            _check_named({}, names, merge, expect)
-            _note_nothing_new(repository, report)
-            return None
         header = bundle.parse(copy)
-        _check_named(header.named(HEADS), names, merge, expect)
-        before = repository.refs(REMOTE, AGENT_TAGS)
-        with quarantined(repository, header, copy, directory, limit) as quarantine:
-            branches = summary.summarise(quarantine, repository)
-            wanted = {*names, *([merge] if merge else [])} if names else None
-            quarantine.take(repository, wanted)
+        new = header.named(HEADS)
+        found = new | _taken(repository, new, names, merge, expect)
+        _check_named(found, names, merge, expect, repository.agent)
+        before = repository.refs(*own)
+        wanted = {*names, *([merge] if merge else [])} & new.keys() if names else None
+        if header.refs and wanted != set():
+            with quarantined(repository, header, copy, directory, limit) as quarantine:
+                branches = summary.summarise(quarantine, repository)
+                quarantine.take(repository, wanted)
+            report.branches = [one for one in branches if wanted is None or one.name in wanted]
+            report.tags = header.named(TAGS) if wanted is None else {}
     report.bundle = {
         "path": bundle.PLACE,
-        "written": datetime.fromtimestamp(written.time).astimezone().isoformat(timespec="seconds"),
+        "written": _date(written.time),
         "age": summary.age(written.time, time.time()),
         "size": written.size,
     }
-    report.branches = [one for one in branches if wanted is None or one.name in wanted]
-    report.tags = header.named(TAGS) if wanted is None else {}
-    after = repository.refs(REMOTE, AGENT_TAGS)
-    report.removed = {name: value for name, value in before.items() if name not in after}
-    return written
+    if header.refs:
+        report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]
+    else:
+        _note_nothing_new(repository, written, names, report)
+    _keep_tags(repository, before)
+    after = repository.refs(*own)
+    report.removed |= {name: value for name, value in before.items() if name not in after}
+    return written, found.get(merge or "")
 
 
-def _check_project(repository: HostRepository) -> None:
-    """Raise UserError if no agent has ever published anything here."""
-    directory = os.path.join(repository.top, bundle.DIRECTORY)
-    if not os.path.lexists(directory) and not repository.refs(REMOTE, AGENT_TAGS):
-        raise UserError(
-            f"there is no {os.path.join(repository.top, bundle.PLACE)}",
-            "the agent's first commit writes that file, in a guest that shows this project with"
-            " --git private",
-            Exit.SYSTEM,
-        )
+def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
+    """Bring back tags that are not in the bundle since the human has their commits by now."""
+    tags = {name: one for name, one in before.items() if name.startswith(repository.agent_tags)}
+    after = repository.refs(repository.agent_tags)
+    gone = {name: one for name, one in tags.items() if name not in after}
+    light = {name: one for name, one in gone.items() if repository.commit(one) == one}
+    kept = _merged(repository, light)
+    lines = "".join(f"create {name} {value}\n" for name, value in kept.items())
+    with suppress(GitError):  # another tag may be in the way
+        repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
 
 
-def _note_nothing_new(repository: HostRepository, report: Report) -> None:
-    """Remove the branches that the human has merged; keep the others.
+def _date(seconds: float) -> str | None:
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # the agent may write any time
+        return None
 
-    The agent's hook removes the bundle once the human has all that was in it. Raises GitError.
+
+def _taken(
+    repository: HostRepository,
+    new: Container[str],
+    names: tuple[str, ...],
+    merge: str | None,
+    expect: str | None,
+) -> dict[str, str]:
+    """Return the commits of branches that are not in the bundle since the human has all of them.
+
+    What is to be merged has to be in HEAD. Raises GitError.
+    """
+    refs = repository.refs(repository.remote, HEADS)
+    known = {
+        name: refs.get(repository.remote + name) or refs.get(HEADS + name, "")
+        for name in (*names, *([merge] if merge else []))
+        if name not in new
+    }
+    found = _merged(repository, {name: commit for name, commit in known.items() if commit})
+    if merge in found:
+        has, head = found.pop(merge), repository.commit("HEAD")
+        commit = has if expect is None else repository.commit(expect)
+        if commit and head and merging.is_within(repository, commit, head):
+            found[merge] = commit
+    return found
+
+
+def _merged(repository: HostRepository, refs: dict[str, str]) -> dict[str, str]:
+    """Return those that the human's branches and tags have. Raises GitError."""
+    if not refs:
+        return {}
+    own = repository.refs(HEADS, TAGS).values()
+    given = "".join(f"{one}\n" for one in [*refs.values(), *(f"^{one}" for one in own)])
+    beyond = repository.git.run("rev-list", "--stdin", given=given.encode(), limits=LISTING)
+    kept = set(beyond.text.split("\n"))
+    return {name: value for name, value in refs.items() if value not in kept}
+
+
+def _note_nothing_new(
+    repository: HostRepository, written: Written, names: tuple[str, ...], report: Report
+) -> None:
+    """Remove the branches that the human has merged, unless some are named; keep the others.
+
+    The agent's hook writes a bundle without branches once the human has all of them. Raises
+    GitError.
     """
     report.notes.append("nothing new: the agent has no commit that you do not have")
-    branches = repository.refs(REMOTE)
-    own = repository.refs(HEADS, TAGS).values()
-    given = "".join(f"{one}\n" for one in [*branches.values(), *(f"^{one}" for one in own)])
-    if branches:
-        beyond = repository.git.run("rev-list", "--stdin", given=given.encode(), limits=LISTING)
-        kept = set(beyond.text.split("\n"))
-        merged = {name: value for name, value in branches.items() if value not in kept}
+    if time.time() - written.time > OLD:
+        report.notes.append(
+            "if it has committed since then: a tool like husky can switch its hook off; in the"
+            " guest: git sync"
+        )
+    branches = repository.refs(repository.remote)
+    merged = _merged(repository, branches)
+    if not names:
         _delete(merged, repository, report)
-        for name in branches.keys() - merged.keys():
-            branch = name.removeprefix("refs/remotes/")
-            report.notes.append(f"{branch} stays, since you have not merged it; --drop removes it")
+    for name in branches.keys() - merged.keys():
+        branch = name.removeprefix("refs/remotes/")
+        report.notes.append(f"{branch} stays, since you have not merged it; --drop removes it")
 
 
 def _delete(refs: dict[str, str], repository: HostRepository, report: Report) -> None:
@@ -226,7 +282,11 @@ def _scratch() -> Iterator[str]:
 
 
 def _check_named(
-    found: dict[str, str], names: tuple[str, ...], merge: str | None, expect: str | None
+    found: dict[str, str],
+    names: tuple[str, ...],
+    merge: str | None,
+    expect: str | None,
+    agent: str,
 ) -> None:
     """Raise UserError for a branch that is not in the bundle, or is not the expected commit."""
     for name in (*names, *([merge] if merge is not None else [])):
@@ -238,7 +298,7 @@ def _check_named(
         return
     if len(expect) < SHORT or not found[merge].startswith(expect.lower()):
         raise UserError(
-            f"agent/{merge} is {found[merge][:SHORT]} now, not {expect}",
+            f"{agent}/{merge} is {found[merge][:SHORT]} now, not {expect}",
             "the agent has gone on: gitguard fetch says what came",
             Exit.SYSTEM,
         )
@@ -248,7 +308,7 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
     """Remove the agent's refs and the bundle, unless the agent has written a new one meanwhile."""
     if not bundle.remove(repository.top, written):
         report.notes.append("the agent has written a new bundle meanwhile: it stays")
-    _delete(repository.refs(REMOTE, AGENT_TAGS), repository, report)
+    _delete(repository.refs(repository.remote, repository.agent_tags), repository, report)
 
 
 def _commands(
@@ -260,7 +320,7 @@ def _commands(
     if branch is None:
         return
     git = ["git", "-C", *place] if place else ["git"]
-    agents = repository.short(REMOTE + branch.name)
+    agents = repository.short(repository.remote + branch.name)
     base = repository.short(HEADS + branch.base) if branch.base == branch.name else branch.base
     yield shell_printable([*git, "log", "-p", f"{base}..{agents}" if base else agents])
     if base:

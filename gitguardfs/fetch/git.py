@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO
@@ -121,15 +121,16 @@ class Runner:
     def run(
         self,
         *arguments: str,
+        settings: Collection[str] = (),
         given: bytes | BinaryIO = b"",
         limits: Limits = QUICK,
         allowed: tuple[int, ...] = (0,),
     ) -> Answer:
-        """Run git with ``given`` as its input.
+        """Run git with ``given`` as its input, and with more settings.
 
         Raises GitError if it does not end with a status in ``allowed``, or exceeds a limit.
         """
-        settings = [word for one in _SETTINGS for word in ("-c", one)]
+        options = [word for one in (*_SETTINGS, *settings) for word in ("-c", one)]
         # Files instead of pipes: nothing waits for us, and Limits.file bounds them.
         with (
             tempfile.TemporaryFile() as output,
@@ -149,7 +150,7 @@ class Runner:
 
             try:
                 process = subprocess.Popen(
-                    [self.program, *settings, *arguments],
+                    [self.program, *options, *arguments],
                     stdin=own if isinstance(given, bytes) else given,
                     stdout=output,
                     stderr=error,
@@ -192,6 +193,25 @@ class HostRepository:
     objects: str
     object_format: str
 
+    @property
+    def agent(self) -> str:
+        """What stands before the agent's branches, as a remote's name does.
+
+        The human's work trees have one repository, and each has an agent's of its own.
+        """
+        above, name = os.path.split(self.git_dir)
+        return f"agent-{name}" if above == os.path.join(self.common_dir, "worktrees") else "agent"
+
+    @property
+    def remote(self) -> str:
+        """Where the agent's branches are."""
+        return f"refs/remotes/{self.agent}/"
+
+    @property
+    def agent_tags(self) -> str:
+        """Where the agent's tags are, so that they never stand for the human's."""
+        return f"refs/{self.agent}/tags/"
+
     def commit(self, name: str) -> str | None:
         """Return the id of the commit that a name stands for; None if there is none."""
         words = ("rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}")
@@ -222,26 +242,16 @@ class HostRepository:
 
 def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepository:
     """Return the repository that a directory lies in. Raises UserError, GitError."""
-    installed = Git.installed(environment, project=directory)
-    if installed is None:
-        raise UserError(
-            f"there is no git in {SEARCH_PATH}, and none in PATH that others cannot change",
-            "install git there, or put the directory of git itself into PATH: no script, and"
-            " nothing in the project",
-            Exit.SYSTEM,
-        )
-    users = {"HOME": installed.home, **installed.settings}
-    if installed.config_home:
-        users["XDG_CONFIG_HOME"] = installed.config_home
-    users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
-    here = Runner(installed.program, users, os.path.abspath(directory))
-    _check_version(here)
+    here = _newest_enough(environment, os.path.abspath(directory))
+    users = here.environment
     found = here.run(
         "rev-parse", "--path-format=absolute", "--is-bare-repository", "--git-dir",
         "--git-common-dir", "--git-path", "objects", "--show-object-format", allowed=(0, 128),
     )  # fmt: skip
     if found.code != 0:
         hint = "name the project: gitguard fetch DIRECTORY"
+        if "dubious ownership" in found.reason:
+            hint = "run gitguard fetch as the user who owns the project"
         raise UserError(f"{directory}: {found.reason}", hint, Exit.SYSTEM)
     is_bare, *lines = found.text.split("\n")
     if is_bare == "true" or len(lines) != 4:
@@ -260,6 +270,29 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
 def isolated(program: str, git_dir: str) -> Runner:
     """Return a runner for a repository of our own that reads nothing of the user's."""
     return Runner(program, {"HOME": "/", **_NO_OTHERS, "GIT_DIR": git_dir})
+
+
+def _newest_enough(environment: Mapping[str, str], directory: str) -> Runner:
+    """Return a runner for the first git that is not too old. Raises UserError, GitError."""
+    why = UserError(
+        f"there is no git in {SEARCH_PATH}, and none in PATH that others cannot change",
+        "install git there, or put the directory of git itself into PATH: no script, and"
+        " nothing in the project",
+        Exit.SYSTEM,
+    )
+    for number, one in enumerate(Git.candidates(environment, directory, SEARCH_PATH)):
+        users = {"HOME": one.home, **one.settings}
+        if one.config_home:
+            users["XDG_CONFIG_HOME"] = one.config_home
+        users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
+        git = Runner(one.program, users, directory)
+        try:
+            _check_version(git)
+        except UserError as error:
+            why = why if number else error
+        else:
+            return git
+    raise why
 
 
 def _check_version(git: Runner) -> None:

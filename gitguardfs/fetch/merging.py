@@ -83,14 +83,14 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
     head = repository.head()
     ref, into = (HEADS + head, head) if head else ("HEAD", "HEAD")
     ours = repository.commit(ref)
-    if ours is not None and _is_within(repository, theirs, ours):
+    if ours is not None and is_within(repository, theirs, ours):
         return Merge(branch, into, Outcome.UP_TO_DATE, ours)
-    if ours is None or _is_within(repository, ours, theirs):
+    if ours is None or is_within(repository, ours, theirs):
         _move(repository, ref, ours, theirs, f"gitguard fetch --merge {branch}: Fast-forward")
         return Merge(branch, into, Outcome.FAST_FORWARD, theirs)
     done = git.having(**_without_drivers(repository)).run(
-        "-c", "merge.renormalize=false", "merge-tree", "--write-tree", "-z", "--name-only",
-        "--no-messages", ours, theirs, limits=WRITING, allowed=(0, 1),
+        "merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
+        settings=["merge.renormalize=false"], limits=WRITING, allowed=(0, 1),
     )  # fmt: skip
     tree, *names = done.output.rstrip(b"\0").split(b"\0")
     if done.code:
@@ -99,7 +99,7 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
     try:
         commit = repository.users_git.run(
             "commit-tree", tree.decode(), "-p", ours, "-p", theirs,
-            "-m", f"Merge agent/{branch} into {into}",
+            "-m", f"Merge {repository.agent}/{branch} into {into}",
         ).text  # fmt: skip
     except GitError as error:
         raise UserError(error.message, "git config user.name and user.email", Exit.SYSTEM) from None
@@ -121,7 +121,8 @@ def by_hand(agents: str, git: str) -> Iterator[str]:
     yield f'  {git} worktree remove "$it"; {git} diff    # git restore FILE takes the merged one'
 
 
-def _is_within(repository: HostRepository, older: str, newer: str) -> bool:
+def is_within(repository: HostRepository, older: str, newer: str) -> bool:
+    """Return whether a commit has another one among its ancestors, or is it. Raises GitError."""
     words = ("merge-base", "--is-ancestor", older, newer)
     return repository.git.run(*words, allowed=(0, 1)).code == 0
 

@@ -12,6 +12,7 @@ id of a stash, or of a secret that was taken out of the history, could have it m
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,10 @@ from gitguardfs.errors import shown
 from gitguardfs.fetch.bundle import HEADS, TAGS, Header, Refused
 from gitguardfs.fetch.git import LISTING, MIB, GitError, HostRepository, Limits, Runner, isolated
 
-REMOTE = "refs/remotes/agent/"
-"""Where the agent's branches are in the human's repository."""
-AGENT_TAGS = "refs/agent/tags/"
-CHECKS = ("badFilemode", "gitattributesSymlink", "gitmodulesParse")
+ATTRIBUTES = "gitattributesSymlink"
+CHECKS = ("badFilemode", ATTRIBUTES, "gitmodulesParse")
 """What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
-OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags")
+OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags", "refs/agent-*/tags/**")
 """The human's refs that count; stashes and what tools keep beside the history do not."""
 MAX_OBJECTS = 1 << 20
 OBJECTS = ("--objects", "--no-object-names")
@@ -55,26 +54,33 @@ class Quarantine:
     git: Runner
     header: Header
     limits: Limits
+    checks: Collection[str]
 
     def take(self, repository: HostRepository, branches: Collection[str] | None) -> None:
         """Fetch branches into the human's repository; all, the tags, and no others if None.
 
         Raises GitError.
         """
+        heads, tags = repository.remote, repository.agent_tags
         if branches is None:
-            wanted = ["--prune", self.path, f"+{HEADS}*:{REMOTE}*", f"+{TAGS}*:{AGENT_TAGS}*"]
+            wanted = ["--prune", self.path, f"+{HEADS}*:{heads}*", f"+{TAGS}*:{tags}*"]
         else:
-            wanted = [self.path, *(f"+{HEADS}{one}:{REMOTE}{one}" for one in branches)]
-        checks = [f"fetch.fsck.{one}=error" for one in CHECKS]
+            wanted = [self.path, *(f"+{HEADS}{one}:{heads}{one}" for one in branches)]
+        checks = [f"fetch.fsck.{one}=error" for one in self.checks]
         settings = (
             "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
             "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack stays as short as it came
         )  # fmt: skip
-        repository.git.run(
-            *(word for one in settings for word in ("-c", one)),
-            "fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules",
-            "--no-write-fetch-head", *wanted, limits=Limits(self.limits.seconds, file=None),
-        )  # fmt: skip
+        words = ("fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules")
+        limits = Limits(self.limits.seconds, file=None)
+        try:
+            repository.git.run(
+                *words, "--no-write-fetch-head", *wanted, settings=settings, limits=limits
+            )
+        except GitError as error:
+            is_in_the_way = "exists; cannot create" in error.message  # a branch that was renamed
+            hint = "gitguard fetch without BRANCH removes what the agent has renamed or deleted"
+            raise GitError(error.message, hint if is_in_the_way else "") from None
 
 
 @contextmanager
@@ -104,13 +110,21 @@ def quarantined(
     _check_prerequisites(git, header, known)
     size = os.fstat(copy.fileno()).st_size
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
-    sent, bases = _unpack(git, path, copy, header, limits)
+    checks: Collection[str] = CHECKS
+    try:
+        sent, bases = _unpack(git, path, copy, header, limits, checks)
+    except Refused as error:
+        if ATTRIBUTES not in error.message or not _has_linked_attributes(repository, header):
+            raise
+        # It is the human's own, in each tree that the agent has changed; git does not follow it.
+        checks = tuple(one for one in CHECKS if one != ATTRIBUTES)
+        sent, bases = _unpack(git, path, copy, header, limits, checks)
     _check_tips(git, header)
     new = _check_objects(git, header, known, limit * UNPACKED)
     _check_reach(git, header, known, (new - sent) | bases)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
-    yield Quarantine(path, git, header, limits)
+    yield Quarantine(path, git, header, limits, checks)
 
 
 def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) -> None:
@@ -128,15 +142,33 @@ def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) ->
             raise Refused(why, NEW)
 
 
+def _has_linked_attributes(repository: HostRepository, header: Header) -> bool:
+    """Return whether a .gitattributes is a symlink in the human's own branches of these names."""
+    own = repository.refs(HEADS)
+    tips = {repository.commit("HEAD"), *(own.get(HEADS + name) for name in header.named(HEADS))}
+    words = ("ls-tree", "-r", "-z", "--full-tree")
+    return any(
+        entry.startswith(b"120000 ") and re.search(rb"[\t/]\.gitattributes\Z", entry)
+        for tip in tips
+        if tip
+        for entry in repository.git.run(*words, tip, limits=LISTING).output.split(b"\0")
+    )
+
+
 def _unpack(
-    git: Runner, path: str, copy: BinaryIO, header: Header, limits: Limits
+    git: Runner,
+    path: str,
+    copy: BinaryIO,
+    header: Header,
+    limits: Limits,
+    checks: Collection[str],
 ) -> tuple[set[bytes], set[bytes]]:
     """Unpack; return the objects that came, and those of the human's on which deltas are based."""
     count = int.from_bytes(os.pread(copy.fileno(), 4, header.length + 8), "big")
     if count > MAX_OBJECTS:
         raise Refused(f"it has more than {MAX_OBJECTS} objects")
     os.lseek(copy.fileno(), header.length, os.SEEK_SET)
-    strict = ",".join(f"{one}=error" for one in CHECKS)
+    strict = ",".join(f"{one}=error" for one in checks)
     words = ("index-pack", "--stdin", "--fix-thin", f"--strict={strict}", "--threads=1")
     try:
         name = git.run(*words, given=copy, limits=limits).text.partition("\t")[2]

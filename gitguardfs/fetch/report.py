@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from gitguardfs.errors import counted
 from gitguardfs.fetch import bundle
 from gitguardfs.fetch.merging import Merge, Outcome
-from gitguardfs.fetch.quarantine import AGENT_TAGS
 from gitguardfs.fetch.summary import Branch
 
 SHORT = 10
@@ -23,6 +22,8 @@ class Report:
     """What was done, for the terminal and for --json."""
 
     repository: str
+    agent: str
+    """What stands before the agent's branches."""
     bundle: dict[str, object] | None = None
     branches: list[Branch] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
@@ -42,30 +43,31 @@ def as_json(report: Report) -> str:
 def as_text(report: Report) -> Iterator[str]:
     """Yield the lines of the report."""
     if report.bundle is not None:
-        yield f"{bundle.PLACE}: written {report.bundle['age']} ({report.bundle['written']})"
+        when = report.bundle["written"]
+        yield f"{bundle.PLACE}: written {report.bundle['age']}" + (f" ({when})" if when else "")
     for branch in report.branches:
         yield ""
-        yield from _branch_lines(branch)
+        yield from _branch_lines(branch, report.agent)
     for name, value in report.tags.items():
-        yield f"tag {name}: {value[:SHORT]} ({AGENT_TAGS}{name})"
+        yield f"tag {name}: {value[:SHORT]} (refs/{report.agent}/tags/{name})"
     for name, value in report.removed.items():
         yield f"removed {name}, which was {value[:SHORT]}"
     if report.merge is not None:
-        yield from ("", *_merge_lines(report.merge))
+        yield from ("", *_merge_lines(report.merge, report.agent))
     yield from report.notes
     if report.commands:
         yield "" if report.merge else "\nLook, then take:"
     yield from (line if report.merge else f"  {line}" for line in report.commands)
 
 
-def _branch_lines(branch: Branch) -> Iterator[str]:
+def _branch_lines(branch: Branch, agent: str) -> Iterator[str]:
     if branch.before is None:
         news = "new"
     elif branch.before == branch.commit:
         news = "as at the last fetch"
     else:
         news = f"was {branch.before[:SHORT]}"
-    line = f"agent/{branch.name}: {branch.commit[:SHORT]}, {news}"
+    line = f"{agent}/{branch.name}: {branch.commit[:SHORT]}, {news}"
     if branch.ahead is not None:
         line += f"; {counted(branch.ahead, 'commit')} that {branch.base or 'you'} "
         line += "does not have" if branch.base else "do not have"
@@ -92,8 +94,8 @@ def _branch_lines(branch: Branch) -> Iterator[str]:
         yield f"  look at {warning}"
 
 
-def _merge_lines(merged: Merge) -> Iterator[str]:
-    agents = f"agent/{merged.branch}"
+def _merge_lines(merged: Merge, agent: str) -> Iterator[str]:
+    agents = f"{agent}/{merged.branch}"
     if merged.outcome is Outcome.CONFLICT:
         yield f"{agents} was not merged into {merged.into}: conflicts, and nothing was changed"
         yield from (f"  {name}" for name in merged.conflicts)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from gitguardfs.errors import shown
 from gitguardfs.fetch.bundle import HEADS
 from gitguardfs.fetch.git import MIB, GitError, HostRepository, Limits, Runner
-from gitguardfs.fetch.quarantine import REMOTE, Quarantine
+from gitguardfs.fetch.quarantine import Quarantine
 from gitguardfs.guard import dotgit, links
 
 SECONDS = 10.0
@@ -109,7 +109,7 @@ class _Budget:
 
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
     """Return what came, the branches with news first."""
-    refs = repository.refs(REMOTE, HEADS)
+    refs = repository.refs(repository.remote, HEADS)
     hooks = repository.hooks_path()
     head = repository.commit("HEAD")
     budget = _Budget(quarantine.git)
@@ -118,7 +118,7 @@ def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch
         own = refs.get(HEADS + name)
         base = name if own else "HEAD" if head else None
         branches.append(
-            (Branch(name, commit, refs.get(REMOTE + name), base), own or head),
+            (Branch(name, commit, refs.get(repository.remote + name), base), own or head),
         )
     branches.sort(key=lambda one: one[0].commit == one[0].before)
     found = []

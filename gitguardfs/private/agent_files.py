@@ -53,6 +53,7 @@ Where a tool has set core.hooksPath, as husky does, `git sync` does it.
 
 `git init`, `git clone` and `git worktree add` work outside of the project only:
   git worktree add ~/wt/TOPIC
+There only `git sync` brings what is new, not `git fetch host`.
 """
 
 

@@ -25,9 +25,9 @@ You work on a tree that a human shares with you, with a git repository of your o
 a file that leads to it. Commit freely, in small steps, with messages that say why. You cannot
 push, and need not: the human takes your commits with `gitguard fetch`. `git fetch host` brings
 what the human has committed, as `host/BRANCH`; `git sync` also moves your branch there, if it has
-no commits of its own. Make new worktrees below `~/wt` (`git worktree add ~/wt/topic`). Inside of
-this tree `git init`, `git clone` and `git submodule update --init` fail, and that is intended:
-use `~/build`. File watchers must poll.
+no commits of its own. Make new worktrees below `~/wt` (`git worktree add ~/wt/topic`), where only
+`git sync` brings what is new. Inside of this tree `git init`, `git clone` and `git submodule update
+--init` fail, and that is intended: use `~/build`. File watchers must poll.
 """
 _OPEN = """\
 You work on a tree that a human shares with you. `.git` is the human's own, and open: run only the

@@ -134,6 +134,19 @@ def test_the_host_goes_on(world: World) -> None:
     assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
 
 
+def test_sync_in_another_work_tree_learns_what_the_human_has_committed(world: World) -> None:
+    other = world.here / "home/topic"
+    world.agent("worktree", "add", "--quiet", "-b", "topic", str(other))
+    world.agent("-C", str(other), "branch", "--set-upstream-to=host/main")
+    world.host_commits("print('more')\n", "the human's")
+
+    def is_told() -> bool:  # nothing but this opens the view's .git
+        world.agent("-C", str(other), "sync", fails=True, place="../../home")
+        return "behind 1" in world.agent("-C", str(other), "status", "-sb", place="../../home")
+
+    until(is_told, "the agent is told")
+
+
 def test_the_agents_repository_is_closed_to_others(world: World) -> None:
     world.agent("status")
     place = Path(world.agent("rev-parse", "--absolute-git-dir").strip())

@@ -177,6 +177,9 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sync: changes are staged, and main stays where it is: …": (
         "git update-ref -d HEAD; touch new; git add new; git sync", PRIVATE
     ),
+    ".gitguard/.gitignore already exists, no checkout": (
+        f"{COMMIT}; git stash push --all -- .gitguard; {COMMIT}; git stash pop --quiet", PRIVATE
+    ),
     "Author identity unknown": ("git commit --allow-empty -m x", PRIVATE),
     "ls: .git: Permission denied": ("ls -ld .git", XATTR),
     "grep: ./.git: Permission denied": ("grep -r first .", LIST),

@@ -100,6 +100,19 @@ def test_a_tree_that_git_would_not_write(world: World, entries: list[tuple[str, 
     world.refused("is refused: git index-pack: ")
 
 
+def test_a_symlink_for_attributes_that_is_the_humans_own(world: World) -> None:
+    (world.host / ".gitattributes").symlink_to("src/b.txt")
+    world.commit({".gitattributes": "*.x text\n"}, world.host)
+    world.git(world.agent, "pull", "-q", "host", "main")
+    commit = world.commit({"a.txt": "changed\n"})
+    world.publish()
+    world.fetched("--merge", "main")
+    assert world.git(world.host, "rev-parse", "HEAD") == commit
+    blob = world.put("blob", b"content\n")
+    world.write_tree(("120000", b".gitattributes", blob), ("100666", b"x", blob))
+    world.refused("is refused: git index-pack: ", "Filemode")
+
+
 @pytest.mark.parametrize(
     "lines",
     ["path = x\n\turl = -u./payload", "path = -x\n\turl = ./x",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,10 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.audit.git_config import Git
+from gitguardfs.errors import UserError
+from gitguardfs.fetch import git as fetch_git
 from gitguardfs.fetch import summary
+from gitguardfs.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
@@ -23,6 +29,10 @@ from tests.support.fetch_world import World
 def world() -> Iterator[World]:
     with fetch_world.world() as made:
         yield made
+
+
+NOTHING = b"# v2 git bundle\n\n"
+"""What the agent's hook writes once the human has all."""
 
 
 def refs(world: World, at: Path | None = None) -> dict[str, str]:
@@ -144,11 +154,12 @@ def test_nothing_is_new(world: World) -> None:
     second = world.commit({"y": "y"})
     world.publish()
     world.fetched("--merge", "main")
-    world.bundle.unlink()  # as the agent's hook does once the human has all
+    world.write(NOTHING)  # as the agent's hook does once the human has all
     kept = {"refs/remotes/agent/topic": second, "refs/agent/tags/v1": first}
     for words in ([], [world.host]):
         report = world.fetched(*words)
-        assert report["bundle"] is None and report["branches"] == [] and refs(world) == kept
+        assert report["bundle"]["size"] == len(NOTHING)
+        assert report["branches"] == [] and refs(world) == kept
         assert "no commit that you do not have" in report["notes"][0]
         assert "agent/topic stays" in report["notes"][1] and "--drop" in report["notes"][1]
         assert report["removed"] == ({} if words else {"refs/remotes/agent/main": first})
@@ -156,20 +167,144 @@ def test_nothing_is_new(world: World) -> None:
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
     done = world.fetch("--merge", "topic")
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
-    (world.bundle.parent / ".gitignore").unlink()
-    world.bundle.parent.rmdir()
-    assert "agent/topic stays" in world.fetch().stdout
+    world.bundle.unlink()
+    assert world.fetch().returncode == 3 and refs(world) == kept
     world.fetched("--drop")
-    assert refs(world) == {} and world.fetch().returncode == 3  # an agent never was here
-    world.bundle.parent.mkdir()
-    assert world.fetch().stdout.count("\n") == 1
+    assert refs(world) == {}
+    world.write(b"# v3 git bundle\n@object-format=sha1\n\n")
+    assert world.fetch().stdout.count("\n") == 2
+    old = time.time() - 3700
+    os.utime(world.bundle, (old, old))
+    assert "husky" in world.fetch().stdout and "git sync" in world.fetched()["notes"][1]
 
 
-def test_there_is_no_bundle(world: World) -> None:
-    done = world.fetch()
-    assert done.returncode == 3 and done.stdout == ""
-    assert f"there is no {world.bundle}" in done.stderr and "--git private" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_tag_stays_when_the_human_has_taken_its_commit(world: World) -> None:
+    first = world.commit({"x": "x"})
+    for words in (["v1"], ["v2"], ["-m", "v3", "v3"]):
+        world.git(world.agent, "tag", *words)
+    world.publish()
+    world.fetched("--merge", "main")
+    for more in ("y", "z"):  # without what the human has, as the hook writes it
+        world.commit({more: more})
+        world.git(world.agent, "tag", "-f", more)
+        words = ("bundle", "create", "-q", "b", "main", f"refs/tags/{more}", f"^{first}")
+        world.git(world.agent, *words)
+        world.write((world.agent / "b").read_bytes())
+        removed = set(world.fetched()["removed"])
+        assert removed == {"refs/agent/tags/v3" if more == "y" else "refs/agent/tags/y"}
+    found = refs(world)
+    assert found["refs/agent/tags/v1"] == found["refs/agent/tags/v2"] == first
+    world.git(world.agent, "tag", "-d", "v1")
+    world.git(world.agent, "tag", "v1/x")
+    words = ("bundle", "create", "-q", "b", "main", "refs/tags/v1/x", f"^{first}")
+    world.git(world.agent, *words)
+    world.write((world.agent / "b").read_bytes())
+    world.fetched()  # what is in the way of another one is gone
+    assert "refs/agent/tags/v1/x" in refs(world) and "refs/agent/tags/v1" not in refs(world)
+
+
+def test_what_the_human_has_is_taken_again(world: World) -> None:
+    first = world.commit({"x": "x"})
+    world.publish()
+    world.fetched("--merge", "main")
+    world.git(world.host, "branch", "other", "HEAD~")
+    world.git(world.agent, "checkout", "-q", "-b", "topic", "host/main")
+    world.commit({"y": "y"})
+    world.git(world.agent, "branch", "-D", "main")
+    for write in (world.publish, lambda: world.write(NOTHING)):
+        write()
+        for words in ([], ["--expect", first[:10]], ["--expect", first[:12]]):
+            done = world.fetch("--merge", "main", *words)
+            assert done.returncode == 0 and "main has all of agent/main already" in done.stdout
+        done = world.fetch(".", "main")
+        assert done.returncode == 0 and "nothing new: " in done.stdout
+        done = world.fetch("--merge", "main", "--expect", "0123456789")
+        assert done.returncode == 3 and "no branch main" in done.stderr
+    world.git(world.host, "checkout", "-q", "other")
+    for words in ([], ["--expect", first]):
+        done = world.fetch("--merge", "main", *words)  # the human has it, and here it is not
+        assert done.returncode == 3 and "no branch main" in done.stderr
+    assert world.git(world.host, "rev-parse", "HEAD~") != first
+
+
+def test_nothing_is_published(world: World) -> None:
+    def said() -> str:
+        done = world.fetch()
+        assert done.returncode == 3 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert "nothing is published here: " in done.stderr and "git sync" in done.stderr
+        return done.stderr
+
+    assert f"there is no {world.bundle}" in said() and "--git private" in said()
+    world.commit({"x": "x"})
+    world.publish()
+    for suffix in (".new.12", ".new.12.lock"):
+        place = world.bundle.rename(f"{world.bundle}{suffix}")
+        assert "agent.bundle is being written" in said()
+        place.rename(world.bundle)
+    world.fetched("--drop")
+    assert f"there is no {world.bundle}" in said()
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="other disks store no such time")
+def test_a_time_that_is_no_date(world: World) -> None:
+    world.commit({"x": "x"})
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        host = shutil.copytree(world.host, Path(directory, "host"))
+        world.publish(host)
+        place = host / fetch_world.BUNDLE
+        for seconds, age in ((-62_200_000_000, "days ago"), (253_402_300_800, "in the future")):
+            os.utime(place, (seconds, seconds))
+            assert place.stat().st_mtime == seconds
+            bundle = world.fetched(at=host)["bundle"]
+            assert bundle["written"] is None and age in bundle["age"]
+            assert "None" not in world.fetch(at=host).stdout
+
+
+def test_a_branch_in_the_way_of_one_that_is_named(world: World) -> None:
+    world.git(world.agent, "checkout", "-q", "-b", "feat")
+    world.commit({"x": "x"})
+    world.publish()
+    world.fetched()
+    world.git(world.agent, "branch", "-m", "feat", "feat/x")
+    world.publish()
+    done = world.fetch(".", "feat/x")
+    assert done.returncode == 3 and "gitguard fetch without BRANCH removes" in done.stderr
+    world.fetched()
+    assert set(refs(world)) == {"refs/remotes/agent/feat/x"}
+
+
+def test_work_trees_of_one_repository_have_an_agent_each(world: World) -> None:
+    tree = world.home / "it's a tree"
+    world.git(world.host, "worktree", "add", "-q", "-b", "topic", str(tree))
+    world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    world.publish()
+    world.fetched()
+    kept = refs(world)
+    world.git(world.agent, "checkout", "-q", "-b", "own", "host/main")
+    own = world.commit({"y": "y"})
+    world.git(world.agent, "branch", "-D", "main")
+    world.git(world.agent, "tag", "-f", "v1")
+    world.publish(tree)
+    report = world.fetched(at=tree)
+    name = "agent-" + Path(world.git(tree, "rev-parse", "--git-dir")).name
+    assert report["agent"] == name and report["removed"] == {}
+    theirs = {f"refs/remotes/{name}/own": own, f"refs/{name}/tags/v1": own}
+    assert refs(world) == kept | theirs
+    assert f"{name}/own: " in world.fetch(at=tree).stdout
+    world.fetched()
+    assert refs(world) == kept | theirs
+    log, _, take, _ = report["commands"]
+    done = subprocess.run(["bash", "-ec", log], cwd=tree, check=True, text=True,
+                          capture_output=True, env=world.environment())  # fmt: skip
+    assert "+y" in done.stdout
+    world.fetched(*shlex.split(take)[2:], at=tree)
+    world.fetched("--drop", at=tree)
+    assert refs(world) == kept
+    world.git(world.host, "config", f"remote.{name}.url", "elsewhere")
+    world.fetched()
+    world.publish(tree)
+    assert "git remote rename" in world.fetch(at=tree).stderr
 
 
 def test_drop(world: World) -> None:
@@ -298,6 +433,15 @@ def test_a_place_that_is_not_a_checkout(world: World) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has a project of another user")
+def test_a_project_of_another_user(world: World) -> None:
+    for path in (world.host, world.host / ".git"):
+        os.chown(path, 1234, 1234)
+    done = world.fetch()
+    assert done.returncode == 3 and "as the user who owns the project" in done.stderr
+    assert "name the project" not in done.stderr
+
+
 def test_an_old_git_is_named(world: World) -> None:
     code = (
         "import gitguardfs.fetch.git as git\ngit.MINIMUM = (99, 1)\n"
@@ -310,7 +454,20 @@ def test_an_old_git_is_named(world: World) -> None:
     assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
 
 
-def test_a_git_that_is_in_path_alone(world: World) -> None:
+def test_an_old_git_hides_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = world.home / "old/git"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho git version 2.20.1\n")
+    old.chmod(0o755)
+    monkeypatch.setattr(fetch_git, "SEARCH_PATH", str(old.parent))
+    real = os.path.realpath(shutil.which("git") or "git")
+    environment = {**world.environment(), "PATH": os.path.dirname(real)}
+    assert find_repository(str(world.host), environment).git.program == real
+    with pytest.raises(UserError, match=r"version 2\.20\.1"):
+        find_repository(str(world.host), {**environment, "PATH": ""})
+
+
+def test_a_git_that_is_in_path_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real = world.home / "store/git-2/bin/git"
     real.parent.mkdir(parents=True)
     shutil.copy(shutil.which("git") or "git", real)
@@ -322,7 +479,7 @@ def test_a_git_that_is_in_path_alone(world: World) -> None:
 
     def found(path: Path | str, project: Path = world.host) -> str | None:
         environment = {"PATH": f"nowhere:/nonexistent:{path}"}
-        git = Git.installed(environment, search_path="/nonexistent", project=str(project))
+        git = next(Git.candidates(environment, str(project), "/nonexistent"), None)
         return git.program if git else None
 
     assert found(profile) == found(profile, world.home) == str(real)  # as with Nix
@@ -337,10 +494,20 @@ def test_a_git_that_is_in_path_alone(world: World) -> None:
     (world.home / "into/git").symlink_to(world.host / "bin/git")
     assert found(world.home / "into") is None
     assert found(os.path.relpath(profile)) is None and found("") is None
+    user = pwd.getpwuid(os.geteuid())
     for path in (profile, real, real.parent):
-        for mode in (0o775, 0o757):
-            path.chmod(mode)
+        path.chmod(0o757)
+        assert found(profile) is None
+        path.chmod(0o775)
+        if os.geteuid() == 0:
+            os.chown(path, -1, 1234)
             assert found(profile) is None
+            os.chown(path, -1, user.pw_gid)
+        for others, is_found in ([], True), ([user.pw_name], True), (["other"], False):
+            own = grp.struct_group((user.pw_name, "x", user.pw_gid, others))
+            monkeypatch.setattr(grp, "getgrgid", lambda _, own=own: own)
+            assert bool(found(profile)) == is_found
+        monkeypatch.undo()
         path.chmod(0o755)
     assert found(profile)
     if os.geteuid() == 0:
@@ -366,7 +533,7 @@ def test_json_is_one_object_and_refusals_print_none(world: World) -> None:
     world.commit({"x": "x"})
     world.publish()
     assert set(json.loads(world.fetch("--json").stdout)) == {
-        "repository", "bundle", "branches", "tags", "removed", "merge", "commands", "notes"
+        "repository", "agent", "bundle", "branches", "tags", "removed", "merge", "commands", "notes"
     }  # fmt: skip
     world.write(b"x")
     assert world.fetch("--json").stdout == ""

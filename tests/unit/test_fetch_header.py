@@ -92,7 +92,7 @@ def test_two_thousand_refs_and_a_long_header() -> None:
     [
         (b"", "no header"),
         (b"# v2 git bundle\n", "no header"),
-        (text(), "no branch"),
+        (text() + b"PACK", "no branch"),
         (text(f"-{ID}"), "no branch"),
         (text(f"{ID} refs/heads/a", signature="# v1 git bundle"), "version"),
         (text(f"{ID} refs/heads/a", signature="# v4 git bundle"), "version"),

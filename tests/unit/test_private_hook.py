@@ -16,6 +16,7 @@ from gitguardfs.fetch import bundle
 from gitguardfs.fetch.bundle import Refused
 from tests.support.people import AGENT
 from tests.support.private_world import World, world
+from tests.support.repos import git
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 HEADS = "refs/heads/"
@@ -75,6 +76,31 @@ def test_a_name_that_fetch_refuses_is_left_out_and_said(project: World) -> None:
     project.agent("branch", "-m", "--", "größe", "size")
     project.agent("sync")
     assert set(published(project)) == {"refs/heads/main", "refs/heads/size"}
+    assert commit(project) == ""
+    said = project.agent("update-ref", f"{HEADS}it's", "HEAD").partition(": ")[2]
+    _, _, mend = said.rpartition(": ")
+    assert mend.endswith(" NEW && git sync")
+    done = subprocess.run(["sh", "-c", f"echo {mend.removesuffix(' && git sync')}"], text=True,
+                          capture_output=True, check=True)  # fmt: skip
+    assert done.stdout == "git branch -m -- it's NEW\n"
+
+
+def test_what_leads_to_no_commit_is_left_out_and_said(project: World) -> None:
+    project.host("tag", "theirs", "HEAD^{tree}")
+    project.prepare()
+    project.agent("fetch", "--quiet", "--tags", "host")
+    (project.view / "a").write_text("mine\n")
+    commit(project, "--all")
+    project.agent("tag", "-m", "mine", "commit")
+    project.agent("tag", "-m", "mine", "nested", "commit")
+    for words in (["tree", "HEAD^{tree}"], ["-m", "x", "blob", "HEAD:a"]):
+        said = project.agent("tag", *words)
+        name = words[-2]
+        assert f"refs/tags/{name} is not published, since it leads to no commit" in said
+        assert set(published(project)) == {
+            "refs/heads/main", "refs/tags/commit", "refs/tags/nested"
+        }  # fmt: skip
+        project.agent(*said.rpartition(": git ")[2].replace("'", "").split())
     assert commit(project) == ""
 
 
@@ -158,7 +184,7 @@ def test_a_commit_on_no_branch_has_one_in_the_bundle(project: World, home: Path)
     project.agent("switch", "--quiet", "--detach", "HEAD~")
     assert published(project) == {"refs/heads/own": value}
     project.agent("branch", "--force", "own", "HEAD")
-    assert published(project) == {}
+    assert (project.view / bundle.PLACE).exists() and published(project) == {}
 
 
 def test_a_rebase_that_stops_is_published(project: World) -> None:
@@ -202,6 +228,42 @@ def test_where_nothing_can_be_published_a_command_says_so_once(project: World, h
     assert set(published(project)) == {"refs/heads/main"}
     assert project.agent(git_dir, "branch", "later", directory=home) == ""
     assert set(published(project)) == {"refs/heads/main", "refs/heads/later"}
+
+
+def test_a_failure_leaves_what_was_published(project: World) -> None:
+    commit(project)
+    before = published(project)
+    directory = project.view / ".gitguard"
+    directory.chmod(0o555)
+    said = commit(project, "--amend", "-m", "changed")
+    assert "not yet in .gitguard/agent.bundle" in said and published(project) == before
+    assert "not yet" in project.agent("reset", "--soft", "HEAD~") and published(project) == before
+    directory.chmod(0o755)
+    project.agent("sync")
+    assert published(project) == {}
+
+
+@pytest.mark.parametrize("how", ["fetch", "sync"])
+def test_a_shallow_repository_of_the_human_has_other_ends(how: str) -> None:
+    with world() as project:
+        shallow, origin = project.project, project.project.rename(project.share / "origin")
+        git(project.share, "clone", "--quiet", "--depth=1", origin.as_uri(), shallow.name)
+        project.prepare()
+        project.show()
+        project.project = origin
+        for number in range(2):
+            project.commit("more", {"more": str(number)})
+        project.project = shallow
+        project.host("fetch", "--quiet", "--depth=1")
+        project.host("reset", "--quiet", "--hard", "origin/main")
+        project.prepare()
+        words = ["fetch", "host"] if how == "fetch" else ["sync"]
+        project.agent(*words, check=False)  # there is no common history: sync says so
+        assert project.agent("log", "--format=%s", "host/main") == "more"
+        project.agent("reset", "--quiet", "host/main")
+        commit(project)
+        assert set(published(project)) == {"refs/heads/main"}
+        assert project.agent("fsck") == ""
 
 
 # The file of an earlier repository

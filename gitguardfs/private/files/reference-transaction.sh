@@ -46,6 +46,17 @@ if leads_here "$here"; then
     [ "$top" = "$here" ] || printf '%s\n' "$here" >"$common/gitguard-work-tree"
     top=$here
 elif ! leads_here "$top"; then
+    top=
+fi
+
+# After a fetch a shallow repository of the human's has other ends, which git takes over from none:
+# without them the agent's is damaged.
+theirs=${common%/*}/host.git/shallow
+if [ -s "$theirs" ]; then
+    cat "$common/shallow" "$theirs" 2>/dev/null | sort -u >"$common/gitguard-shallow.$$" &&
+        mv -f "$common/gitguard-shallow.$$" "$common/shallow"
+fi
+if [ -z "$top" ]; then
     echo "your commits are safe here, and not published: git sync in the project does it" | say
     exit 0
 fi
@@ -73,17 +84,20 @@ detached() {
 # input is what the human has, each with a ^, and then the refs.
 fit() {
     LC_ALL=C awk -v left="$1" '
-    function leave(why) {
+    function leave(why, is_no_commit) {
         if (++count > 5) return
         split($2, kind, "/")
         name = substr($2, length("refs/" kind[2] "/") + 1)
+        gsub("\047", "\047\"\047\"\047", name)
         name = "\047" name "\047"
-        rename = "git branch -m -- " name " NEW && git sync"
-        if (kind[2] == "tags") rename = "git tag NEW " name " && git tag -d " name
-        print $2 " is not published, since " why ": " rename > left
+        mend = "git branch -m -- " name " NEW && git sync"
+        if (kind[2] == "tags") mend = "git tag NEW " name " && git tag -d " name
+        if (is_no_commit) mend = "git tag -d " name
+        print $2 " is not published, since " why ": " mend > left
     }
     /^\^/ { known[substr($1, 2)]; next }
     $1 in known { next }
+    $3 ~ "^(tag)?(tree|blob)$" { leave("it leads to no commit", 1); next }
     { folded = tolower($2) }
     length($2) > 200 || $2 !~ "^refs/[a-z]+/[A-Za-z0-9_][A-Za-z0-9._/+@#=-]*$" ||
     folded ~ "^refs/[a-z]+/head$" || folded ~ "[.]lock(/|$)" {
@@ -98,7 +112,7 @@ fit() {
         if (++taking > 1000) { leave("there are 1000 others"); next }
         taken[folded] = $2
         for (part = folded; sub("/[^/]*$", "", part); ) above[part] = $2
-        print
+        print $1, $2
     }
     END { if (count > 5) print "and " (count - 5) " more are not published" > left }'
 }
@@ -132,16 +146,24 @@ publish() {
     {
         cat "$refs/known"
         for kind in heads tags; do
-            git for-each-ref --sort=-refname --format='%(objectname) %(refname)' "refs/$kind"
+            git for-each-ref --sort=-refname "refs/$kind" \
+                --format='%(objectname) %(refname) %(objecttype)%(*objecttype)'
         done
         detached
     } | fit "$refs/left" >"$refs/packed-refs" || return
-    if GIT_DIR=$refs git bundle create --quiet "$place.new.$$" --branches --tags --stdin \
-        <"$refs/known" 2>"$refs/said"; then
+    # It is written anew after each commit: quickly rather than short.
+    if GIT_DIR=$refs git -c pack.window=0 -c pack.compression=1 bundle create --quiet \
+        "$place.new.$$" --branches --tags --stdin <"$refs/known" 2>"$refs/said"; then
         mv -f "$place.new.$$" "$place" || return
         [ "$1" != publish ] || echo "sync: your commits are in .gitguard/agent.bundle"
     elif grep -q 'empty bundle' "$refs/said"; then
-        rm -f "$place" "$place.new.$$"
+        # A bundle without branches says so: without a file nobody knows whether this has run.
+        case $(git rev-parse --show-object-format) in
+        sha256) printf '# v3 git bundle\n@object-format=sha256\n\n' ;;
+        *) printf '# v2 git bundle\n\n' ;;
+        esac >"$place.new.$$" && mv -f "$place.new.$$" "$place" && return
+        rm -f "$place.new.$$"
+        return 1
     else
         cat "$refs/said" >&2
         rm -f "$place.new.$$"
