@@ -213,23 +213,36 @@ class Trees:
     def _where(self, ref: NodeRef) -> tuple[_Where, list[bytes]]:
         """Return where a name in a directory of the share leads, and the directory's place.
 
-        What is no directory on the share is shown as it is there. A marker decides about
-        directories that are made; the guest's own stay when it goes. Raises OSError.
+        What is no directory on the share is shown as it is there. Raises OSError.
+        """
+        if self._is_marked(ref):
+            there = self._source.mode_at(ref.fd, ref.name)
+            if there is None or S_ISDIR(there):
+                return self._where_directory(ref, there is not None)
+        return _Where.SHARE, []
+
+    def _is_marked(self, ref: NodeRef) -> bool:
+        """Return whether a directory of that name may be the guest's; rules for names come first.
+
+        Below a guarded directory none is.
+        """
+        is_guarded = ref.parent.verdict is not ALLOW or not self._access.allows(ref.name)
+        return not is_guarded and self._marker(ref.name) is not None
+
+    def _where_directory(self, ref: NodeRef, is_there: bool) -> tuple[_Where, list[bytes]]:
+        """Return where the name of a directory leads; ``is_there``: the share has that directory.
+
+        A marker decides when a directory is made: the guest's own stay when the marker goes.
         """
         marker = self._marker(ref.name)
-        is_guarded = ref.parent.verdict is not ALLOW or not self._access.allows(ref.name)
-        if marker is None or is_guarded:
-            return _Where.SHARE, []
-        there = self._source.mode_at(ref.fd, ref.name)
-        if there is not None and not S_ISDIR(there):
-            return _Where.SHARE, []
+        assert marker is not None
         place = self._access.place(ref.parent)
         standing = self._mirror.find(place)
         if standing is not None and self._mirror.mode_at(standing, OWN + ref.name) is not None:
             return _Where.OWN, place
         if marker.beside and not any(self._source.find_at(ref.fd, at) for at in marker.beside):
             return _Where.SHARE, place
-        if marker.inside and there is not None and not self._holds(ref, marker.inside):
+        if marker.inside and is_there and not self._holds(ref, marker.inside):
             return _Where.SHARE, place
         return _Where.NOWHERE, place
 
@@ -423,15 +436,19 @@ class Trees:
         and a directory has the name.
         """
         target = moved._replace(parent=parent_id, name=name, is_local=is_local(parent_id))
-        if not target.is_local and self._marker(name) is not None:
+        if not target.is_local:
             ref = self._access.name(parent_id, name, change=True)
-            where, place = self._where(ref)
-            if where is not _Where.SHARE:
-                if moved.is_directory:
-                    above = self._mirror.make(place) if moved.is_local else ROOT_ID
-                    target = _Entry(True, above, OWN + name, True)
-                elif where is _Where.OWN or self._source.mode_at(ref.fd, name) is not None:
-                    raise os_error(errno.EISDIR)
+            there = self._source.mode_at(ref.fd, name)
+            is_directory = there is not None and S_ISDIR(there)
+            where, place = _Where.SHARE, list[bytes]()
+            if self._is_marked(ref) and (there is None or is_directory or moved.is_directory):
+                where, place = self._where_directory(ref, is_directory)
+            if where is not _Where.SHARE and moved.is_directory:
+                if not moved.is_local or (there is not None and not is_directory):
+                    raise os_error(errno.EXDEV)
+                target = _Entry(True, self._mirror.make(place), OWN + name, True)
+            elif where is _Where.OWN or (where is _Where.NOWHERE and is_directory):
+                raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:
             raise os_error(errno.EXDEV)
         return target

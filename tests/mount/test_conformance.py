@@ -61,7 +61,7 @@ RENAME_WHITEOUT = 4
 O_TMPFILE = os.O_TMPFILE | os.O_RDWR
 
 
-@pytest.fixture(scope="module", params=["plain", *MOUNTS])
+@pytest.fixture(scope="module", params=["plain", "own", *MOUNTS])
 def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The directory that one backend shows."""
     with ExitStack() as stack:
@@ -69,6 +69,12 @@ def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
         (here / "source").mkdir()
         if request.param == "plain":
             yield here / "source"
+            return
+        if request.param == "own":  # a directory of the guest's own
+            own = ("--allow-suid", "--local", "own", f"--local-store={here}/store")
+            mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *own))
+            (mounted.path / "own").mkdir()
+            yield mounted.path / "own"
             return
         options = MOUNTS[request.param]
         mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
