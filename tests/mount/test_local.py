@@ -468,7 +468,9 @@ def test_only_root_has_them() -> None:
 NAMES = st.lists(st.sampled_from(["a", "b", "node_modules", ".venv"]), min_size=1, max_size=4)
 CHANGES = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["mkdir", "rmdir", "file", "symlink", "unlink"]), NAMES, st.none()),
+        st.tuples(
+            st.sampled_from(["mkdir", "rmdir", "file", "symlink", "unlink"]), NAMES, st.none()
+        ),
         st.tuples(st.sampled_from(["rename", "link", "exchange"]), NAMES, NAMES),
     ),
     max_size=25,
