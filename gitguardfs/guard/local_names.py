@@ -40,6 +40,22 @@ DIRECTORIES = {
 }
 """Dependencies, builds and caches that package managers and compilers make anew."""
 
+FIRST_NAMES = (
+    (
+        re.compile(rb"target[0-9A-Za-z]{6}"), b"target",
+        Marker(beside=(b"Cargo.toml",), inside=b"CACHEDIR.TAG"),
+    ),
+    (
+        re.compile(rb"pytest-cache-files-[0-9a-z_]{8}"), b".pytest_cache",
+        Marker(inside=b"CACHEDIR.TAG"),
+    ),
+)  # fmt: skip
+"""Directories that cargo and pytest make, fill and then rename: the first name and the last.
+
+If a directory of the last name is the guest's, so is one of the first name: neither program copies
+when it cannot rename. One of the share without the tag stays the share's.
+"""
+
 
 class LocalNames:
     """The names of the guest's own directories, compiled once and asked for every name."""
@@ -57,4 +73,9 @@ class LocalNames:
             return None
         if self._pattern is not None and self._pattern.match(name.decode(errors="surrogateescape")):
             return ALWAYS
-        return self._directories.get(name)
+        if name in self._directories:
+            return self._directories[name]
+        for first, last, marker in FIRST_NAMES:
+            if first.fullmatch(name) and self._marker(last) is not None:
+                return marker
+        return None
