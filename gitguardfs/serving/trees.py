@@ -258,20 +258,32 @@ class Trees:
     ) -> dict[bytes, tuple[int, int] | None]:
         """Return what a listing of the share shows of the guest's own, and what not of the share's.
 
-        Raises OSError.
+        A name that the share cannot be asked about is left to the listing. Raises OSError.
         """
-        if directory.verdict is not ALLOW:
-            return {}
-        standing = self._mirror.find(self._access.place(directory))
+        standing = None if directory.verdict is not ALLOW else self._standing(directory)
         own = {} if standing is None else self._mirror.own_in(standing)
         shown: dict[bytes, tuple[int, int] | None] = {}
         for name in {*filter(self._marker, names), *filter(self._marker, own)}:
-            where, _ = self._where(NodeRef(directory, dir_fd, name))
+            try:
+                where, _ = self._where(NodeRef(directory, dir_fd, name))
+            except OSError:
+                continue
             if where is _Where.OWN:
                 shown[name] = S_IFDIR, LOCAL_NUMBERS.offset + own.get(name, 0)
             elif where is _Where.NOWHERE:
                 shown[name] = None
         return shown
+
+    def _standing(self, directory: Node, *names: bytes) -> NodeId | None:
+        """Return what stands for a directory of the share, or for one below it; None if nothing.
+
+        Nothing does for a directory that was removed, which a process may still be in.
+        """
+        try:
+            place = self._access.place(directory)
+        except OSError:
+            return None
+        return self._mirror.find([*place, *names])
 
     # Requests on names
 
@@ -367,22 +379,25 @@ class Trees:
         if is_local(parent_id):
             self._local.rmdir(caller, parent_id, name)
             return
-        above = self._access.place(self._access.node(parent_id))
+        parent = self._access.node(parent_id)
         if self._marker(name) is not None:
             entry = self._found(parent_id, name)
             if entry.is_local:
                 self._local.rmdir(caller, entry.parent, entry.name)
-                self._mirror.tidy(above)
+                self._mirror.tidy(self._access.place(parent))
                 return
-        place = [*above, name]
-        if self._holds_own(place):
+        standing = self._standing(parent, name)
+        if standing is None:
+            self._share.rmdir(caller, parent_id, name)
+            return
+        if self._holds_own(standing):
             raise os_error(errno.ENOTEMPTY)
+        place = [*self._access.place(parent), name]
         self._share.rmdir(caller, parent_id, name)
         self._mirror.tidy(place)
 
-    def _holds_own(self, place: list[bytes]) -> bool:
-        """Return whether the guest has directories of its own in what is at ``place``."""
-        standing = self._mirror.find(place)
+    def _holds_own(self, standing: NodeId | None) -> bool:
+        """Return whether the guest has directories of its own in one of the share."""
         return standing is not None and any(map(self._marker, self._mirror.own_in(standing)))
 
     @guarded_by(GuardedBy.NAME)
@@ -457,15 +472,18 @@ class Trees:
         self, caller: Caller, old: tuple[NodeId, bytes], new: tuple[NodeId, bytes], flags: int
     ) -> None:
         """Move an entry of the share, and with a directory what the guest has of its own in it."""
-        old_place, new_place = (
-            [*self._access.place(self._access.node(parent)), name] for parent, name in (old, new)
+        at_old, at_new = (
+            self._standing(self._access.node(parent), name) for parent, name in (old, new)
         )
-        if self._mirror.find(old_place) is None and self._mirror.find(new_place) is None:
+        if at_old is at_new is None:
             self._share.rename(caller, *old, *new, flags)
             return
         is_exchange = bool(flags & RENAME_EXCHANGE)
-        if not is_exchange and self._holds_own(new_place) and self._is_directory(*new):
+        if not is_exchange and self._holds_own(at_new) and self._is_directory(*new):
             raise os_error(errno.ENOTEMPTY)
+        old_place, new_place = (
+            [*self._access.place(self._access.node(parent)), name] for parent, name in (old, new)
+        )
         self._share.rename(caller, *old, *new, flags)
         try:
             if self._is_directory(*new):

@@ -56,6 +56,7 @@ RACES = (
 MOUNTS: dict[str, tuple[str, ...]] = {
     "uncached": ("--allow-suid", "--cache-timeout", "0"),
     "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
+    "beside": ("--allow-suid", "--local=deps"),
 }
 RENAME_WHITEOUT = 4
 O_TMPFILE = os.O_TMPFILE | os.O_RDWR
@@ -76,7 +77,7 @@ def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
             (mounted.path / "own").mkdir()
             yield mounted.path / "own"
             return
-        options = MOUNTS[request.param]
+        options = (*MOUNTS[request.param], f"--local-store={here}/store")
         mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
         yield mounted.path
 
