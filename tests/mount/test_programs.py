@@ -369,9 +369,9 @@ def test_the_sqlite3_shell_works(desk: Desk) -> None:
 # ------------------------------------------------------------------------ Package managers
 
 
-def _wheel(directory: Path) -> Path:
+def wheel(directory: Path) -> Path:
     """A package with one module and one command, built by hand."""
-    wheel = directory / "tiny-1.0-py3-none-any.whl"
+    path = directory / "tiny-1.0-py3-none-any.whl"
     files = {
         "tiny/__init__.py": "def main():\n    print('tiny works')\n",
         "tiny-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
@@ -380,22 +380,21 @@ def _wheel(directory: Path) -> Path:
         "tiny-1.0.dist-info/entry_points.txt": "[console_scripts]\ntiny = tiny:main\n",
     }
     record = "tiny-1.0.dist-info/RECORD"
-    with zipfile.ZipFile(wheel, "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
         archive.writestr(record, "".join(f"{name},,\n" for name in (*files, record)))
-    return wheel
+    return path
 
 
 def test_pip_installs_into_a_virtual_environment_in_the_mount(desk: Desk) -> None:
     python = needs("python3")
     if desk.run(python, "-c", "import venv, ensurepip", ok=False).returncode != 0:
         needs("the module ensurepip (python3-venv)")
-    wheel = _wheel(desk.place)
     desk.run(python, "-m", "venv", ".venv")
     desk.run(
         ".venv/bin/python", "-m", "pip", "install", "--no-index", "--quiet",
-        "--disable-pip-version-check", wheel,
+        "--disable-pip-version-check", wheel(desk.place),
     )  # fmt: skip
     assert desk.run(desk.guest / ".venv/bin/tiny").stdout == "tiny works\n"
     desk.run(".venv/bin/python", "-m", "pip", "uninstall", "--yes", "--quiet", "tiny")
