@@ -22,6 +22,7 @@ from benchmarks import (
     daemons,
     depth,
     fixtures,
+    local_directories,
     own_git,
     report,
     requests,
@@ -32,7 +33,15 @@ from benchmarks.results import Part, Results, to_json
 from benchmarks.session import compare
 from benchmarks.work_reading import collect
 
-EXTRAS = ("cost of a request", "cost by depth", "requests", "start-up", "million", "own git")
+EXTRAS = (
+    "cost of a request",
+    "cost by depth",
+    "requests",
+    "start-up",
+    "million",
+    "own git",
+    "local directories",
+)
 """What is measured besides workloads."""
 PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar", "git")
 GITGUARDFS = (sys.executable, "-m", "gitguardfs")
@@ -106,10 +115,10 @@ def _here(options: Options) -> Results:
                 compare(title, source, work, compared, workloads, scale, options.rounds, say)
             )
         mounting = [view for view in compared if view.key in ("bindfs", "gitguardfs")]
-        if "cost by depth" in extras:
+        if not results.parts:
             title = results.about["file system"]
-            if not results.parts:
-                results.parts.append(Part(title, {view.key: view.label for view in compared}))
+            results.parts.append(Part(title, {view.key: view.label for view in compared}))
+        if "cost by depth" in extras:
             results.parts[0].by_depth = depth.compare(
                 work, [view for view in compared if view.key in depth.VIEWS], options.rounds, say
             )
@@ -126,6 +135,12 @@ def _here(options: Options) -> Results:
             results.memory = daemons.memory(mounting, work, scale.known, say)
         if "own git" in extras:
             results.own_git = own_git.measure(GITGUARDFS, work, scale.files, options.rounds, say)
+        if "local directories" in extras:
+            (work / "local").mkdir()
+            (work / "shared").mkdir()
+            results.parts[0].local = local_directories.measure(
+                GITGUARDFS, work / "local", work / "shared", options.rounds, say
+            )
     results.about["took"] = f"{time.monotonic() - _begun:.0f} s"
     return results
 

@@ -115,6 +115,7 @@ def _compare(machine: Any, transport: str, shared: Path, options: Options, say: 
     return Part(
         found["title"], found["views"], [Outcome(**each) for each in found["outcomes"]],
         found["left_out"], [Outcome(**each) for each in found["by_depth"]],
+        found["local"],
     )  # fmt: skip
 
 

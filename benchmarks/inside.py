@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import catalogue, depth, views
+from benchmarks import catalogue, depth, local_directories, views
 from benchmarks.results import Part
 from benchmarks.scale import SCALES
 from benchmarks.session import compare
@@ -50,6 +50,11 @@ def main() -> None:
             )  # fmt: skip
         if catalogue.matches("cost by depth", given.only):
             part.by_depth = depth.compare(area, compared, given.rounds, _say, given.source)
+        if catalogue.matches("local directories", given.only):
+            (area / "local").mkdir()
+            part.local = local_directories.measure(
+                ("gitguardfs",), area / "local", given.source, given.rounds, _say
+            )
     part.views["plain"] = "raw share"
     json.dump(asdict(part), sys.stdout)
 

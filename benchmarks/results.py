@@ -22,6 +22,8 @@ class Part:
     left_out: list[str] = field(default_factory=list)
     by_depth: list[Outcome] = field(default_factory=list)
     """Single calls far below the top of the view; they take part in no goal."""
+    local: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Work in directories of the guest's own: seconds by kind and view."""
 
 
 @dataclass
