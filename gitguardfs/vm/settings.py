@@ -80,8 +80,9 @@ def load(state: State) -> Settings:
         known = {field.name for field in dataclasses.fields(Settings)}
         if not isinstance(fields, dict) or not fields.keys() <= known:
             raise ValueError
-        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-        return Settings(**{**fields, **lists})
+        fields["hide"] = tuple(fields["hide"])
+        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))  # older ones have none
+        return Settings(**fields)
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None
 
