@@ -257,7 +257,7 @@ def _guest(spec: ShareSpec) -> Iterator[Section]:
         (
             why,
             "With --local deps, node_modules, .venv, target and the like stay on the guest's own",
-            "  disk: that is faster, and nothing that the agent installs is run here.",
+            "  disk: that is faster, and what the agent installs never lies here.",
         ),
     )
 
