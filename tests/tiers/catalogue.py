@@ -92,7 +92,7 @@ TIERS = (
         lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 910,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 840,
         images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
     ),
     Tier(
