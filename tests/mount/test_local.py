@@ -390,13 +390,13 @@ def test_below_them_no_rule_holds(world: World) -> None:
     world.make("node_modules/package/file")
 
     def work() -> None:
-        run = {"cwd": package, "check": True, "stdout": subprocess.DEVNULL}
         home = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "init", "-q"], env=home, **run)
-        subprocess.run(["git", "add", "."], env=home, **run)
-        subprocess.run(["git", *who, "commit", "-qm", "x"], env=home, **run)
-        subprocess.run(["git", "clone", "-q", "--bare", ".", "../bare"], env=home, **run)
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        for words in (
+            ("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x"),
+            ("clone", "-q", "--bare", ".", "../bare"),
+        ):  # fmt: skip
+            subprocess.run(["git", *words], cwd=package, env=home, check=True)
         (package / "out").symlink_to("/etc/passwd")
         os.rename(package / ".git/hooks", package / "hooks")
         os.link(package / ".git/HEAD", package / "HEAD")
