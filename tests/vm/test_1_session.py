@@ -57,7 +57,7 @@ def test_dependencies_are_the_guests_own_and_stay_from_one_start_to_the_next(vm:
         (vm.project / "node_modules").mkdir()
         (vm.project / "node_modules/of-the-host").touch()
     said = vm.sh(
-        "ls -A | grep node_modules; mkdir node_modules && echo x >node_modules/own; ls -A node_modules"
+        "ls -A | grep node_modules; mkdir node_modules && cd node_modules && echo x >own && ls -A"
     )
     assert said == "own"
     assert os.listdir(vm.project / "node_modules") == ["of-the-host"]
