@@ -6,6 +6,7 @@ start. It has nothing of the mount open, and ends as the daemon does when that e
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import resource
@@ -49,6 +50,7 @@ def keep(
         signal.signal(number, signal.SIG_IGN)
     for number in ENDING:
         signal.signal(number, keeper.pass_on)
+    gc.freeze()  # its marks are in the objects, whose memory both processes share
     answer = keeper.start(first)
     tell(answer)
     was_ready = is_ready(answer)
