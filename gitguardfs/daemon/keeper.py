@@ -21,7 +21,7 @@ from typing import NoReturn
 from gitguardfs.errors import Exit
 from gitguardfs.signals import ENDING, REREAD, UNMOUNTED
 
-PAUSE, LONGEST_PAUSE = 0.5, 60.0
+PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
