@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 
 from gitguardfs.bindfs.idmap import MapError
@@ -13,20 +14,29 @@ from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.mount import Mount, Surroundings
-from gitguardfs.guard.rules import GitMode
+from gitguardfs.fs.nodes import LOCAL_NUMBERS
+from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.guard.rules import GitMode, GuardRules, LinkMode
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
+from gitguardfs.local import store as local_store
 from gitguardfs.mounting.preflight import MountPaths
+from gitguardfs.options.id_maps import IdMapSpec
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.paths import is_inside
 from gitguardfs.private.repositories import PrivateRepositories
 from gitguardfs.private.store import default as default_store
 from gitguardfs.serving.audit_log import AuditLog
 from gitguardfs.serving.operations import Operations
+from gitguardfs.serving.trees import Trees
+from gitguardfs.sessions.base import Requests
 
 RESERVED_DESCRIPTORS = 64
 """Descriptors left for Python, the session, worker threads and the log."""
+LOCAL_TIMEOUT = 3600.0
+"""Seconds for which the kernel keeps names and attributes of the guest's own directories: only the
+view changes them."""
 CACHED_DESCRIPTORS = 8192
 """O_PATH descriptors that are cached at most: each pins an inode of the source in the kernel."""
 
@@ -37,8 +47,8 @@ def assemble(
     audit: AuditLog,
     root_fd: int,
     reports_names_only: bool,
-) -> tuple[Mount, Operations]:
-    """Return the mount and the operations that serve the directory behind ``root_fd``.
+) -> tuple[ExitStack, Requests]:
+    """Return what to close at the end, and the requests that serve the directory of ``root_fd``.
 
     ``reports_names_only`` says that the session can report entries without attributes. Raises
     UserError.
@@ -48,30 +58,69 @@ def assemble(
     if repositories is None and options.rules.git is GitMode.PRIVATE:
         warn("git is not installed here: .git stays closed, as with --git deny")
         options = replace(options, rules=replace(options.rules, git=GitMode.DENY))
+    tables = ExitStack()
     try:
-        mount = Mount(options, surroundings(options, paths, root_fd))
+        around = surroundings(options, paths, root_fd)
+        share = Mount(options, around)
     except OSError as error:
         raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
-    return mount, Operations(mount, audit, reports_names_only, repositories)
+    tables.callback(share.close)
+    requests = Operations(share, audit, reports_names_only, repositories)
+    if not options.local:
+        return tables, requests
+    store = local_store.open_for(
+        options.local_store, _name(paths, root_fd).removesuffix(" /"), paths.mountpoint
+    )
+    tables.callback(store.close)
+    local = Mount(_local_options(options), _local_surroundings(around, store.root))
+    tables.callback(local.close)
+    own = Operations(local, audit, reports_names_only)
+    return tables, Trees(requests, share, own, local, LocalNames(options.local))
+
+
+def _local_options(options: MountOptions) -> MountOptions:
+    """Return the options of the guest's own directories: ids as they are, and no guard."""
+    rules = GuardRules(git=GitMode.OFF, links=LinkMode.RAW)
+    policy = replace(
+        options.policy, create_as_mounter=False, create_for_user=None, create_for_group=None
+    )
+    return replace(
+        options, map=IdMapSpec(), rules=rules, policy=policy, overrides=Overrides(), symlinks=None,
+        cache_timeout=LOCAL_TIMEOUT, read_rate=None, write_rate=None,
+    )  # fmt: skip
+
+
+def _local_surroundings(share: Surroundings, root_fd: int) -> Surroundings:
+    """Return the surroundings of a mount of the guest's own directories.
+
+    It answers FLUSH as the share does: the kernel asks no more for either after one ENOSYS.
+    """
+    return Surroundings(
+        root_fd, IdMapSpec().resolve((0, 0), (0, 0)), share.descriptor_limit // 2,
+        share.can_chown, closes_late=share.closes_late, numbers=LOCAL_NUMBERS, is_exclusive=True,
+    )  # fmt: skip
 
 
 def _repositories(
     options: MountOptions, paths: MountPaths, root_fd: int
 ) -> PrivateRepositories | None:
-    """Return the agent's own repositories; None without ``--git=private``, or without git.
-
-    They are told apart by the share's tag and their place in it: the guest may mount the share
-    elsewhere tomorrow.
-    """
+    """Return the agent's own repositories; None without ``--git=private``, or without git."""
     is_private = options.rules.git is GitMode.PRIVATE
     if not is_private or shutil.which("git", path=SYSTEM_PATH) is None:
         return None
+    return PrivateRepositories(options.private_store or default_store(), _name(paths, root_fd))
+
+
+def _name(paths: MountPaths, root_fd: int) -> str:
+    """Return a name of the source: the share's tag and the place in it.
+
+    The guest may mount the share elsewhere tomorrow.
+    """
     share = mountinfo.of_device(os.fstat(root_fd).st_dev)
-    name = paths.source
     if share is not None and is_inside(paths.source, share.path):
         inside = os.path.join(os.fsdecode(share.root), os.path.relpath(paths.source, share.path))
-        name = f"{share.source} {os.path.normpath(inside)}"
-    return PrivateRepositories(options.private_store or default_store(), name)
+        return f"{share.source} {os.path.normpath(inside)}"
+    return paths.source
 
 
 def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:

@@ -16,6 +16,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from signal import Signals
@@ -25,7 +26,6 @@ from gitguardfs.constants import FUSE_DEVICE
 from gitguardfs.daemon import background, build, closed_places, keeper, logs, signals, view
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
-from gitguardfs.fs.mount import Mount
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.mounting import fstab_check, lid, preflight, seal, utab
@@ -155,6 +155,7 @@ def _prepare(
         expected_mountpoint=paths.mountpoint if is_root else None,
         audit_log=options.audit_log and os.path.abspath(options.audit_log),
         private_store=options.private_store and os.path.abspath(options.private_store),
+        local_store=options.local_store and os.path.abspath(options.local_store),
     )
     os.chdir("/")
 
@@ -236,7 +237,7 @@ def _serve(
         paths = replace(paths, mountpoint_fd=root_fd)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    mount, operations = build.assemble(
+    tables, operations = build.assemble(
         options, paths, audit, root_fd, new_session.reports_names_only
     )
     session = new_session(operations)
@@ -263,7 +264,7 @@ def _serve(
     audit.start()
     logs.start()
     signal, fault = _serve_session(
-        session, mount, options, paths, mounted, closed, lambda: ready(state)
+        session, tables, options, paths, mounted, closed, lambda: ready(state)
     )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
@@ -285,7 +286,7 @@ def _serve(
 
 def _serve_session(
     session: base.Session,
-    mount: Mount,
+    tables: ExitStack,
     options: MountOptions,
     paths: preflight.MountPaths,
     mounted: mountinfo.MountInfo | None,
@@ -326,7 +327,7 @@ def _serve_session(
             raise
         fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
         view.unmount(session, mounted, by_itself=signal is None)
-        mount.close()
+        tables.close()
     return signal, fault
 
 

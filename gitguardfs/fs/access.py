@@ -326,6 +326,20 @@ class Access:
         """Return the exception for a name that a rule refuses."""
         return Refused(rule, partial(self.path, ref.parent, ref.name))
 
+    def place(self, node: Node) -> list[bytes]:
+        """Return the names that lead from the mount's root to a node, as last seen.
+
+        Raises OSError(ESTALE) if it has no place, or too deep a one.
+        """
+        parts: list[bytes] = []
+        step: Node | None = node
+        while step is not self._nodes.root:
+            if step is None or len(parts) == MAX_DEPTH:
+                raise stale()
+            parts.append(step.name)
+            step = step.parent
+        return parts[::-1]
+
     def path(self, node: Node, name: bytes | None = None) -> bytes:
         """Return the path where a node was last seen, relative to the mount's root, for messages.
 

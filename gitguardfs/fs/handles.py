@@ -54,7 +54,7 @@ class FileHandle:
 class DirectoryHandle:
     """An open directory; ``snapshot`` holds its names, taken when reading starts."""
 
-    __slots__ = ("node", "pid", "snapshot", "types", "uid")
+    __slots__ = ("node", "overlaid", "pid", "snapshot", "types", "uid")
 
     def __init__(self, node: Node, uid: GuestUid, pid: int = 0) -> None:
         self.node = node
@@ -64,17 +64,20 @@ class DirectoryHandle:
         self.snapshot: list[bytes] | None = None
         self.types: dict[bytes, tuple[int, int]] = {}
         """By name: type and inode number, if the snapshot was taken with them."""
+        self.overlaid: dict[bytes, tuple[int, int]] = {}
+        """The same for the names in the snapshot that are not of the source."""
 
 
 class HandleTable:
     """All open handles."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 1) -> None:
+        """Give the handles numbers from ``first`` on."""
         self._files: dict[HandleId, FileHandle] = {}
         self._directories: dict[HandleId, DirectoryHandle] = {}
         self._read: OrderedDict[DirectoryHandle, int] = OrderedDict()
         self._names = 0
-        self._ids = cast("Iterator[HandleId]", count(1))
+        self._ids = cast("Iterator[HandleId]", count(first))
 
     def __len__(self) -> int:
         return len(self._files) + len(self._directories)
@@ -143,6 +146,7 @@ class HandleTable:
     def _drop_snapshot(self, handle: DirectoryHandle) -> None:
         handle.snapshot = None
         handle.types = {}
+        handle.overlaid = {}
         self._names -= self._read.pop(handle, 0)
 
     def release_directory(self, handle_id: HandleId) -> None:

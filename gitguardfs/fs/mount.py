@@ -15,7 +15,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
-from gitguardfs.fs.nodes import Node, NodeTable
+from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
 from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver
@@ -44,6 +44,9 @@ class Surroundings:
     closes_late: bool = False
     """Whether the source may report write errors only at close(2)."""
     override: Override | None = None
+    numbers: Numbers = SHARE_NUMBERS
+    is_exclusive: bool = False
+    """Whether nothing but this mount changes the source."""
 
 
 class Mount:
@@ -55,12 +58,13 @@ class Mount:
         self.policy = options.policy
         self.can_chown = around.can_chown
         self.closes_late = around.closes_late
+        self.is_exclusive = around.is_exclusive
         self.share_owner = root.st_uid
         """The uid that owns the source's root."""
         self.guard = guard = RuleSet(options.rules)
-        self.nodes = NodeTable(root)
+        self.nodes = NodeTable(root, around.numbers)
         self.nodes.root.fd = around.root_fd
-        self.handles = HandleTable()
+        self.handles = HandleTable(around.numbers.offset + 1)
         limit, is_local = around.descriptor_limit, around.is_local
         self.descriptors: DescriptorCache
         self.source: Source

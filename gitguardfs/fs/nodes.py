@@ -7,9 +7,9 @@ variants are: plain; guarded; and one for each linked subtree, in which a direct
 place of a symlink (``symlinks``). The kernel gives a directory one name only, so a directory with
 two names is two nodes.
 
-A node's number is the source's inode number if that is unique, so that ``ls -i`` and hard-link
-detection work; otherwise it is a number from 2**62 on. Lookup counts mirror the kernel's: a node
-lives until the kernel has forgotten every lookup of it.
+A node's number is the source's inode number, in some trees plus an offset, if that is unique, so
+that ``ls -i`` and hard-link detection work; otherwise it is a number of our own (``Numbers``).
+Lookup counts mirror the kernel's: a node lives until the kernel has forgotten every lookup of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
-from typing import cast
+from typing import NamedTuple, cast
 
 from gitguardfs.errors import os_error
 from gitguardfs.guard.rules import ALLOW, Verdict
@@ -36,6 +36,27 @@ NEVER = float("-inf")
 
 FIRST_OWN_ID = 1 << 62
 """The first node number of our own; file systems do not use such large inode numbers."""
+
+
+class Numbers(NamedTuple):
+    """Which numbers the nodes of one tree get."""
+
+    offset: int
+    """What is added to an inode number."""
+    own: int
+    """The first number of our own, for a node that cannot have its inode number."""
+
+
+SHARE_NUMBERS = Numbers(0, FIRST_OWN_ID)
+LOCAL_BITS = 52
+LOCAL_NUMBERS = Numbers(1 << LOCAL_BITS, (1 << LOCAL_BITS + 1) - (1 << LOCAL_BITS - 8))
+"""Of the guest's own directories (``serving.trees``): from 2**52 to below 2**53, up to which
+JavaScript tells numbers apart. Programs compare inode numbers to find hard links."""
+
+
+def is_local(number: int) -> bool:
+    """Return whether a number, of a node or of a handle, belongs to the guest's own directories."""
+    return number >> LOCAL_BITS == 1
 
 
 def stale() -> OSError:
@@ -146,7 +167,8 @@ class Node:
 class NodeTable:
     """All nodes that the kernel knows."""
 
-    def __init__(self, root: os.stat_result) -> None:
+    def __init__(self, root: os.stat_result, numbers: Numbers = SHARE_NUMBERS) -> None:
+        self.offset, self._first_own = numbers
         self.root = Node(ROOT_ID, root, ALLOW, "")
         self.root.lookup_count = 1
         self._home = root.st_dev
@@ -155,7 +177,7 @@ class NodeTable:
         self._by_key: dict[tuple[int, int, int], Node] = {}
         # Nodes in linked subtrees, and retired ones: ``restrict_known`` has to find them as well.
         self._other_nodes: dict[ObjectKey, list[Node]] = {}
-        self._own_ids = cast("Iterator[NodeId]", count(FIRST_OWN_ID))
+        self._own_ids = cast("Iterator[NodeId]", count(self._first_own))
         self.left: list[Node] = []
         """Directories that the kernel has forgotten and that a node was moved away from. The caller
         that takes them from this list closes their descriptors."""
@@ -183,9 +205,10 @@ class NodeTable:
     def find(self, st: os.stat_result, variant: int = PLAIN_VARIANT) -> Node | None:
         """Return the node of the object of ``st`` in a variant; None if there is none."""
         if variant == PLAIN_VARIANT and st.st_dev == self._home:
-            node = self.by_id.get(st.st_ino)
+            node = self.by_id.get(st.st_ino + self.offset)
             if (
-                node is not None and node.is_hashed and node.ino == node.id < FIRST_OWN_ID
+                node is not None and node.is_hashed
+                and node.ino + self.offset == node.id < self._first_own
                 and node.file_type == S_IFMT(st.st_mode) and node.dev == st.st_dev
             ):  # fmt: skip
                 return node
@@ -224,10 +247,10 @@ class NodeTable:
         if verdict is not ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
-        node = self.by_id.get(st.st_ino) if variant == PLAIN_VARIANT else None
+        node = self.by_id.get(st.st_ino + self.offset) if variant == PLAIN_VARIANT else None
         if node is None or not (
-            node.is_hashed and node.ino == node.id < FIRST_OWN_ID and node.dev == st.st_dev
-            and node.file_type == file_type
+            node.is_hashed and node.ino + self.offset == node.id < self._first_own
+            and node.dev == st.st_dev and node.file_type == file_type
         ):  # fmt: skip
             node = self.find(st, variant)
         if node is not None:
@@ -274,16 +297,18 @@ class NodeTable:
         return node
 
     def _add(self, st: os.stat_result, variant: int, verdict: Verdict, rule: str) -> Node:
+        number = NodeId(st.st_ino + self.offset)
         natural = variant == PLAIN_VARIANT and st.st_dev == self._home
-        natural &= ROOT_ID < st.st_ino < FIRST_OWN_ID
+        natural &= st.st_ino > ROOT_ID and number < self._first_own
+        natural &= is_local(number) == bool(self.offset)
         # The inode number of a node of another type was reused: the old node keeps its number.
         reused = self._by_key.get((st.st_dev, st.st_ino, variant))
         if reused is not None:
             self.unhash(reused)
-        if natural and (reused := self.by_id.get(st.st_ino)) is not None:
+        if natural and (reused := self.by_id.get(number)) is not None:
             self.unhash(reused)
-        if natural and st.st_ino not in self.by_id:
-            node = Node(NodeId(st.st_ino), st, verdict, rule)
+        if natural and number not in self.by_id:
+            node = Node(number, st, verdict, rule)
         else:
             node = Node(next(self._own_ids), st, verdict, rule)
             self._by_key[st.st_dev, st.st_ino, variant] = node

@@ -54,6 +54,10 @@ class MountOptions:
     audit_log: str | None = None
     private_store: str | None = None
     """The directory of the agent's repositories of ``--git=private``; None for the default."""
+    local: tuple[str, ...] = ()
+    """The names of the guest's own directories: patterns, and ``deps``."""
+    local_store: str | None = None
+    """The directory of ``--local``; None for the default."""
     seal: bool | None = None
     """None: seal if root mounts the root of a 9p or virtiofs share."""
     allow_holders: bool = False
@@ -107,6 +111,8 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         cache_timeout=1.0 if timeout is None else timeout,
         audit_log=values.text("audit_log"),
         private_store=values.text("private_store"),
+        local=values.globs("local"),
+        local_store=values.text("local_store"),
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing
         allow_holders=values.flag("allow_holders"),
         source_owner=values.read("source_owner", user_id),
@@ -285,6 +291,8 @@ def _needs_root(given: RawOptions) -> str | None:
         return "create-as-user"
     if "dev" in _Values(given).texts("kernel"):
         return "dev"
+    if given.get("local"):
+        return "local"
     for key in ("create_for_user", "create_for_group"):
         if key in given:
             return key.replace("_", "-")

@@ -64,6 +64,11 @@ OPTIONS = (
     ),
     Option("private-store", GUARD, "Keep the agent's repositories of --git=private below DIR, on a "
            "disk of the guest. The default for root is /var/lib/gitguardfs-git.", "DIR"),
+    Option("local", GUARD, "Keep directories whose names match GLOB on the guest's own disk, not "
+           "on the share. deps stands for node_modules, .venv, target and others "
+           "(docs/local-directories.md). Repeatable; needs root.", "GLOB", multiple=True),
+    Option("local-store", GUARD, "Keep the directories of --local below DIR. The default is "
+           "/var/lib/gitguardfs/local.", "DIR"),
     Option("deny", GUARD, "Deny names that match GLOB too: one path component, any case. "
            "Repeatable.", "GLOB", multiple=True),
     Option("protect", GUARD, "Let names that match GLOB be read, not changed. Repeatable.", "GLOB",

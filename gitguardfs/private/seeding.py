@@ -13,6 +13,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 
+from gitguardfs import store_directory
 from gitguardfs.errors import os_error
 from gitguardfs.private import agent_files, git, reader, restart, store
 from gitguardfs.private.git import GitFailed
@@ -74,7 +75,7 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
 
 def _make_empty(copy: str) -> None:
     for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
-        store.make_directory(os.path.join(copy, name), 0o755)
+        store_directory.make_directory(os.path.join(copy, name), 0o755)
 
 
 def _clone(new: str, source: Source) -> None:
@@ -181,7 +182,7 @@ def seed_agent(
         config = _config(host)
         for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
                      "info", "hooks"):  # fmt: skip
-            store.make_directory(os.path.join(new, name), 0o755)
+            store_directory.make_directory(os.path.join(new, name), 0o755)
         shallow = b""
         with suppress(FileNotFoundError):
             shallow = store.read(os.path.join(copy, "shallow"))

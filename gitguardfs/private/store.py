@@ -28,18 +28,17 @@ import hmac
 import os
 import re
 import secrets
-import shlex
 import struct
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from stat import S_ISDIR, S_ISVTX
 from threading import Thread
 
+from gitguardfs import store_directory
 from gitguardfs.constants import PRIVATE_STORE, SYSTEM_PATH
-from gitguardfs.errors import Exit, UserError, os_error
+from gitguardfs.errors import os_error
 
 STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""
@@ -95,17 +94,7 @@ class Store:
     def __init__(self, path: str) -> None:
         """Open the store. Raises UserError if others can change it, OSError."""
         self.path = os.path.abspath(path)
-        _make_parents(os.path.dirname(self.path))
-        with suppress(FileExistsError):
-            make_directory(self.path, 0o711)
-        st = os.lstat(self.path)
-        if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
-            raise UserError(
-                f"{self.path} is not a directory that its owner alone can change",
-                f"chmod go-w {shlex.quote(self.path)}, or choose another --private-store",
-                Exit.SYSTEM,
-            )
-        _check_above(self.path)
+        store_directory.make(self.path, 0o711, "--private-store")
         self._key = self._made_key()
         self._tidy()
 
@@ -285,34 +274,6 @@ def remove_tree(path: str, limit: float = REMOVE_SECONDS) -> None:
             process.kill()  # which does not end a call that a FUSE has taken
             Thread(target=process.wait, daemon=True).start()
             return
-
-
-def _check_above(path: str) -> None:
-    """Raise UserError if another user can put something else in the place of a store of root's."""
-    above = os.path.realpath(path)
-    while os.geteuid() == 0 and above != "/":
-        above = os.path.dirname(above)
-        st = os.stat(above)
-        if st.st_uid != 0 or (st.st_mode & 0o022 and not st.st_mode & S_ISVTX):
-            raise UserError(
-                f"others can replace {path}, since they can change {above}",
-                "choose another --private-store, in a directory that root alone can change",
-                Exit.SYSTEM,
-            )
-
-
-def _make_parents(path: str) -> None:
-    """Make the directories above a store, which only their owner may change."""
-    if not os.path.isdir(path):
-        _make_parents(os.path.dirname(path))
-        with suppress(FileExistsError):
-            make_directory(path, 0o755 if os.geteuid() == 0 else 0o700)
-
-
-def make_directory(path: str, mode: int) -> None:
-    """Make a directory with this mode, whatever the umask is. Raises OSError."""
-    os.mkdir(path, mode & 0o755)
-    os.chmod(path, mode)
 
 
 def read(path: str) -> bytes:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from stat import S_IFDIR, S_IFREG
+from stat import S_IFDIR
 
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.handles import DirectoryHandle
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import ROOT_ID, Node, ObjectKey
-from gitguardfs.fs.source import DOTGIT
 from gitguardfs.guard.rules import ALLOW
 from gitguardfs.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.serving.blocking import Blocking, LatencyTracker
@@ -21,6 +20,10 @@ UNKNOWN_INODE = 0xFFFFFFFF
 """The inode number of an entry whose stat failed, as in libfuse (FUSE_UNKNOWN_INO)."""
 UNTYPED = (S_IFDIR, 0)
 """Type and inode number of an entry whose stat is needed."""
+
+Overlay = Callable[[Node, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
+"""What a directory, with a descriptor of it and the names in it, shows that is not of the source:
+type and inode number by name. None takes a name away."""
 
 
 class Directories:
@@ -50,8 +53,7 @@ class Directories:
         self._can_list_names_only = can_list_names_only
         self._is_plain = mount.guard.is_plain
         self._is_listed = mount.guard.is_listed
-        self.dotgit_in: Callable[[Node, int], int | None] | None = None
-        """Returns the inode number of a directory's virtual ``.git``; None if it has none."""
+        self.overlays: list[Overlay] = []
 
     @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
@@ -108,16 +110,14 @@ class Directories:
         for index in range(offset, len(names)):
             name = names[index]
             is_dot = index < 2
-            file_type, inode = _dots(handle.node, name) if is_dot else types.get(name, UNTYPED)
-            if is_dot or (file_type != S_IFDIR and self._access.allows(name)):
+            overlaid = handle.overlaid.get(name)
+            file_type, inode = (
+                _dots(handle.node, name) if is_dot else overlaid or types.get(name, UNTYPED)
+            )
+            if is_dot or overlaid or (file_type != S_IFDIR and self._access.allows(name)):
                 yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
-                if name == DOTGIT and self.dotgit_in is not None:
-                    virtual = self.dotgit_in(handle.node, dir_fd)
-                    if virtual is not None:
-                        yield DirEntry(name, DirOffset(index + 1), None, S_IFREG, virtual), None
-                        continue
                 if dotgit is True:
                     dotgit = self._access.dotgit(dir_fd)
                 st = self._source.stat_at(dir_fd, name)
@@ -139,9 +139,19 @@ class Directories:
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
         types = self._source.typed_names(dir_fd) if typed else {}
+        if offset := self._nodes.offset:
+            types = {name: (kind, inode + offset) for name, (kind, inode) in types.items()}
         names = [b".", b"..", *(types or self._source.names(dir_fd))]
+        overlaid: dict[bytes, tuple[int, int]] = {}
+        for overlay in self.overlays:
+            for name, shown in overlay(handle.node, dir_fd, names).items():
+                if name in names:
+                    names.remove(name)
+                if shown is not None:
+                    names.append(name)
+                    overlaid[name] = shown
         self._handles.keep_snapshot(handle, names)
-        handle.types = types
+        handle.types, handle.overlaid = types, overlaid
         return names
 
     @guarded_by(GuardedBy.NODE)

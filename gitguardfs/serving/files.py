@@ -57,6 +57,7 @@ class Files:
         options = mount.options
         self._direct_io = options.direct_io
         self._closes_late = mount.closes_late
+        self._is_exclusive = mount.is_exclusive
         self._reads = None if options.read_rate is None else RateLimit(options.read_rate)
         self._writes = None if options.write_rate is None else RateLimit(options.write_rate)
         self._syncing = syncing
@@ -92,6 +93,8 @@ class Files:
         except BaseException:
             os.close(fd)
             raise
+        if self._is_exclusive:
+            return OpenReply(handle, keep_cache=True, direct_io=self._direct_io)
         keep_cache = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
         return OpenReply(handle, keep_cache, self._direct_io, not is_same)
 

@@ -63,6 +63,7 @@ class Operations:
 
         names_only = reports_names_only and mount.can_list_names_only
         directories = Directories(mount, boundary, advice, syncing, names_only)
+        self.overlays = directories.overlays
         self.opendir, self.readdir = directories.opendir, directories.readdir
         self.fsyncdir, self.releasedir = directories.fsyncdir, directories.releasedir
 
@@ -76,5 +77,5 @@ class Operations:
         if repositories is not None:
             private = PrivateGit(mount, repositories)
             private.serve_before(self)
-            directories.dotgit_in = private.inode_in
+            self.overlays.append(private.overlay)
             self.parts += (private,)

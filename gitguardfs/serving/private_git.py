@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from stat import S_IFREG, S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from gitguardfs.errors import os_error
-from gitguardfs.fs.access import MAX_DEPTH
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.source import DOTGIT
@@ -95,7 +95,6 @@ class PrivateGit:
         self._attributes = mount.attributes
         self._descriptors = mount.descriptors
         self._handles = mount.handles
-        self._root = mount.nodes.root
         self._source = mount.source
         self._repositories = repositories
         self._ids = cast("Iterator[NodeId]", count(FIRST_ID))
@@ -130,13 +129,16 @@ class PrivateGit:
         found: EntryReply = self._next["lookup"](caller, parent_id, name)
         return found
 
-    def inode_in(self, directory: Node, dir_fd: int) -> int | None:
-        """Return the inode number of a directory's virtual file, for listings; None if it has none.
-
-        Raises OSError.
-        """
-        file = self._file_in(directory, dir_fd)
-        return None if file is None else file.id if file.id in self._files else UNKNOWN_INODE
+    def overlay(
+        self, directory: Node, dir_fd: int, names: list[bytes]
+    ) -> dict[bytes, tuple[int, int] | None]:
+        """Return what the listing of a directory shows in the place of ``.git``."""
+        file = None
+        with suppress(OSError):  # the entry's own stat gives the error
+            file = self._file_in(directory, dir_fd) if DOTGIT in names else None
+        if file is None:
+            return {}
+        return {DOTGIT: (S_IFREG, file.id if file.id in self._files else UNKNOWN_INODE)}
 
     def _file_in(self, directory: Node, dir_fd: int) -> _VirtualFile | None:
         """Return the virtual file in a directory; None if there is none. Raises OSError.
@@ -174,22 +176,13 @@ class PrivateGit:
         shown = self._attributes.report(file.parent, st, uid)
         attributes = shown.attributes
         assert attributes is not None
-        place = Place(self._path(file.parent), attributes.uid, attributes.gid)
+        path = b"/".join(self._access.place(file.parent)) or b"."
+        place = Place(path, attributes.uid, attributes.gid)
         size = len(self._repositories.text(place))
         attributes = attributes._replace(
             ino=file.id, mode=MODE, nlink=1, rdev=0, size=size, blocks=1
         )
         return place, shown._replace(node=file.id, attributes=attributes)
-
-    def _path(self, directory: Node) -> bytes:
-        parts: list[bytes] = []
-        step: Node | None = directory
-        while step is not self._root:
-            if step is None or len(parts) == MAX_DEPTH:
-                raise stale()
-            parts.append(step.name)
-            step = step.parent
-        return b"/".join(reversed(parts)) or b"."
 
     def _directory_of(self, file: _VirtualFile) -> int:
         """Return a descriptor of the directory that a virtual file is in, if it still is."""

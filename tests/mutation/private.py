@@ -96,8 +96,8 @@ MUTANTS = (
     Mutant(
         "private-store-anywhere",
         "root's store lies where the agent can put a symlink in its place",
-        "private/store.py",
-        "        _check_above(self.path)\n",
+        "store_directory.py",
+        "    _check_above(path, option)\n",
         "",
         ("unit/test_private_seeding.py::test_a_store_that_others_can_change_is_refused",),
     ),
@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         "private-store-open",
         "a store that others can change is used",
-        "private/store.py",
+        "store_directory.py",
         "or st.st_mode & 0o022:",
         "or False:",
         SEEDING,

@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "installation": set(),
     "secret_names": set(),
     "spool": set(),
+    "store_directory": set(),
     "guard": set(),
     "bindfs": set(),
     "linux": set(),
@@ -40,10 +41,11 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
-    "private": {"accounts", "command_line", "installation", "linux"},
+    "private": {"accounts", "command_line", "installation", "linux", "store_directory"},
+    "local": {"store_directory"},
     "daemon": {
-        "bindfs", "guard", "linux", "fs", "serving", "sessions", "options", "mounting", "private",
-        "spool",
+        "bindfs", "guard", "linux", "fs", "serving", "sessions", "options", "mounting", "local",
+        "private", "spool",
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},

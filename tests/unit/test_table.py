@@ -42,6 +42,8 @@ VALUES = {
     "resolved-symlink-deletion": "target-first", "forward-odirect": "512", "git": "off",
     "deny": "x", "protect": "x", "hide": "x", "audit-log": "/x", "xattr": "rw",
     "private-store": "/x",
+    "local": "deps",
+    "local-store": "/x",
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
 }  # fmt: skip
 REFUSED = {"enable-lock-forwarding", "enable-ioctl"}

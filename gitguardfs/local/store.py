@@ -1,0 +1,81 @@
+"""The store: a directory for each guarded share, on the guest's own disk.
+
+==================  =====  ==================================================
+``<share>/lock``    0600   locked by the daemon whose view shows the directories
+``<share>/view``    0600   where that view is, or was the last time
+``<share>/tree/``   0700   the directories, laid out as in the share (``serving.trees``)
+==================  =====  ==================================================
+
+Only the daemon may change what is in ``tree`` while it runs: the kernel keeps for an hour what it
+has seen there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shlex
+
+from gitguardfs import store_directory
+from gitguardfs.constants import LOCAL_STORE
+from gitguardfs.errors import Exit, UserError
+
+OPTION = "--local-store"
+TREE = "tree"
+VIEW = "view"
+
+
+class Opened:
+    """The directories of one share, locked for this process."""
+
+    def __init__(self, path: str, lock: int, root: int) -> None:
+        """Own the descriptors ``lock``, and ``root`` of the directory ``tree``."""
+        self.path = path
+        self.root = root
+        self._lock = lock
+
+    def close(self) -> None:
+        """Let another daemon have them."""
+        os.close(self.root)
+        os.close(self._lock)
+
+
+def open_for(store: str | None, share: str, view: str) -> Opened:
+    """Make the directory of a share if it is not there, and lock it.
+
+    ``store`` is the value of ``--local-store``; ``share`` tells the share and the place in it.
+    Raises UserError if another view has it, or others can change it; OSError.
+    """
+    directory = os.path.join(os.path.abspath(store or LOCAL_STORE), directory_name(share))
+    for path in (os.path.dirname(directory), directory, os.path.join(directory, TREE)):
+        store_directory.make(path, 0o700, OPTION)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    lock = os.open(os.path.join(directory, "lock"), flags, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by a fork
+        with open(os.path.join(directory, VIEW), "w") as file:
+            file.write(view)
+        root = os.open(os.path.join(directory, TREE), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        os.close(lock)
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        raise UserError(
+            f"another view of {share} keeps its own directories in {shlex.quote(directory)}",
+            f"unmount it, or give one of the two its own {OPTION}",
+            Exit.SYSTEM,
+        ) from None
+    return Opened(directory, lock, root)
+
+
+def directory_name(share: str) -> str:
+    """Return the name of a share's directory: every character but letters, digits and -_ escaped.
+
+    So two shares never have one name.
+    """
+    return "".join(
+        char if char.isascii() and (char.isalnum() or char in "-_")
+        else "".join(f"%{byte:02x}" for byte in os.fsencode(char))
+        for char in share
+    )  # fmt: skip
