@@ -25,8 +25,7 @@ PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
-_IGNORED = (REREAD, UNMOUNTED)
-"""What ``pkill -USR1 gitguardfs`` and the like send to both processes."""
+_PASSED_ON = (*ENDING, REREAD)
 
 Ready = Callable[[bytes], None]
 """Is called when the mount answers, with what the next daemon has to know."""
@@ -46,9 +45,8 @@ def keep(
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
     keeper = _Keeper()
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
-    for number in ENDING:
+    signal.signal(UNMOUNTED, signal.SIG_IGN)  # is for the daemon alone
+    for number in _PASSED_ON:
         signal.signal(number, keeper.pass_on)
     gc.freeze()  # its marks are in the objects, whose memory both processes share
     answer = keeper.start(first)
@@ -125,8 +123,9 @@ class _Keeper:
             self._failed = error.strerror or str(error)
         else:
             if self._child == 0:
-                for number in (*ENDING, *_IGNORED):
+                for number in ENDING:
                     signal.signal(number, signal.SIG_DFL)
+                signal.signal(REREAD, signal.SIG_IGN)  # until it has read something
                 os.close(readable)
                 be_daemon(run, writable)
         os.close(writable)
@@ -134,12 +133,13 @@ class _Keeper:
             return pipe.read()
 
     def pass_on(self, number: int, _frame: FrameType | None) -> None:
-        """Send a signal that ends the mount on to the daemon, which is the last one."""
-        if not self._child:
+        """Send a signal on to the daemon. After one that ends the mount no other is started."""
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, number)
+        elif number in ENDING:
             os._exit(Exit.OK)
-        self._is_told_to_end = True
-        with suppress(ProcessLookupError):
-            os.kill(self._child, number)
+        self._is_told_to_end |= number in ENDING
 
     def why_ended(self) -> str:
         """Wait for the daemon's end; return why it has to be started again, "" if it has not."""

@@ -79,11 +79,23 @@ def test_a_daemon_that_ends_soon_is_started_less_and_less_often(
     assert _said(keeper, 0) == [f"it is started again in {0.01 * n:g} s" for n in factors]
 
 
+READY = "lambda answer: print('ready', flush=True)"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_daemon_that_was_told_to_end_is_not_started_again(number: signal.Signals) -> None:
     """One whose source hangs ends with an error."""
     waits = f"signal.signal({int(number)}, lambda *_: os._exit(2)); ready(b''); signal.pause()"
-    keeper = _keeper(waits, tell="lambda answer: print('ready', flush=True)")
+    keeper = _keeper(waits, tell=READY)
     assert keeper.stdout is not None and keeper.stdout.readline() == "ready\n"
     keeper.send_signal(number)
     assert _said(keeper, 2) == []
+
+
+def test_the_signal_to_read_groups_again_reaches_the_daemon() -> None:
+    """It may be sent to the main process of the service."""
+    waits = "signal.signal(10, lambda *_: os._exit(0)); ready(b''); signal.pause()"
+    keeper = _keeper(waits, tell=READY)
+    assert keeper.stdout is not None and keeper.stdout.readline() == "ready\n"
+    keeper.send_signal(signal.SIGUSR1)
+    assert _said(keeper, 0) == []
