@@ -97,14 +97,6 @@ MUTANTS = (
         LOCAL,
     ),
     Mutant(
-        "local-untidy",
-        "what stands for a removed directory stays for ever",
-        TREES,
-        "        self._share.rmdir(caller, parent_id, name)\n        self._mirror.tidy(place)\n",
-        "        self._share.rmdir(caller, parent_id, name)\n",
-        LOCAL,
-    ),
-    Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
         TREES,
