@@ -233,6 +233,35 @@ def test_the_hardened_service_makes_the_agents_own_repository(manager: Manager) 
     assert done.stdout == "first\n", done.stderr + (manager.area / "daemon.log").read_text()
 
 
+def test_the_hardened_service_keeps_directories_of_the_guests_own(manager: Manager) -> None:
+    """What package managers do there: links, FIFOs, locks, modes, owners."""
+    manager.area.chmod(0o755)
+    manager.write_units("git=deny", "local=deps", f"local-store={manager.area}/store")
+    done = manager.systemctl("start", manager.unit)
+    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
+    os.chown(manager.area / "src/project", AGENT, AGENT)
+    script = """
+        mkdir node_modules && cd node_modules && echo x >a && ln a b && ln -s a c && mkfifo d &&
+        truncate -s 8192 e && flock e true && mkdir f && mv f g && cp -a a g && chmod 4755 e
+    """
+    as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "sh", "-ec")
+    where = f"cd {manager.area}/view/project\n"
+    done = manager.inside(*as_agent, where + script)
+    log = (manager.area / "daemon.log").read_text()
+    assert (done.returncode, done.stderr) == (0, ""), log
+    assert (
+        manager.inside("chown", "4:4", f"{manager.area}/view/project/node_modules/b").stderr == ""
+    )
+    manager.systemctl("stop", manager.unit)
+    assert sorted(os.listdir(manager.area / "src/project")) == [".git", "hello.c"]
+    (own,) = (manager.area / "store").glob("*/tree/+project/=node_modules")
+    assert sorted(os.listdir(own)) == ["a", "b", "c", "d", "e", "g"]
+    assert (own / "a").stat().st_uid == 4 and (own / "g/a").stat().st_uid == AGENT
+    assert (manager.area / "store").stat().st_mode & 0o777 == 0o700
+    assert manager.systemctl("start", manager.unit).returncode == 0
+    assert manager.read("view/project/node_modules/a") == "x\n"
+
+
 def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
     manager.systemctl("start", manager.unit)
     assert manager.inside("umount", f"{manager.area}/view").returncode == 0
