@@ -386,15 +386,9 @@ class Trees:
                 self._local.rmdir(caller, entry.parent, entry.name)
                 self._mirror.tidy(self._access.place(parent))
                 return
-        standing = self._standing(parent, name)
-        if standing is None:
-            self._share.rmdir(caller, parent_id, name)
-            return
-        if self._holds_own(standing):
+        if self._holds_own(self._standing(parent, name)):
             raise os_error(errno.ENOTEMPTY)
-        place = [*self._access.place(parent), name]
         self._share.rmdir(caller, parent_id, name)
-        self._mirror.tidy(place)
 
     def _holds_own(self, standing: NodeId | None) -> bool:
         """Return whether the guest has directories of its own in one of the share."""
@@ -461,8 +455,8 @@ class Trees:
             if where is not _Where.SHARE and moved.is_directory:
                 if not moved.is_local or (there is not None and not is_directory):
                     raise os_error(errno.EXDEV)
-                target = _Entry(True, self._mirror.make(place), OWN + name, True)
-            elif where is _Where.OWN or (where is _Where.NOWHERE and is_directory):
+                return _Entry(True, self._mirror.make(place), OWN + name, True)
+            if where is _Where.OWN or (where is _Where.NOWHERE and is_directory):
                 raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:
             raise os_error(errno.EXDEV)

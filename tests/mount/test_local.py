@@ -264,8 +264,9 @@ def test_nothing_crosses_the_border_but_by_a_copy(world: World) -> None:
 def test_a_symlink_or_file_stays_on_the_share_whatever_its_name(world: World) -> None:
     world.make("other/file")
     as_user(os.symlink, "other", world.view / ".venv")
-    with pytest.raises(OSError, match="cross-device"):
-        renameat2(str(world.view / "other"), str(world.view / ".venv"), RENAME_EXCHANGE)
+    for one, other in (("other", ".venv"), (".venv", "other")):
+        with pytest.raises(OSError, match="cross-device"):
+            renameat2(str(world.view / one), str(world.view / other), RENAME_EXCHANGE)
     assert (world.host / ".venv").is_symlink()
     assert (world.view / "other/file").exists()
 
@@ -364,8 +365,23 @@ def test_rules_for_names_come_first() -> None:
     with made("--deny=node_modules", "--hide=.venv", "--protect=.tox") as world:
         for name in ("node_modules", ".venv", ".tox"):
             fails(errno.EACCES, os.mkdir, world.view / name)
+        for name in ("node_modules", ".tox"):
+            host_makes(world.host / name / "x")
+        until(lambda: ".tox" in os.listdir(world.view), "it is listed")
+        fails(errno.EACCES, os.listdir, world.view / "node_modules")
+        assert (world.view / ".tox/x").read_text() == "the host's\n"
         world.make(".nox/node_modules/.venv/x")
-        assert os.listdir(world.host) == ["package.json"]
+        assert sorted(os.listdir(world.host)) == [".tox", "node_modules", "package.json"]
+
+
+def test_a_repository_that_can_be_read_is_whole() -> None:
+    with made("--git=readonly", local=("objects", "refs")) as world:
+        make_project(world.here / "source/project")
+        project = world.view.parent / "project"
+        for name in (".git/objects", ".git/refs"):
+            there = os.listdir(world.here / "source/project" / name)
+            assert there
+            assert sorted(as_user(os.listdir, project / name)) == sorted(there)
 
 
 def test_below_them_no_rule_holds(world: World) -> None:
@@ -374,13 +390,13 @@ def test_below_them_no_rule_holds(world: World) -> None:
     world.make("node_modules/package/file")
 
     def work() -> None:
-        run = {"cwd": package, "check": True, "stdout": subprocess.DEVNULL}
         home = {"HOME": "/nonexistent", "PATH": os.environ["PATH"]}
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "init", "-q"], env=home, **run)
-        subprocess.run(["git", "add", "."], env=home, **run)
-        subprocess.run(["git", *who, "commit", "-qm", "x"], env=home, **run)
-        subprocess.run(["git", "clone", "-q", "--bare", ".", "../bare"], env=home, **run)
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        for words in (
+            ("init", "-q"), ("add", "."), (*who, "commit", "-qm", "x"),
+            ("clone", "-q", "--bare", ".", "../bare"),
+        ):  # fmt: skip
+            subprocess.run(["git", *words], cwd=package, env=home, check=True)
         (package / "out").symlink_to("/etc/passwd")
         os.rename(package / ".git/hooks", package / "hooks")
         os.link(package / ".git/HEAD", package / "HEAD")
@@ -391,7 +407,7 @@ def test_below_them_no_rule_holds(world: World) -> None:
 
 
 def test_without_a_guard() -> None:
-    with made("--git=off") as world:
+    with made("--git=off", local=("deps", ".git*")) as world:
         world.make(".git/config")
         world.make("node_modules/.git/config")
         assert sorted(os.listdir(world.host)) == [".git", "package.json"]

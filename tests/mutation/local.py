@@ -84,7 +84,7 @@ MUTANTS = (
         "local-lost-by-rmdir",
         "a directory that shows one of the guest's own can be removed",
         TREES,
-        "        if self._holds_own(standing):\n",
+        "        if self._holds_own(self._standing(parent, name)):\n",
         "        if False:\n",
         LOCAL,
     ),
@@ -94,14 +94,6 @@ MUTANTS = (
         TREES,
         "if not is_exchange and self._holds_own(at_new) and",
         "if False and",
-        LOCAL,
-    ),
-    Mutant(
-        "local-untidy",
-        "what stands for a removed directory stays for ever",
-        TREES,
-        "        self._share.rmdir(caller, parent_id, name)\n        self._mirror.tidy(place)\n",
-        "        self._share.rmdir(caller, parent_id, name)\n",
         LOCAL,
     ),
     Mutant(
