@@ -43,16 +43,30 @@ def import_once(machine: Machine) -> None:
 
 
 def vm_mount(guard: Guard, *more: str, git: str = "deny") -> list[str]:
-    """Return the command that guards a share, with ``.git`` closed or in another mode."""
+    """Return the command that guards a share, with ``.git`` closed or in another mode.
+
+    Directories of dependencies are the guest's own.
+    """
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
-            "--type", guard.transport, "--style", guard.style, "-y", "-o", f"git={git}",
-            *more]  # fmt: skip
+            "--type", guard.transport, "--style", guard.style, "-y", "-o",
+            f"git={git},local=deps", *more]  # fmt: skip
 
 
 def guard(machine: Machine, guard: Guard) -> Done:
     """Guard a share by the one command that a user needs."""
     machine.sh("install -d -m 0700 /mnt/raw")
     return machine.run(vm_mount(guard), forked=True).ok()
+
+
+def make_modules(machine: Machine, guard: Guard) -> None:
+    """Make a directory of the guest's own in the view, as the agent."""
+    machine.sh("mkdir -p node_modules && echo kept >node_modules/x", cwd=guard.view, uid=AGENT)
+
+
+def are_modules_kept(machine: Machine, guard: Guard, host: Path) -> None:
+    """Assert that it is there, and that the host has nothing of it."""
+    assert machine.sh("cat node_modules/x", cwd=guard.view, uid=AGENT) == "kept"
+    assert not (host / "node_modules/x").exists()
 
 
 def commit_in_private(machine: Machine, project: str, host: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT
+from tests.guest.setting_up import AGENT, are_modules_kept, make_modules
 from tests.guest.world import GUARDS, Guard, World
 from tests.support.mounting import until
 from tests.support.repos import HOST_GID, HOST_UID, as_host, git
@@ -87,6 +87,26 @@ def test_the_host_commits_what_the_agent_wrote(guarded: World, each: Guard) -> N
     assert git(host, "fsck", "--strict") == ""
     assert "hello from the agent" in git(host, "show", "HEAD:hello.c")
     guarded.machine.run("git log", cwd=f"{each.view}/demo", uid=AGENT).failed("fatal")
+
+
+@EACH
+def test_host_and_agent_each_have_their_own_dependencies(guarded: World, each: Guard) -> None:
+    host = guarded.at[each.tag] / "node_modules"
+    with as_host():
+        host.mkdir()
+        (host / "the-hosts").touch()
+    make_modules(guarded.machine, each)
+    seen = guarded.machine.sh(
+        "set -e; ls node_modules; cd node_modules; mkdir a; ln -s ../demo/Makefile link; ln x hard;"
+        " mv hard a; head -n1 link; pwd -P; if mv --no-copy a ..; then exit 1; fi; mkdir a/.git;"
+        " rm -r a",
+        cwd=each.view,
+        uid=AGENT,
+    )
+    assert seen.split("\n") == ["x", "hello: hello.o", f"{each.view}/node_modules"]
+    assert os.listdir(host) == ["the-hosts"]
+    shutil.rmtree(host)
+    are_modules_kept(guarded.machine, each, host.parent)
 
 
 # ---------------------------------------------------------------------------- coherence

@@ -8,8 +8,8 @@ import pytest
 
 from tests.guest.crashes import BACK_LIMIT, comes_back, is_closed, pids_of
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT, mounted, vm_mount
-from tests.guest.world import GUARDS, Guard
+from tests.guest.setting_up import AGENT, are_modules_kept, make_modules, mounted, vm_mount
+from tests.guest.world import GUARDS, Guard, World
 from tests.support.mounting import until
 
 FSTAB = [guard for guard in GUARDS if guard.style == "fstab"]
@@ -62,8 +62,10 @@ def test_systemd_brings_it_back_without_its_keeper(guest: Machine, each: Guard) 
 
 @pytest.mark.parametrize("number", [9, 12], ids=["kill -9", "restart"])
 @pytest.mark.parametrize("each", GUARDS, ids=str)
-def test_it_comes_back_with_the_agent_inside(guest: Machine, each: Guard, number: int) -> None:
-    comes_back(guest, each, number)
+def test_it_comes_back_with_the_agent_inside(guarded: World, each: Guard, number: int) -> None:
+    make_modules(guarded.machine, each)
+    comes_back(guarded.machine, each, number)
+    are_modules_kept(guarded.machine, each, guarded.at[each.tag])
 
 
 @pytest.mark.parametrize("each", GUARDS, ids=str)

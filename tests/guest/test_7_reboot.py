@@ -7,7 +7,15 @@ import re
 import pytest
 
 from tests.guest.machine import Machine
-from tests.guest.setting_up import AGENT, commit_in_private, guard_by_hand, mounted, vm_mount
+from tests.guest.setting_up import (
+    AGENT,
+    are_modules_kept,
+    commit_in_private,
+    guard_by_hand,
+    make_modules,
+    mounted,
+    vm_mount,
+)
 from tests.guest.world import BY_HAND, GUARDS, Guard, World, phase
 from tests.support.mounting import until
 from tests.support.repos import git
@@ -44,6 +52,7 @@ def committed(guarded: World) -> dict[Guard, str]:
     found = {}
     for each in GUARDS:
         guarded.machine.run(vm_mount(each, git="private"), forked=True).ok()
+        make_modules(guarded.machine, each)
         host = guarded.at[each.tag] / "demo"
         found[each] = commit_in_private(guarded.machine, f"{each.view}/demo", host)
     return found
@@ -90,6 +99,11 @@ def test_what_the_agent_committed_is_there_after_a_reboot(
     )
     host = git(rebooted.at[each.tag] / "demo", "rev-parse", "main")
     assert said.split() == [committed[each], host.strip()]
+
+
+@EACH
+def test_dependencies_of_the_agents_are_there_after_a_reboot(rebooted: World, each: Guard) -> None:
+    are_modules_kept(rebooted.machine, each, rebooted.at[each.tag])
 
 
 @EACH
