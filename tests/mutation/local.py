@@ -17,6 +17,14 @@ MUTANTS = (
         LOCAL,
     ),
     Mutant(
+        "local-first-names",
+        "cargo and pytest cannot rename what they have made to target and .pytest_cache",
+        "guard/local_names.py",
+        "if first.fullmatch(name) and self._marker(last) is not None:",
+        "if False:",
+        ("mount/test_programs_local.py::test_both_sides_work_at_once",),
+    ),
+    Mutant(
         "local-before-the-rules",
         "a name that --deny names can be made",
         TREES,
