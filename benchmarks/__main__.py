@@ -139,7 +139,12 @@ def _here(options: Options) -> Results:
             (work / "local").mkdir()
             (work / "shared").mkdir()
             results.parts[0].local = local_directories.measure(
-                GITGUARDFS, work / "local", work / "shared", options.rounds, say
+                GITGUARDFS,
+                work / "local",
+                work / "shared",
+                local_directories.PACKAGES,
+                options.rounds,
+                say,
             )
     results.about["took"] = f"{time.monotonic() - _begun:.0f} s"
     return results

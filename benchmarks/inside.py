@@ -53,7 +53,12 @@ def main() -> None:
         if catalogue.matches("local directories", given.only):
             (area / "local").mkdir()
             part.local = local_directories.measure(
-                ("gitguardfs",), area / "local", given.source, given.rounds, _say
+                ("gitguardfs",),
+                area / "local",
+                given.source,
+                local_directories.IN_THE_GUEST,
+                given.rounds,
+                _say,
             )
     part.views["plain"] = "raw share"
     json.dump(asdict(part), sys.stdout)

@@ -24,18 +24,19 @@ from benchmarks.views import BINDFS, View, mounted
 
 DISK, RAW, THEIRS, OURS = "disk", "raw share", "bindfs", "gitguardfs"
 VIEWS = (DISK, RAW, THEIRS, OURS)
-PACKAGES = 250
+PACKAGES, IN_THE_GUEST = 250, 25
+"""Packages in node_modules; few where a file takes the emulated guest a tenth of a second."""
 LIBRARY = 10
 """Files in each package's lib, beside its package.json and index.js: 3,000 in all."""
 REQUIRED = 3
 """Files of lib that index.js loads: a thousand modules in all."""
-ARCHIVES = 50
-"""Packages that npm installs, and modules of the wheel that pip does: ten times as many."""
+INSTALLED = 5
+"""One package of so many is also installed by npm; the wheel for pip has ten modules for each."""
 _TEXT = "exports.value = 'a line of a module';\n" * 20
 
 
 def measure(
-    gitguardfs: tuple[str, ...], work: Path, source: Path, rounds: int, say: Say
+    gitguardfs: tuple[str, ...], work: Path, source: Path, packages: int, rounds: int, say: Say
 ) -> Mapping[str, Mapping[str, float]]:
     """Return the seconds of each kind of work by view; ``source`` is on the share."""
     for place in (work / DISK, source / "local"):
@@ -45,7 +46,7 @@ def measure(
         View(THEIRS, THEIRS, BINDFS),
         View(OURS, OURS, (*gitguardfs, "-f", "--no-seal", *store)),
     )
-    _make_archives(work / "given")
+    _make_archives(work / "given", packages // INSTALLED)
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         tops = {DISK: work / DISK, RAW: source / "local"}
@@ -57,7 +58,7 @@ def measure(
                 key = VIEWS[(number + turn) % len(VIEWS)]
                 place = tops[key] / f"{key}-{number}"
                 place.mkdir()
-                for name, run in _work(place, work / "given"):
+                for name, run in _work(place, work / "given", packages):
                     started = time.perf_counter()
                     run()
                     taken = time.perf_counter() - started
@@ -69,21 +70,21 @@ def measure(
     }
 
 
-def _work(place: Path, given: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+def _work(place: Path, given: Path, packages: int) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what is done in a project, in this order."""
     modules = place / "node_modules"
-    yield f"make {PACKAGES * (LIBRARY + 2):,} files", lambda: _fill(modules)
+    files, count = packages * (LIBRARY + 2), packages * (REQUIRED + 1)
+    yield f"make {files:,} files", lambda: _fill(modules, packages)
     searches: list[tuple[str, Callable[[], object]]] = [
-        (f"stat {PACKAGES * (LIBRARY + 2):,} files", lambda: _stat(modules)),
+        (f"stat {files:,} files", lambda: _stat(modules, packages)),
         ("find", lambda: _run(place, "find", "node_modules", "-type", "f")),
         ("ripgrep", lambda: _run(place, "rg", "-uuu", "-c", "a line", "node_modules")),
     ]
-    count = PACKAGES * (REQUIRED + 1)
     if shutil.which("node"):
-        code = f"for (let i = 0; i < {PACKAGES}; i++) require('p' + i)"
+        code = f"for (let i = 0; i < {packages}; i++) require('p' + i)"
         searches.append((f"require of {count:,} modules", lambda: _run(place, "node", "-e", code)))
     else:
-        searches.append((f"read {count:,} modules, without node", lambda: _read(modules)))
+        searches.append((f"read {count:,} modules, without node", lambda: _read(modules, packages)))
     for name, run in searches:
         drop_caches()
         yield f"{name}, first", run
@@ -114,8 +115,8 @@ def _has_pip() -> bool:
     return subprocess.run(asked, check=False, capture_output=True).returncode == 0
 
 
-def _fill(modules: Path) -> None:
-    for number in range(PACKAGES):
+def _fill(modules: Path, packages: int) -> None:
+    for number in range(packages):
         package = modules / f"p{number}"
         (package / "lib").mkdir(parents=True)
         (package / "package.json").write_text(json.dumps({"name": f"p{number}"}))
@@ -125,31 +126,31 @@ def _fill(modules: Path) -> None:
             (package / f"lib/{name}.js").write_text(_TEXT)
 
 
-def _stat(modules: Path) -> None:
-    for number in range(PACKAGES):
+def _stat(modules: Path, packages: int) -> None:
+    for number in range(packages):
         for name in ("package.json", "index.js", *(f"lib/{name}.js" for name in range(LIBRARY))):
             os.stat(f"{modules}/p{number}/{name}")
 
 
-def _read(modules: Path) -> None:
-    for number in range(PACKAGES):
+def _read(modules: Path, packages: int) -> None:
+    for number in range(packages):
         for name in ("index.js", *(f"lib/{name}.js" for name in range(REQUIRED))):
             (modules / f"p{number}/{name}").read_bytes()
 
 
-def _make_archives(given: Path) -> None:
+def _make_archives(given: Path, count: int) -> None:
     """Make what npm, pip and cargo install and build, so that they need no network."""
     cargo = given / "cargo/src"
     cargo.mkdir(parents=True)
     (given / "cargo/Cargo.toml").write_text(
         "[package]\nname = 'tiny'\nversion = '1.0.0'\nedition = '2021'\n"
     )
-    modules = "".join(f"mod m{number};\n" for number in range(ARCHIVES))
+    modules = "".join(f"mod m{number};\n" for number in range(count))
     (cargo / "main.rs").write_text(f"#![allow(dead_code)]\n{modules}fn main() {{}}\n")
-    for number in range(ARCHIVES):
+    for number in range(count):
         (cargo / f"m{number}.rs").write_text("pub fn value() -> u32 { 1 }\n")
     with zipfile.ZipFile(given / "tiny-1.0-py3-none-any.whl", "w") as wheel:
-        names = [f"tiny/m{number}.py" for number in range(10 * ARCHIVES)]
+        names = [f"tiny/m{number}.py" for number in range(10 * count)]
         for name in names:
             wheel.writestr(name, "value = 1\n" * 50)
         info = "tiny-1.0.dist-info"
@@ -159,14 +160,14 @@ def _make_archives(given: Path) -> None:
         )
         wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in names))
     if shutil.which("npm"):
-        _make_npm_packages(given)
+        _make_npm_packages(given, count)
 
 
-def _make_npm_packages(given: Path) -> None:
+def _make_npm_packages(given: Path, count: int) -> None:
     here = given / "npm"
     (here / "cache").mkdir(parents=True)
     needed = {}
-    for number in range(ARCHIVES):
+    for number in range(count):
         package = given / f"packages/p{number}"
         (package / "lib").mkdir(parents=True)
         (package / "package.json").write_text(
