@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import AnyStr
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.linux import dead_fuse, mountinfo, processes, syscalls
@@ -206,8 +207,8 @@ def _sockets_with_descriptors(process: str) -> Iterator[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             for number in os.listdir(f"{process}/task/{task}/fd"):
                 with suppress(FileNotFoundError, ProcessLookupError):
-                    link = os.readlink(f"{process}/task/{task}/fd/{number}")
-                    is_socket = link.startswith("socket:")
+                    link = _leads_to(f"{process}/task/{task}/fd/{number}")
+                    is_socket = link is not None and link.startswith("socket:")
                     if is_socket and processes.fdinfo(number, f"{process}/task/{task}").scm_fds:
                         yield f"descriptors that wait in its socket {number}"
 
@@ -271,7 +272,9 @@ def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
     if device not in (None, directory.device) and directory.mount.fstype != "btrfs":
         return False
     number = mountinfo.number_of(fd)
-    path = os.readlink(b"/proc/self/fd/%d" % fd)
+    path = _leads_to(b"/proc/self/fd/%d" % fd)
+    if path is None:  # somewhere on this file system
+        return True
     if number == directory.mount.mnt_id:
         return is_at_or_below(path, directory.path)
     mount = _mount(number, task)
@@ -281,6 +284,19 @@ def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
     return mount.device == directory.mount.device and (
         inside is None or is_at_or_below(inside, directory.root)
     )
+
+
+def _leads_to(link: AnyStr) -> AnyStr | None:
+    """Return the path to which a link of /proc leads; None if a path cannot be so long.
+
+    Any user can make directories so deep. Raises OSError.
+    """
+    try:
+        return os.readlink(link)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
 
 
 def _mount(number: int, task: str) -> MountInfo | None:
