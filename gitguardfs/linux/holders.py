@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import AnyStr
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.linux import dead_fuse, mountinfo, processes, syscalls
@@ -207,7 +206,7 @@ def _sockets_with_descriptors(process: str) -> Iterator[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             for number in os.listdir(f"{process}/task/{task}/fd"):
                 with suppress(FileNotFoundError, ProcessLookupError):
-                    link = _leads_to(f"{process}/task/{task}/fd/{number}")
+                    link = processes.link_of(f"{process}/task/{task}/fd/{number}")
                     is_socket = link is not None and link.startswith("socket:")
                     if is_socket and processes.fdinfo(number, f"{process}/task/{task}").scm_fds:
                         yield f"descriptors that wait in its socket {number}"
@@ -272,7 +271,7 @@ def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
     if device not in (None, directory.device) and directory.mount.fstype != "btrfs":
         return False
     number = mountinfo.number_of(fd)
-    path = _leads_to(b"/proc/self/fd/%d" % fd)
+    path = processes.link_of(b"/proc/self/fd/%d" % fd)
     if path is None:  # somewhere on this file system
         return True
     if number == directory.mount.mnt_id:
@@ -284,19 +283,6 @@ def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
     return mount.device == directory.mount.device and (
         inside is None or is_at_or_below(inside, directory.root)
     )
-
-
-def _leads_to(link: AnyStr) -> AnyStr | None:
-    """Return the path to which a link of /proc leads; None if a path cannot be so long.
-
-    Any user can make directories so deep. Raises OSError.
-    """
-    try:
-        return os.readlink(link)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return None
-        raise
 
 
 def _mount(number: int, task: str) -> MountInfo | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,12 +123,9 @@ def _connections(pid: str) -> frozenset[int | None]:
     """Return the connections of a process's FUSE devices. Raises OSError if it has ended."""
     found: set[int | None] = set()
     for number in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            if os.readlink(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
+        with suppress(FileNotFoundError):  # closed since it was listed
+            if processes.link_of(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
                 found.add(processes.fdinfo(number, f"/proc/{pid}").fuse_connection)
-        except OSError as error:  # closed since it was listed; or deeper than a path may be long
-            if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
-                raise
     return frozenset(found)
 
 

@@ -205,9 +205,9 @@ MUTANTS = (
     Mutant(
         "local-deep-descriptor-hides-daemon",
         "a daemon with a descriptor deep in the tree is not found",
-        "mounting/guards.py",
-        "            if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):\n",
-        "            if error.errno != errno.ENOENT:\n",
+        "linux/processes.py",
+        "        if error.errno == errno.ENAMETOOLONG:\n            return None\n",
+        "",
         (f"{COMMAND}::test_a_place_of_any_depth_is_found",),
     ),
     Mutant(
