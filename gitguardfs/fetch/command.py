@@ -9,7 +9,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 
 import click

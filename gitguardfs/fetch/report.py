@@ -76,7 +76,6 @@ def _branch_lines(branch: Branch, agent: str) -> Iterator[str]:
     yield line
     if branch.left_out:
         yield f"  {branch.left_out}"
-        return
     for commit in branch.commits:
         yield f"  {commit.id[:SHORT]} {commit.subject} ({commit.author})"
     if (more := (branch.ahead or 0) - len(branch.commits)) > 0:
