@@ -92,15 +92,20 @@ class Quarantine:
 @contextmanager
 def _tidied(directory: str) -> Iterator[None]:
     """After a failure remove what git has begun to write there: git gc does so only after weeks."""
-    before = set(os.listdir(directory))
+    before = _begun(directory)
     try:
         yield
     except BaseException:
-        for name in set(os.listdir(directory)) - before:
-            if name.startswith("tmp_"):
-                with suppress(OSError):
-                    os.unlink(os.path.join(directory, name))
+        for name in _begun(directory) - before:
+            with suppress(OSError):
+                os.unlink(os.path.join(directory, name))
         raise
+
+
+def _begun(directory: str) -> set[str]:
+    with suppress(OSError):  # a repository without packs may have no such directory
+        return {name for name in os.listdir(directory) if name.startswith("tmp_")}
+    return set()
 
 
 @contextmanager
