@@ -68,7 +68,7 @@ MUTANTS = (
           '"badFilemode", ATTRIBUTES,', '"badFilemode",',
           attacks("a_tree_that_git_would_not_write")),
     fault("attributes", "a symlink for .gitattributes of the human's refuses everything",
-          "quarantine", "<= _own_links(repository):", "and True:",
+          "quarantine", "<= _own_links(repository):", "<= set():",
           attacks("a_symlink_for_attributes_on_another_branch_of_the_humans")),
     fault("any-attributes", "the agent brings in a symlink for .gitattributes", "quarantine",
           "    if linked and not", "    if False and not",

@@ -355,6 +355,10 @@ def test_a_file_that_cannot_be_taken_over_is_kept_and_said(project: World) -> No
     assert "is kept as .gitguard/former-" in commit(project)
     assert [path.read_bytes() for path in place.parent.glob("former-*.bundle")] == [was]
     assert set(published(project)) == {"refs/heads/main"}
+    place.write_bytes(was)
+    shutil.rmtree(project.mine / "gitguard-published")
+    project.agent("reset", "--quiet", "host/main")
+    assert place.exists() and published(project) == {}  # nothing is new
 
 
 def test_a_file_is_taken_over_although_its_branches_have_no_place(project: World) -> None:

@@ -141,16 +141,16 @@ take() {
 adopt() {
     former=former-$(date +%s)
     # A branch of the agent's may have the first name.
-    take former 2>/dev/null || take "$former" && return
+    take former 2>/dev/null || take "$former" 2>>"$left" && return
     # A disk that is full has room later; what the file builds on does not come back.
-    if git bundle verify "$place" >/dev/null; then
+    if git bundle verify "$place" >/dev/null 2>&1; then
         echo "what an earlier repository has published cannot be taken over now; to go on without" \
             "it: mv .gitguard/agent.bundle .gitguard/$former.bundle"
         return 1
     fi >>"$left"
     mv -f "$place" "$top/.gitguard/$former.bundle" &&
-        echo "what an earlier repository has published is kept as .gitguard/$former.bundle, since" \
-            "it builds on commits that are gone" >>"$left"
+        echo "what an earlier repository has published does not fit to this one: it is kept as" \
+            ".gitguard/$former.bundle" >>"$left"
 }
 
 publish() {
