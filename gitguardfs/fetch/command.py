@@ -182,8 +182,8 @@ def _fetch(
     if former := bundle.former(repository.top):
         report.notes.append(
             f"{counted(former, 'file')} {bundle.DIRECTORY}/former-*.bundle: commits of an earlier"
-            " repository of the agent's, which may be in its store still: in the guest, gitguard"
-            " private list"
+            " repository of the agent's, which its new one could not take over. In the guest,"
+            " gitguard private list says whether it is still there"
         )
     if header.refs:
         report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]

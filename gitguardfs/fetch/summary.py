@@ -24,7 +24,7 @@ SECONDS = 10.0
 """The time for all branches together."""
 MEMORY = 1024 * MIB
 MAX_BRANCHES = 20
-"""Of how many branches the commits and files are listed, those with news first."""
+"""Of how many branches the commits and files are listed."""
 MAX_COMMITS = 20
 MAX_FILES = 1000
 MAX_LINKS = 100
@@ -109,7 +109,7 @@ class _Budget:
 
 
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
-    """Return what came, the branches with news first."""
+    """Return what came, the branches with news first, of these the human's own names."""
     refs = repository.refs(repository.remote, HEADS)
     hooks = repository.hooks_path()
     head = repository.commit("HEAD")
@@ -121,7 +121,7 @@ def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch
         branches.append(
             (Branch(name, commit, refs.get(repository.remote + name), base), own or head),
         )
-    branches.sort(key=lambda one: one[0].commit == one[0].before)
+    branches.sort(key=lambda one: (one[0].commit == one[0].before, one[0].base != one[0].name))
     found = []
     for number, (branch, base_id) in enumerate(branches):
         if number >= MAX_BRANCHES:
@@ -253,7 +253,7 @@ def _every_warning(
         if steps is None or steps.up > entry.path.count(b"/"):
             yield _LINK, f"{cut(entry.path)}: a symlink out of the project, to {cut(text)}"
     if unread := len(symlinks) - len(texts):
-        yield "unread", f"{counted(unread, 'symlink')} that could not be read"
+        yield "unread", f"{counted(unread, 'symlink')} that were not read"
 
 
 def _contents(budget: _Budget, names: list[bytes]) -> Iterator[bytes]:

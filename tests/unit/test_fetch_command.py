@@ -115,6 +115,7 @@ def test_many_branches_and_commits_are_listed_in_part(world: World) -> None:
     report = world.fetched()
     assert len(report["branches"]) == summary.MAX_BRANCHES + 6 == len(refs(world))
     assert len([one for one in report["branches"] if one["left_out"]]) == 6
+    assert report["branches"][0]["name"] == "main"  # others do not hide it
     text = world.fetch().stdout
     assert "and 5 commits before" in text and "too many branches" in text
 
