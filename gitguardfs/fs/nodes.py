@@ -168,7 +168,7 @@ class NodeTable:
     """All nodes that the kernel knows."""
 
     def __init__(self, root: os.stat_result, numbers: Numbers = SHARE_NUMBERS) -> None:
-        self._offset, self._first_own = numbers
+        self.offset, self._first_own = numbers
         self.root = Node(ROOT_ID, root, ALLOW, "")
         self.root.lookup_count = 1
         self._home = root.st_dev
@@ -205,10 +205,10 @@ class NodeTable:
     def find(self, st: os.stat_result, variant: int = PLAIN_VARIANT) -> Node | None:
         """Return the node of the object of ``st`` in a variant; None if there is none."""
         if variant == PLAIN_VARIANT and st.st_dev == self._home:
-            node = self.by_id.get(st.st_ino + self._offset)
+            node = self.by_id.get(st.st_ino + self.offset)
             if (
                 node is not None and node.is_hashed
-                and node.ino + self._offset == node.id < self._first_own
+                and node.ino + self.offset == node.id < self._first_own
                 and node.file_type == S_IFMT(st.st_mode) and node.dev == st.st_dev
             ):  # fmt: skip
                 return node
@@ -247,9 +247,9 @@ class NodeTable:
         if verdict is not ALLOW:
             variant = GUARDED
             self.restrict_known(st, verdict, rule)
-        node = self.by_id.get(st.st_ino + self._offset) if variant == PLAIN_VARIANT else None
+        node = self.by_id.get(st.st_ino + self.offset) if variant == PLAIN_VARIANT else None
         if node is None or not (
-            node.is_hashed and node.ino + self._offset == node.id < self._first_own
+            node.is_hashed and node.ino + self.offset == node.id < self._first_own
             and node.dev == st.st_dev and node.file_type == file_type
         ):  # fmt: skip
             node = self.find(st, variant)
@@ -297,10 +297,10 @@ class NodeTable:
         return node
 
     def _add(self, st: os.stat_result, variant: int, verdict: Verdict, rule: str) -> Node:
-        number = NodeId(st.st_ino + self._offset)
+        number = NodeId(st.st_ino + self.offset)
         natural = variant == PLAIN_VARIANT and st.st_dev == self._home
         natural &= st.st_ino > ROOT_ID and number < self._first_own
-        natural &= is_local(number) == bool(self._offset)
+        natural &= is_local(number) == bool(self.offset)
         # The inode number of a node of another type was reused: the old node keeps its number.
         reused = self._by_key.get((st.st_dev, st.st_ino, variant))
         if reused is not None:

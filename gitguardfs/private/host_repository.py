@@ -266,7 +266,7 @@ class HostRepository:
             if start < 0:
                 fd = self._share.open_directory(path, f"alternates lead to {told(name)}")
             else:
-                fd = open_directory(self._stack, start, name, "it has no objects")
+                fd = open_directory(self._stack, start, name, "is not whole: it has no objects")
             st = os.fstat(fd)
             if (st.st_dev, st.st_ino) in seen:
                 continue
@@ -285,7 +285,8 @@ class HostRepository:
         loose = tuple(name for name in names if _LOOSE.fullmatch(name) and _is_loose(fd, name))
         if b"pack" not in names:
             return Objects(fd, loose, None, (), 0)
-        pack_fd = open_directory(self._stack, fd, b"pack", "objects/pack is something else")
+        why = "is not whole: objects/pack is something else"
+        pack_fd = open_directory(self._stack, fd, b"pack", why)
         packs, size = [], 0
         for name in names_in(pack_fd):
             # Opened: git passes over a pack that it cannot read, and calls its objects missing.
@@ -361,8 +362,9 @@ def _is_loose(fd: int, name: bytes) -> bool:
     Raises Unusable if it is something else, or has something else in it.
     """
     with ExitStack() as stack:
+        why = "is not whole: a directory of objects is something else"
         try:
-            below = open_directory(stack, fd, name, "a directory of objects is something else")
+            below = open_directory(stack, fd, name, why)
         except Unusable:
             if stat_of(fd, name) is None:
                 return False

@@ -71,15 +71,8 @@ class Share:
 
     def open_directory(self, path: bytes, otherwise: str) -> int:
         """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
-        root = self.root()
-        try:
-            fd = open_path(root, path, DIRECTORY)
-        except OSError as error:
-            if error.errno in OUT:
-                raise Unusable(f"is not in this share: {otherwise}") from None
-            raise
-        self._stack.callback(os.close, fd)
-        return fd
+        why = f"is not in this share: {otherwise}"
+        return open_directory(self._stack, self.root(), path, why)
 
     def open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
         """Open the git directory of a worktree, whose absolute path ``target`` is the host's.
@@ -93,12 +86,9 @@ class Share:
             path = b"/".join(names[start:])
             host = b"/" + b"/".join(names[:start]) if start else b""
             try:
-                fd = open_path(root, path or b".", DIRECTORY)
-            except OSError as error:
-                if error.errno in OUT:
-                    continue
-                raise
-            self._stack.callback(os.close, fd)
+                fd = open_directory(self._stack, root, path or b".", "")
+            except Unusable:
+                continue
             back = b"/".join((host, *self._names, DOTGIT))
             is_git_dir = is_file(fd, b"HEAD") and is_file(fd, b"commondir")
             if is_git_dir and line_of(read(fd, b"gitdir") or b"") == back:
@@ -144,13 +134,16 @@ def open_file(fd: int, path: bytes) -> int | None:
         os.close(found)
 
 
-def open_directory(stack: ExitStack, fd: int, name: bytes, otherwise: str) -> int:
-    """Return a descriptor of a directory, which ``stack`` closes. Raises Unusable, OSError."""
+def open_directory(stack: ExitStack, fd: int, path: bytes, otherwise: str) -> int:
+    """Return a descriptor of a directory below ``fd``, which ``stack`` closes.
+
+    Raises Unusable, with the text ``otherwise``, if the path leads nowhere; OSError.
+    """
     try:
-        found = open_path(fd, name, DIRECTORY)
+        found = open_path(fd, path, DIRECTORY)
     except OSError as error:
         if error.errno in OUT:
-            raise Unusable(f"is not whole: {otherwise}") from None
+            raise Unusable(otherwise) from None
         raise
     stack.callback(os.close, found)
     return found

@@ -139,6 +139,8 @@ class Directories:
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
         types = self._source.typed_names(dir_fd) if typed else {}
+        if offset := self._nodes.offset:
+            types = {name: (kind, inode + offset) for name, (kind, inode) in types.items()}
         names = [b".", b"..", *(types or self._source.names(dir_fd))]
         overlaid: dict[bytes, tuple[int, int]] = {}
         for overlay in self.overlays:

@@ -213,23 +213,36 @@ class Trees:
     def _where(self, ref: NodeRef) -> tuple[_Where, list[bytes]]:
         """Return where a name in a directory of the share leads, and the directory's place.
 
-        What is no directory on the share is shown as it is there. A marker decides about
-        directories that are made; the guest's own stay when it goes. Raises OSError.
+        What is no directory on the share is shown as it is there. Raises OSError.
+        """
+        if self._is_marked(ref):
+            there = self._source.mode_at(ref.fd, ref.name)
+            if there is None or S_ISDIR(there):
+                return self._where_directory(ref, there is not None)
+        return _Where.SHARE, []
+
+    def _is_marked(self, ref: NodeRef) -> bool:
+        """Return whether a directory of that name may be the guest's; rules for names come first.
+
+        Below a guarded directory none is.
+        """
+        is_guarded = ref.parent.verdict is not ALLOW or not self._access.allows(ref.name)
+        return not is_guarded and self._marker(ref.name) is not None
+
+    def _where_directory(self, ref: NodeRef, is_there: bool) -> tuple[_Where, list[bytes]]:
+        """Return where the name of a directory leads; ``is_there``: the share has that directory.
+
+        A marker decides when a directory is made: the guest's own stay when the marker goes.
         """
         marker = self._marker(ref.name)
-        is_guarded = ref.parent.verdict is not ALLOW or not self._access.allows(ref.name)
-        if marker is None or is_guarded:
-            return _Where.SHARE, []
-        there = self._source.mode_at(ref.fd, ref.name)
-        if there is not None and not S_ISDIR(there):
-            return _Where.SHARE, []
+        assert marker is not None
         place = self._access.place(ref.parent)
         standing = self._mirror.find(place)
         if standing is not None and self._mirror.mode_at(standing, OWN + ref.name) is not None:
             return _Where.OWN, place
         if marker.beside and not any(self._source.find_at(ref.fd, at) for at in marker.beside):
             return _Where.SHARE, place
-        if marker.inside and there is not None and not self._holds(ref, marker.inside):
+        if marker.inside and is_there and not self._holds(ref, marker.inside):
             return _Where.SHARE, place
         return _Where.NOWHERE, place
 
@@ -245,20 +258,32 @@ class Trees:
     ) -> dict[bytes, tuple[int, int] | None]:
         """Return what a listing of the share shows of the guest's own, and what not of the share's.
 
-        Raises OSError.
+        A name that the share cannot be asked about is left to the listing. Raises OSError.
         """
-        if directory.verdict is not ALLOW:
-            return {}
-        standing = self._mirror.find(self._access.place(directory))
+        standing = None if directory.verdict is not ALLOW else self._standing(directory)
         own = {} if standing is None else self._mirror.own_in(standing)
         shown: dict[bytes, tuple[int, int] | None] = {}
         for name in {*filter(self._marker, names), *filter(self._marker, own)}:
-            where, _ = self._where(NodeRef(directory, dir_fd, name))
+            try:
+                where, _ = self._where(NodeRef(directory, dir_fd, name))
+            except OSError:
+                continue
             if where is _Where.OWN:
                 shown[name] = S_IFDIR, LOCAL_NUMBERS.offset + own.get(name, 0)
             elif where is _Where.NOWHERE:
                 shown[name] = None
         return shown
+
+    def _standing(self, directory: Node, *names: bytes) -> NodeId | None:
+        """Return what stands for a directory of the share, or for one below it; None if nothing.
+
+        Nothing does for a directory that was removed, which a process may still be in.
+        """
+        try:
+            place = self._access.place(directory)
+        except OSError:
+            return None
+        return self._mirror.find([*place, *names])
 
     # Requests on names
 
@@ -354,22 +379,19 @@ class Trees:
         if is_local(parent_id):
             self._local.rmdir(caller, parent_id, name)
             return
-        above = self._access.place(self._access.node(parent_id))
+        parent = self._access.node(parent_id)
         if self._marker(name) is not None:
             entry = self._found(parent_id, name)
             if entry.is_local:
                 self._local.rmdir(caller, entry.parent, entry.name)
-                self._mirror.tidy(above)
+                self._mirror.tidy(self._access.place(parent))
                 return
-        place = [*above, name]
-        if self._holds_own(place):
+        if self._holds_own(self._standing(parent, name)):
             raise os_error(errno.ENOTEMPTY)
         self._share.rmdir(caller, parent_id, name)
-        self._mirror.tidy(place)
 
-    def _holds_own(self, place: list[bytes]) -> bool:
-        """Return whether the guest has directories of its own in what is at ``place``."""
-        standing = self._mirror.find(place)
+    def _holds_own(self, standing: NodeId | None) -> bool:
+        """Return whether the guest has directories of its own in one of the share."""
         return standing is not None and any(map(self._marker, self._mirror.own_in(standing)))
 
     @guarded_by(GuardedBy.NAME)
@@ -423,15 +445,19 @@ class Trees:
         and a directory has the name.
         """
         target = moved._replace(parent=parent_id, name=name, is_local=is_local(parent_id))
-        if not target.is_local and self._marker(name) is not None:
+        if not target.is_local:
             ref = self._access.name(parent_id, name, change=True)
-            where, place = self._where(ref)
-            if where is not _Where.SHARE:
-                if moved.is_directory:
-                    above = self._mirror.make(place) if moved.is_local else ROOT_ID
-                    target = _Entry(True, above, OWN + name, True)
-                elif where is _Where.OWN or self._source.mode_at(ref.fd, name) is not None:
-                    raise os_error(errno.EISDIR)
+            there = self._source.mode_at(ref.fd, name)
+            is_directory = there is not None and S_ISDIR(there)
+            where, place = _Where.SHARE, list[bytes]()
+            if self._is_marked(ref) and (there is None or is_directory or moved.is_directory):
+                where, place = self._where_directory(ref, is_directory)
+            if where is not _Where.SHARE and moved.is_directory:
+                if not moved.is_local or (there is not None and not is_directory):
+                    raise os_error(errno.EXDEV)
+                return _Entry(True, self._mirror.make(place), OWN + name, True)
+            if where is _Where.OWN or (where is _Where.NOWHERE and is_directory):
+                raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:
             raise os_error(errno.EXDEV)
         return target
@@ -440,15 +466,18 @@ class Trees:
         self, caller: Caller, old: tuple[NodeId, bytes], new: tuple[NodeId, bytes], flags: int
     ) -> None:
         """Move an entry of the share, and with a directory what the guest has of its own in it."""
-        old_place, new_place = (
-            [*self._access.place(self._access.node(parent)), name] for parent, name in (old, new)
+        at_old, at_new = (
+            self._standing(self._access.node(parent), name) for parent, name in (old, new)
         )
-        if self._mirror.find(old_place) is None and self._mirror.find(new_place) is None:
+        if at_old is at_new is None:
             self._share.rename(caller, *old, *new, flags)
             return
         is_exchange = bool(flags & RENAME_EXCHANGE)
-        if not is_exchange and self._holds_own(new_place) and self._is_directory(*new):
+        if not is_exchange and self._holds_own(at_new) and self._is_directory(*new):
             raise os_error(errno.ENOTEMPTY)
+        old_place, new_place = (
+            [*self._access.place(self._access.node(parent)), name] for parent, name in (old, new)
+        )
         self._share.rename(caller, *old, *new, flags)
         try:
             if self._is_directory(*new):

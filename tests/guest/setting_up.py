@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +11,9 @@ from tests.guest.channel import Done
 from tests.guest.inside.agent import FORKS
 from tests.guest.machine import Machine
 from tests.guest.world import CHECKOUT, TESTS, TRANSPORTS, Guard, spare
-from tests.support.repos import git
+from tests.support.mounting import LIMIT, REPOSITORY
+from tests.support.people import reachable_python
+from tests.support.repos import HOST_GID, HOST_UID, as_host, git, git_environment
 
 AGENT = 1000
 MAP = "501/1000:@20/@1000"
@@ -65,6 +69,31 @@ def commit_in_private(machine: Machine, project: str, host: Path) -> str:
     ).split()[-1]
     assert commit in git(host, "bundle", "list-heads", ".gitguard/agent.bundle")
     return commit
+
+
+def commit_on_host(host: Path, text: str, size: int = 0) -> str:
+    """Commit a line more, and a file of random bytes if they have a size; return the commit."""
+    with as_host():
+        with open(host / "file", "a") as file:
+            file.write(f"{text}\n")
+        if size:
+            (host / "large").write_bytes(os.urandom(size))
+    git(host, "add", ".")
+    git(host, "commit", "--quiet", "-m", text)
+    return git(host, "rev-parse", "HEAD").strip()
+
+
+def gitguard_fetch(host: Path, *more: str) -> str:
+    """Fetch what the agent has published, as the human; return what the command says."""
+    with reachable_python() as python:
+        done = subprocess.run(
+            [python, "-c", "from gitguardfs.commands.gitguard import main; main()", "fetch", host,
+             *more],
+            cwd="/", env={**git_environment(), "PYTHONPATH": str(REPOSITORY)}, capture_output=True,
+            text=True, timeout=LIMIT, check=False, user=HOST_UID, group=HOST_GID, extra_groups=[],
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def guard_by_hand(machine: Machine) -> None:

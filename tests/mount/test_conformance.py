@@ -56,12 +56,13 @@ RACES = (
 MOUNTS: dict[str, tuple[str, ...]] = {
     "uncached": ("--allow-suid", "--cache-timeout", "0"),
     "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
+    "beside": ("--allow-suid", "--local=deps"),
 }
 RENAME_WHITEOUT = 4
 O_TMPFILE = os.O_TMPFILE | os.O_RDWR
 
 
-@pytest.fixture(scope="module", params=["plain", *MOUNTS])
+@pytest.fixture(scope="module", params=["plain", "own", *MOUNTS])
 def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The directory that one backend shows."""
     with ExitStack() as stack:
@@ -70,7 +71,13 @@ def tree(request: pytest.FixtureRequest) -> Iterator[Path]:
         if request.param == "plain":
             yield here / "source"
             return
-        options = MOUNTS[request.param]
+        if request.param == "own":  # a directory of the guest's own
+            own = ("--allow-suid", "--local", "own", f"--local-store={here}/store")
+            mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *own))
+            (mounted.path / "own").mkdir()
+            yield mounted.path / "own"
+            return
+        options = (*MOUNTS[request.param], f"--local-store={here}/store")
         mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
         yield mounted.path
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tests.mutation import audit, egress, fetch, files, guard, mount, private, running, tools, vm
+from tests.mutation import (
+    audit,
+    egress,
+    fetch,
+    files,
+    guard,
+    local,
+    mount,
+    private,
+    running,
+    tools,
+    vm,
+)
 from tests.mutation.mutant import Mutant
 
 AREAS: dict[str, tuple[Mutant, ...]] = {
@@ -11,6 +23,7 @@ AREAS: dict[str, tuple[Mutant, ...]] = {
     "mount": mount.MUTANTS,
     "root's tools": tools.MUTANTS,
     "the agent's repositories": private.MUTANTS,
+    "the guest's own directories": local.MUTANTS,
     "audit": audit.MUTANTS,
     "fetch": fetch.MUTANTS,
     "allowlist proxy": egress.MUTANTS,

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.mounting import area
 from tests.support.people import AGENT
@@ -192,4 +194,13 @@ def world(name: str = "proj") -> Iterator[World]:
     with area() as path:
         made = World(path, name)
         made.make()
+        yield made
+
+
+@pytest.fixture
+def shown_project() -> Iterator[World]:
+    """That project, with the agent's repository made and its view shown."""
+    with world() as made:
+        made.prepare()
+        made.show()
         yield made

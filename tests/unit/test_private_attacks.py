@@ -456,8 +456,8 @@ def test_after_kill_9_while_git_fetches_the_next_one_fetches(project: World) -> 
     assert "[behind 1]" in project.agent("status", "--short", "--branch")
 
 
-def test_git_that_outlives_a_daemon_harms_nothing(project: World) -> None:
-    """kill -9 of the daemon ends its git too, but a moment later."""
+def test_an_open_right_after_kill_9_of_a_seeding_daemon_makes_it_whole(project: World) -> None:
+    """The git of the daemon ends too, but a moment later."""
     with as_host():
         (project.project / "big").write_bytes(os.urandom(8 << 20))
     project.commit("big", {})

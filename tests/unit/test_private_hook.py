@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,14 @@ import pytest
 from gitguardfs.fetch import bundle
 from gitguardfs.fetch.bundle import Refused
 from tests.support.people import AGENT
-from tests.support.private_world import World, world
+from tests.support.private_world import World, shown_project, world
 from tests.support.repos import git
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 HEADS = "refs/heads/"
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        made.prepare()
-        made.show()
-        yield made
+project = shown_project
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,13 @@ from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.command import command
 from tests.support.people import AGENT
-from tests.support.private_world import World, world
+from tests.support.private_world import World, shown_project
 from tests.support.repos import as_host, git
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        made.prepare()
-        made.show()
-        yield made
+project = shown_project
 
 
 def refreshed(project: World) -> set[str]:

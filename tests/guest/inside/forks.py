@@ -35,6 +35,7 @@ IMPORTED = (
     "gitguardfs.sessions.pyfuse3_session.session",
     "gitguardfs.doctor.command",
     "tests.guest.inside.conformance",
+    "tests.guest.inside.kill_daemon",
     "tests.guest.inside.races",
     "tests.guest.inside.raw_share",
     "tests.guest.inside.siege",
