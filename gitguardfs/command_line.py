@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gitguardfs import findings
-from gitguardfs.errors import GitguardExit
+from gitguardfs.errors import GitguardExit, UserError
 from gitguardfs.options.parsing import respelled
 
 
@@ -61,3 +61,22 @@ FAIL_ON = click.option(
     show_default=True,
     help="Exit with 1 for findings of this severity and above.",
 )
+_LOCAL_HELP = (
+    "Keep directories whose names match GLOB on the guest's own disk, not in the project. "
+    "Repeatable. deps, which suits most projects, stands for node_modules, .venv, target and "
+    "others."
+)
+LOCAL = click.option("--local", metavar="GLOB", multiple=True, help=_LOCAL_HELP)
+LOCAL_OR_DEPS = click.option(
+    "--local", metavar="GLOB", multiple=True, help=f"{_LOCAL_HELP}  [default: deps]"
+)
+NO_LOCAL = click.option(
+    "--no-local", is_flag=True, help="Keep all directories in the project: no --local deps."
+)
+
+
+def local_names(globs: tuple[str, ...], no_local: bool) -> tuple[str, ...] | None:
+    """Return what --local and --no-local ask for; None if neither was given. Raises UserError."""
+    if globs and no_local:
+        raise UserError("--local and --no-local contradict one another", "give one of them")
+    return globs or (() if no_local else None)

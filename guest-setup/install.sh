@@ -355,6 +355,8 @@ uninstall_all() {
         echo "gitguardfs is removed. Mounts that are up stay up until they are unmounted."
         [[ ! -d /var/lib/gitguardfs-git ]] ||
             echo "What agents have committed stays in /var/lib/gitguardfs-git."
+        [[ ! -d /var/lib/gitguardfs/local ]] ||
+            echo "What agents have in directories of their own (--local) stays in /var/lib/gitguardfs/local."
     fi
 }
 

@@ -141,7 +141,8 @@ def command(ctx: click.Context, source: str, mountpoint: str, o: tuple[str, ...]
 
     Any component that git could take for .git is closed: no user can read, change, replace,
     move or plant it, and listings leave it out. Run by root it serves all users; run by a user,
-    that user only. It goes into the background when the mount answers.
+    that user only. It goes into the background when the mount answers. A daemon of root's that is
+    killed is started again.
     """  # fmt: skip
     if platform.system() != "Linux":
         hint = "in the guest; gitguard share runs here"
@@ -179,7 +180,9 @@ def _run(options: MountOptions) -> int:
         )
         missing = UserError(str(error), hint, Exit.SYSTEM)
         raise seal.fail_closed(options.source, options.seal, missing) from None
-    return mount.run(options, os.environ.get("NOTIFY_SOCKET"), new_session)
+    notify_socket = os.environ.get("NOTIFY_SOCKET")
+    is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())  # systemd.exec(5)
+    return mount.run(options, notify_socket, bool(notify_socket) and is_main, new_session)
 
 
 def main() -> None:

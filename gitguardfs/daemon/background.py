@@ -1,4 +1,4 @@
-"""Puts the daemon into the background once the mount answers; notifies the service manager."""
+"""Forks the daemon: into the background, or below the main process of a service."""
 
 from __future__ import annotations
 
@@ -6,27 +6,42 @@ import logging
 import os
 import socket
 import sys
+import syslog
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
 from gitguardfs.daemon import keeper
+from gitguardfs.daemon.keeper import Again, Ready, Run
 from gitguardfs.daemon.logs import log_to_syslog
 from gitguardfs.errors import Exit
 
-Ready = Callable[[bytes], None]
-"""Is called when the mount answers, with what the next daemon has to know."""
+log = logging.getLogger(__name__)
 
 
-def in_background(
-    name: str, run: Callable[[Ready], int], again: Callable[[bytes, Ready], int] | None
-) -> int:
+def in_service(name: str, run: Run, again: Again, notify: Callable[[], None]) -> NoReturn:
+    """Run ``run(ready)`` in a child, and ``again`` if that one is killed (``keeper``).
+
+    We stay the main process of the service. ``notify`` is called when the first one is ready.
+    ``name`` is the mount point.
+    """
+
+    def tell(answer: bytes) -> None:
+        if keeper.is_ready(answer):
+            notify()
+        elif not answer:
+            _say_that_it_died()
+
+    keeper.keep(name, run, again, tell, log.error)
+
+
+def in_background(name: str, run: Run, again: Again | None) -> int:
     """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
 
     The child writes its errors to our standard error until it is ready. Then it closes the terminal
     and our pipes, since mount(8) and shells wait until these are closed. With ``again`` a process
-    between them stays, and starts another daemon if that one is killed (``keeper``); ``again`` logs
+    between them stays, and starts another daemon if that one is killed (``keeper``); that one logs
     to syslog from the start. ``name`` is the mount point.
     """
     readable, writable = os.pipe()
@@ -35,68 +50,52 @@ def in_background(
         os.setsid()
         try:
             if again is None:
-                _be_daemon(run, writable)
-            keeper.keep(
-                name,
-                partial(_start, run, writable),
-                lambda state: partial(_start, partial(again, state), -1),
-                writable,
-            )
+                keeper.be_daemon(partial(_run_detached, run), writable)
+            _keep_detached(name, run, again, writable)
         finally:  # never back into the caller
             os._exit(Exit.SYSTEM)
     os.close(writable)
     with os.fdopen(readable, "rb") as pipe:
         answer = pipe.read(1)
     if not answer:
-        print("gitguardfs: the daemon died before the mount was up", file=sys.stderr)
+        _say_that_it_died()
         return Exit.SYSTEM
     return answer[0]
 
 
-def _start(run: Callable[[Ready], int], other: int, begin: Callable[[], None]) -> tuple[int, int]:
-    """Run it in a child, after ``begin()``; return its pid and a pipe.
-
-    Through that comes OK and more once it is ready, or its exit code. It does not inherit
-    ``other``.
-    """
-    readable, writable = os.pipe()
-    try:
-        pid = os.fork()
-    except OSError:
-        os.close(readable)
-        os.close(writable)
-        raise
-    if pid == 0:
-        begin()
-        os.close(readable)
-        if other >= 0:
-            os.close(other)
-        _be_daemon(run, writable)
-    os.close(writable)
-    return pid, readable
+def _say_that_it_died() -> None:
+    print("gitguardfs: the daemon died before the mount was up", file=sys.stderr)
 
 
-def _be_daemon(run: Callable[[Ready], int], told: int) -> NoReturn:
-    def ready(state: bytes) -> None:
+def _run_detached(run: Run, ready: Ready) -> int:
+    """Run it; once it is ready, it leaves the terminal."""
+
+    def detach(state: bytes) -> None:
         try:
             log_to_syslog()
             keeper.leave_the_terminal()
         finally:
-            _tell(told, bytes([Exit.OK]) + state)
-            os.close(told)
+            ready(state)
 
-    code = int(Exit.SYSTEM)
-    try:
-        code = run(ready)
-    finally:
-        logging.shutdown()
-        _tell(told, bytes([code]))
-        os._exit(code)
+    return run(detach)
 
 
-def _tell(told: int, message: bytes) -> None:
-    with suppress(OSError):  # ready was called, or the caller was killed
-        os.write(told, message)
+def _keep_detached(name: str, run: Run, again: Again, told: int) -> NoReturn:
+    def first(ready: Ready) -> int:
+        os.close(told)
+        return _run_detached(run, ready)
+
+    def following(former: bytes, ready: Ready) -> int:
+        log_to_syslog()
+        return again(former, ready)
+
+    def tell(answer: bytes) -> None:
+        with suppress(OSError):  # the caller was killed
+            os.write(told, answer[:1])
+        keeper.leave_the_terminal()
+
+    syslog.openlog("gitguardfs", syslog.LOG_PID, syslog.LOG_DAEMON)
+    keeper.keep(name, first, following, tell, partial(syslog.syslog, syslog.LOG_ERR))
 
 
 def notify(address: str | None, message: str) -> None:
@@ -105,5 +104,8 @@ def notify(address: str | None, message: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.sendto(message.encode(), address)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(message.encode(), address)
+    except OSError as error:
+        log.error("the service manager was not notified: %s", error.strerror)

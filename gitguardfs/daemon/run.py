@@ -23,7 +23,7 @@ from signal import Signals
 from threading import Thread
 
 from gitguardfs.constants import FUSE_DEVICE
-from gitguardfs.daemon import background, build, closed_places, logs, signals, view
+from gitguardfs.daemon import background, build, closed_places, keeper, logs, signals, view
 from gitguardfs.daemon.drain import Drain, close_device
 from gitguardfs.errors import Exit, UserError, shown, warn
 from gitguardfs.linux import mountinfo, safe_open
@@ -40,40 +40,50 @@ DETACH_LIMIT = 2.0
 """Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
 
 
-def run(options: MountOptions, notify_socket: str | None, new_session: base.SessionFactory) -> int:
+def run(
+    options: MountOptions,
+    notify_socket: str | None,
+    is_service: bool,
+    new_session: base.SessionFactory,
+) -> int:
     """Mount, and serve until unmounted; return the exit code. Raises UserError.
 
+    ``is_service`` is whether this is the main process of a service that waits for a notification.
     ``new_session`` makes the session that serves the mount.
     """
 
     def launch(serve: _Serve, options: MountOptions) -> int:
-        if options.foreground or options.debug:
-            logs.log_to_stderr(options.debug)
-            return serve(lambda _: background.notify(notify_socket, "READY=1"), _print_error)
+        logs.log_to_stderr(options.debug)
 
-        def first(ready: background.Ready) -> int:
-            logs.log_to_stderr(options.debug)
+        def first(ready: keeper.Ready) -> int:
             return serve(ready, _print_error)
 
+        def notify() -> None:
+            background.notify(notify_socket, "READY=1")
+
+        if options.foreground or options.debug:
+            return first(lambda _: notify())
+        name = shown(options.mountpoint)
         again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
-        return background.in_background(shown(options.mountpoint), first, again)
+        if again is not None and is_service:
+            background.in_service(name, first, again, notify)
+        return background.in_background(name, first, again)
 
     return _run(options, new_session, launch)
 
 
-_Serve = Callable[[background.Ready, Callable[[str], None]], int]
+_Serve = Callable[[keeper.Ready, Callable[[str], None]], int]
 """Serves a mount until its end. The first argument is called when it answers, the second with an
 error that ends it."""
 
 
 def _run_again(
-    options: MountOptions, new_session: base.SessionFactory, former: bytes, ready: background.Ready
+    options: MountOptions, new_session: base.SessionFactory, former: bytes, ready: keeper.Ready
 ) -> int:
     """Take the place of a daemon that was killed, unless root has unmounted its view since.
 
     ``former`` is what that daemon said when it was ready: see ``closed_places.recognized``.
     """
-    logs.log_to_syslog()
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
         log.info("%s: unmounted", options.mountpoint)
@@ -149,7 +159,7 @@ def _prepare(
     )
     os.chdir("/")
 
-    def serve(ready: background.Ready, complain: Callable[[str], None]) -> int:
+    def serve(ready: keeper.Ready, complain: Callable[[str], None]) -> int:
         try:
             return _serve(options, paths, audit, new_session, seal_it, former, ready)
         except UserError as error:
@@ -207,7 +217,7 @@ def _serve(
     new_session: base.SessionFactory,
     seal_it: bool,
     former: bytes,
-    ready: background.Ready,
+    ready: keeper.Ready,
 ) -> Exit:
     seal.check_unlocked(paths.source_fd, paths.source)
     root_fd = paths.source_fd

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from gitguardfs.command_line import CommandGroup
+from gitguardfs.command_line import LOCAL_OR_DEPS, NO_LOCAL, CommandGroup, local_names
 from gitguardfs.constants import KVM_DEVICE
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import sandbox
@@ -16,6 +16,7 @@ from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.packages import check_installed
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render import krun, quote
+from gitguardfs.render.guarded_share import DEFAULT_LOCAL, with_local
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 from gitguardfs.render.size import mebibytes
 
@@ -78,9 +79,18 @@ def command() -> None:
 @click.option(
     "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
+@LOCAL_OR_DEPS
+@NO_LOCAL
 @click.option("--force", is_flag=True, help="Overwrite files that were changed by hand.")
 def init(
-    project: str, cpus: int, memory: str, network: str, o: tuple[str, ...], force: bool
+    project: str,
+    cpus: int,
+    memory: str,
+    network: str,
+    o: tuple[str, ...],
+    local: tuple[str, ...],
+    no_local: bool,
+    force: bool,
 ) -> int:
     """Write .agent-sandbox: Dockerfile, compose file and entrypoint, to be read and changed.
 
@@ -88,6 +98,7 @@ def init(
     change what you build next.
     """
     real = existing_directory(project)
+    names = local_names(local, no_local)
     spec = KrunSpec(
         project=real,
         uid=os.geteuid(),
@@ -95,7 +106,7 @@ def init(
         cpus=cpus,
         memory=mebibytes(memory, "--memory"),
         network=ContainerNetwork(network),
-        options=split_values(o),
+        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
     )
     path, written = sandbox.write(spec, force=force)
     for name in written:

@@ -8,13 +8,14 @@ import platform
 import click
 
 from gitguardfs import config_files, installation
-from gitguardfs.command_line import Command
+from gitguardfs.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, local_names
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
 from gitguardfs.host.directory import existing_directory, secrets_in
 from gitguardfs.host.share import this_host
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render import lima, lima_text
+from gitguardfs.render.guarded_share import DEFAULT_LOCAL, with_local
 from gitguardfs.render.lima import Distribution, LimaSpec, Tool
 from gitguardfs.render.size import mebibytes
 
@@ -77,6 +78,8 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 @click.option(
     "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
+@LOCAL_OR_DEPS
+@NO_LOCAL
 @click.option(
     "--output",
     metavar="FILE",
@@ -94,6 +97,8 @@ def command(
     no_tools: bool,
     proxy: str | None,
     o: tuple[str, ...],
+    local: tuple[str, ...],
+    no_local: bool,
     output: str | None,
 ) -> int:
     """Write the file of a Lima instance for the project, and print the lines that start it.
@@ -103,6 +108,7 @@ def command(
     """
     if tools and no_tools:
         raise UserError("--tool and --no-tools contradict one another", "give one of them")
+    names = local_names(local, no_local)
     is_mac = platform.system() == "Darwin"
     real = existing_directory(project)
     spec = LimaSpec(
@@ -117,7 +123,7 @@ def command(
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
         proxy=proxy,
-        options=split_values(o),
+        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
     )
     file = _file(spec, output)
     state.check_apart(spec.setup, real)

@@ -16,7 +16,7 @@ from gitguardfs import config_files, installation
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import state
 from gitguardfs.render import agent_rules, krun, quote
-from gitguardfs.render.guarded_share import git_mode
+from gitguardfs.render.guarded_share import git_mode, local_globs
 from gitguardfs.render.krun import ContainerNetwork, KrunSpec
 
 NAME = ".agent-sandbox"
@@ -52,7 +52,7 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
         "Dockerfile": installation.text("host/files/Dockerfile"),
         "entrypoint.sh": installation.text("host/files/entrypoint.sh"),
         "compose.yaml": krun.compose(spec),
-        "AGENTS.md": agent_rules.HEADING + agent_rules.about_git(git_mode(spec.options)),
+        "AGENTS.md": agent_rules.text(git_mode(spec.options), local_globs(spec.options)),
     }
     known = _written(path)
     changes = {name: config_files.plan(os.path.join(path, name), wanted[name]) for name in wanted}

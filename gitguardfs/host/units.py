@@ -8,21 +8,21 @@ from typing import Any
 import click
 
 from gitguardfs import accounts, config_files, installation
-from gitguardfs.command_line import RespelledCommand
+from gitguardfs.command_line import LOCAL, RespelledCommand
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
 from gitguardfs.options import fstab_entries
 from gitguardfs.options.id_maps import AUTO
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render import fstab, systemd
-from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map
+from gitguardfs.render.guarded_share import Cache, GuardedShare, owner_map, with_local
 
 FSTAB_FILE = "gitguardfs.fstab"
 """Not `fstab`: with ``--output /etc`` that would be the system's own file."""
 
 EPILOG = """\b
 Examples:
-  gitguard units projects -m /mnt/raw -mm /home/agent/src
+  gitguard units projects -m /mnt/raw -mm /home/agent/src --local deps
       two lines for /etc/fstab
   gitguard units share --transport virtiofs --style systemd \\
       -m /mnt/share -mm /home/agent/src --owner 501:20 --user agent \\
@@ -90,6 +90,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
 @click.option(
     "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
+@LOCAL
 @click.option("--output", metavar="DIR", help="Write the files to DIR instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
 def command(
@@ -151,6 +152,7 @@ def _spec(
     owner: str,
     cache: str,
     o: tuple[str, ...],
+    local: tuple[str, ...],
 ) -> GuardedShare:
     if user and maps:
         raise UserError("--user and --map contradict one another", "give one of them")
@@ -161,7 +163,7 @@ def _spec(
         mount=_plain(mount),
         map_mount=_plain(map_mount),
         map=ids or AUTO,
-        options=split_values(o),
+        options=with_local(split_values(o), local),
         cache=Cache(cache),
     )
 

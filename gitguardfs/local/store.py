@@ -18,7 +18,7 @@ import os
 import shlex
 
 from gitguardfs import store_directory
-from gitguardfs.constants import LOCAL_STORE
+from gitguardfs.constants import HOLDER, LOCAL_STORE
 from gitguardfs.errors import Exit, UserError
 
 OPTION = "--local-store"
@@ -48,7 +48,8 @@ def open_for(store: str | None, share: str, view: str) -> Opened:
     Raises UserError if another view has it, or others can change it; OSError.
     """
     directory = os.path.join(os.path.abspath(store or LOCAL_STORE), directory_name(share))
-    for path in (os.path.dirname(directory), directory, os.path.join(directory, TREE)):
+    holder = () if store else (HOLDER,)
+    for path in (*holder, os.path.dirname(directory), directory, os.path.join(directory, TREE)):
         store_directory.make(path, 0o700, OPTION)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     lock = os.open(os.path.join(directory, "lock"), flags, 0o600)

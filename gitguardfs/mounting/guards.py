@@ -14,10 +14,13 @@ from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
+from gitguardfs.options.table import OPTIONS
 
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard counts as hanging; a busy one answers within one second."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
+_SETS = ("kernel", *(o.key for o in OPTIONS if o.multiple and o.key != "map"))
+"""Options whose values add up, in any order."""
 _DEFAULTS: dict[str, object] = {
     "git": "deny", "xattr": "none", "cache_timeout": 1.0, "seal": True, "read_only": False,
 }  # fmt: skip
@@ -245,7 +248,7 @@ def normalized(options: Sequence[str]) -> dict[str, object]:
     for name in _NOT_COMPARED:
         found.pop(name, None)
     found["cache_timeout"] = float(str(found["cache_timeout"]))
-    for name in ("deny", "protect", "hide", "kernel"):
+    for name in _SETS:
         values = found.get(name, [])
         assert isinstance(values, list)
         found[name] = frozenset(values)

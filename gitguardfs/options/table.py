@@ -181,7 +181,7 @@ OPTIONS = (
     Option("source-owner", MOUNT, "SOURCE may be in a FUSE file system that USER has mounted "
            "(sshfs, gocryptfs). USER can unmount it, and with it a seal.", "USER"),
     Option("foreground", MOUNT, "Stay in the foreground; notify systemd (NOTIFY_SOCKET) when "
-           "the view answers.", short="-f"),
+           "the view answers. A daemon that is killed is not started again.", short="-f"),
     Option("debug", MOUNT, "Stay in the foreground and log every request.", short="-d"),
     Option("fsname", MOUNT, "", "NAME", in_o_only=True),
     Option("mountpoint", MOUNT, "", "PATH", in_o_only=True),

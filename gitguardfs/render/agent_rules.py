@@ -1,10 +1,15 @@
-"""What agents are told about git in a guarded tree: the text for AGENTS.md, by mode. Pure."""
+"""What agents are told about a guarded tree: the text for AGENTS.md, by its options. Pure."""
 
 from __future__ import annotations
 
+import textwrap
+
+from gitguardfs.guard.local_names import DEPS, DIRECTORIES
 from gitguardfs.guard.rules import GitMode
 
-HEADING = "# Rules of this machine\n\n"
+_HEADING = "# Rules of this machine\n\n"
+_LINE = 99
+"""Characters of a line of the text, at most."""
 _CLOSED = """\
 You work on a tree that a human shares with you, in which `.git` is closed: `git` commands fail
 here, and that is intended. Do not try to get around it. Change files only. When a step is done,
@@ -41,6 +46,24 @@ _RULES = {
     GitMode.PRIVATE: _PRIVATE,
     GitMode.OFF: _OPEN,
 }
+
+
+def text(mode: GitMode, local: tuple[str, ...]) -> str:
+    """Return the whole text for a view with a mode and with values of ``--local``."""
+    return _HEADING + about_git(mode) + (f"\n{about_local(local)}" if local else "")
+
+
+def about_local(globs: tuple[str, ...]) -> str:
+    """Return the paragraph about the directories that are the guest's own."""
+    names: list[str] = []
+    for glob in globs:
+        names += map(bytes.decode, DIRECTORIES) if glob == DEPS else [glob]
+    listed = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+    paragraph = (
+        f"Directories called {listed} are this machine's own: install dependencies and build here;"
+        " those of the human are not shown, and yours are not on the human's disk."
+    )
+    return textwrap.fill(paragraph, _LINE, break_on_hyphens=False, break_long_words=False) + "\n"
 
 
 def about_git(mode: GitMode) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from gitguardfs.constants import SHARE_TYPES
 from gitguardfs.errors import UserError
+from gitguardfs.guard.local_names import DEPS
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.id_maps import both_ways, parse_maps, spelled
 from gitguardfs.options.mount_options import build
@@ -22,6 +23,9 @@ MESSAGE_BYTES = 262144
 DEFAULT_GIT = GitMode.PRIVATE
 """What the agent has of git in a guest that is set up here; gitguardfs alone has another default.
 In a guest without git, the daemon falls back to ``deny``."""
+
+DEFAULT_LOCAL = (DEPS,)
+"""What a guest that is set up here keeps on its own disk; vm-mount and gitguardfs have none."""
 
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
@@ -125,6 +129,18 @@ def with_git_mode(options: tuple[str, ...]) -> tuple[str, ...]:
     return options if is_named else (f"git={DEFAULT_GIT.value}", *options)
 
 
+def local_globs(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values of ``--local`` in unquoted ``-o`` options. Raises UserError."""
+    found = parse_o([quote_o(option) for option in options]).get("local", [])
+    assert isinstance(found, list)
+    return tuple(found)
+
+
+def with_local(options: tuple[str, ...], globs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return unquoted options, and one more for each value of ``--local``."""
+    return (*options, *(f"local={glob}" for glob in globs))
+
+
 def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
     """Return the mount options of a raw share.
 
@@ -210,7 +226,7 @@ def check_guard_options(options: tuple[str, ...]) -> None:
             raise UserError(f"option {name!r} is for use in a terminal", "leave it out")
     # Files with ids are the guest's, and this need not run there: they are not checked.
     build("/", "/", {key: found[key] for key in found if not key.startswith(_OF_THE_GUEST)})
-    for name in ("audit-log", "private-store"):
+    for name in ("audit-log", "private-store", "local-store"):
         path = found.get(name.replace("-", "_"))
         if path is not None and not str(path).startswith("/"):
             raise UserError(f"{name}={path} is not an absolute path", "give the whole path")

@@ -9,12 +9,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gitguardfs.constants import AGENT_HOME, PRIVATE_STORE, PROJECT_SHARE
+from gitguardfs.constants import AGENT_HOME, LOCAL_STORE, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.errors import UserError
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.parsing import quote_o
 from gitguardfs.render import yaml
-from gitguardfs.render.guarded_share import check_guard_options, git_mode, with_git_mode
+from gitguardfs.render.guarded_share import (
+    check_guard_options,
+    git_mode,
+    local_globs,
+    with_git_mode,
+)
 from gitguardfs.render.yaml import Value
 
 RUNTIME = "krun"
@@ -98,6 +103,8 @@ def volumes(spec: KrunSpec) -> dict[str, str]:
     }
     if git_mode(spec.options) is GitMode.PRIVATE:
         found[PRIVATE_STORE] = f"{spec.name}-git"
+    if local_globs(spec.options):
+        found[LOCAL_STORE] = f"{spec.name}-local"
     return found
 
 

@@ -254,7 +254,11 @@ def _guest(spec: ShareSpec) -> Iterator[Section]:
     yield Section(
         "In the guest, once: the share",
         (quote.shell(guard_commands.start_in_guest(spec)),),
-        (why,),
+        (
+            why,
+            "With --local deps, node_modules, .venv, target and the like stay on the guest's own",
+            "  disk: that is faster, and what the agent installs never lies here.",
+        ),
     )
 
 

@@ -46,7 +46,7 @@ DirectoryMode=0700
 _SERVICE = """\
 [Unit]
 Description=Guarded view %f
-# A killed daemon is back at once; a start that fails over and over is given up.
+# A start that fails over and over is given up.
 StartLimitIntervalSec=60
 StartLimitBurst=15
 # Logins wait, since the raw share may be mounted and not yet sealed. If this fails, they go on.
@@ -56,11 +56,14 @@ Before=systemd-user-sessions.service cron.service crond.service atd.service
 Type=notify
 # As a variable: systemd does not expand a $ in the value of a variable.
 Environment="GITGUARDFS_MOUNTPOINT=%f"
-ExecStart={command} --foreground -o ${{GITGUARDFS_OPTIONS}} -- \
+ExecStart={command} -o ${{GITGUARDFS_OPTIONS}} -- \
 ${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
 # No ExecStopPost= that unmounts: after a crash the mount point stays dead, not open, until the next
 # start replaces it.
 Restart=on-failure
+# The main process starts a killed daemon again, and passes signals on. If it is killed itself, the
+# daemon must not get SIGTERM, which opens the share, but SIGKILL.
+KillMode=mixed
 # On systemctl restart the daemon keeps the seal for the next one.
 RestartKillSignal=SIGUSR2
 # 1 is a mistake in the options: the next start would fail in the same way.

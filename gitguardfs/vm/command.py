@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gitguardfs.command_line import Command, CommandGroup
+from gitguardfs.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, CommandGroup, local_names
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
@@ -38,6 +38,7 @@ UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow npm
   gitguard vm up --hide .env --hide '*.pem'     hides these names too, from now on
+  gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
 
@@ -138,6 +139,8 @@ def _is_installed(name: str) -> bool:
 @click.option("--hide", metavar="GLOB", multiple=True,
               help="Hide files and directories of such a name. Repeatable. Adds to the "
               "remembered names; '' clears those.")  # fmt: skip
+@LOCAL_OR_DEPS
+@NO_LOCAL
 @click.option("--hardened/--no-hardened", default=None,
               help="Do not let QEMU start programs; an SSH tunnel leads to the proxy.")  # fmt: skip
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
@@ -157,6 +160,8 @@ def up(
     memory: str | None,
     image: str | None,
     hide: tuple[str, ...],
+    local: tuple[str, ...],
+    no_local: bool,
     **given: Any,
 ) -> int:
     """Start the VM and open a shell in the project; leaving the shell stops the VM."""
@@ -175,6 +180,7 @@ def up(
         "memory": None if memory is None else mebibytes(memory, "--memory"),
         "image": None if image is None else images.resolved(image),
         "hide": hide,
+        "local": local_names(local, no_local),
     }
     new = settings.merged(old, wanted)
     paths = secrets.found(where.project, new.hide)

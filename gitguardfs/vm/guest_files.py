@@ -55,6 +55,8 @@ class GuestSettings:
     """The path of the guarded project."""
     git: str
     """The mode of the guard: what the agent has of git."""
+    local: tuple[str, ...]
+    """The names of the guest's own directories."""
     mount_options: str
     """The value of vm-mount's ``-o``; may be empty."""
     git_name: str
@@ -65,7 +67,7 @@ class GuestSettings:
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     """Return all files for the guest. The provisioning script is put at ``provision_path``."""
-    rules = agent_rules.HEADING + agent_rules.about_git(GitMode(guest.git)) + _RULES
+    rules = agent_rules.text(GitMode(guest.git), guest.local) + _RULES
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),

@@ -9,6 +9,7 @@ import tarfile
 
 from gitguardfs import installation
 from gitguardfs.constants import AGENT_HOME
+from gitguardfs.render.guarded_share import with_local
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
@@ -35,6 +36,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
         ca=ca,
         view=view_of(settings.project),
         git=settings.git_mode,
+        local=settings.local,
         mount_options=mount_options(settings),
         git_name=settings.git_name,
         git_email=settings.git_email,
@@ -56,7 +58,8 @@ def view_of(project: str) -> str:
 
 def mount_options(settings: Settings) -> str:
     """Return the value of vm-mount's ``-o``."""
-    return ",".join([f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide)])
+    options = (f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide))
+    return ",".join(with_local(options, settings.local))
 
 
 def payload() -> bytes:

@@ -28,6 +28,7 @@ def status(state: State) -> str:
         "in the guest": shown(provision.view_of(own.project)),
         "guard": f"{_PLACES[own.guard]}, .git: {own.git_mode}",
         "hidden": shown(_hidden(own.hide)),
+        "guest's own": shown(_local(own.local)),
         "image": shown(own.image),
         "machine": f"{counted(own.cpus, 'processor')}, {own.memory} MiB" + _hardened(own.hardened),
         "state": shown(state.directory),
@@ -39,6 +40,11 @@ def status(state: State) -> str:
 
 def _hidden(names: tuple[str, ...]) -> str:
     return f"{' '.join(names)} (--hide adds names, --hide '' clears them)" if names else "nothing"
+
+
+def _local(names: tuple[str, ...]) -> str:
+    change = "--local GLOB names others" + ", --no-local none" * bool(names)
+    return f"{' '.join(names) or 'nothing'} ({change})"
 
 
 def _hardened(is_hardened: bool) -> str:

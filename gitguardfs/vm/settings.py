@@ -10,7 +10,7 @@ from typing import Any
 
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
-from gitguardfs.render.guarded_share import DEFAULT_GIT
+from gitguardfs.render.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
@@ -33,6 +33,8 @@ class Settings:
     """``deny``, ``readonly`` or ``private``: what the agent has of git; None for the default."""
     hide: tuple[str, ...] = ()
     """Patterns of names that are hidden from the agent."""
+    local: tuple[str, ...] = DEFAULT_LOCAL
+    """Patterns of the names of directories that are kept on the guest's own disk."""
     hardened: bool = False
     """QEMU may start no program; the guest reaches the proxy by a reverse SSH tunnel."""
     git_name: str = "AI Agent"
@@ -51,11 +53,12 @@ class Settings:
                 f"--guard host and --git {self.git} exclude each other{why}",
                 "--git deny, or --guard guest",
             )
-        for name in self.hide:
-            if not name or "/" in name or not name.isprintable() or re.search(r"[,\\]", name):
-                raise UserError(
-                    f"--hide {name!r} is not the name of a file", "use no /, \\ or comma"
-                )
+        for option, names in (("--hide", self.hide), ("--local", self.local)):
+            for name in names:
+                if not name.isprintable() or not re.fullmatch(r"[^/,\\]+", name):
+                    raise UserError(
+                        f"{option} {name!r} is not the name of a file", "use no /, \\ or comma"
+                    )
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
                 raise UserError(f"{value!r} cannot be a name or address for git")
@@ -78,6 +81,7 @@ def load(state: State) -> Settings:
         if not isinstance(fields, dict) or not fields.keys() <= known:
             raise ValueError
         fields["hide"] = tuple(fields["hide"])
+        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))  # older ones have none
         return Settings(**fields)
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 import gitguardfs
-from gitguardfs.command_line import RespelledCommand
+from gitguardfs.command_line import LOCAL, RespelledCommand
 from gitguardfs.doctor import privilege_checks
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.errors import Exit, UserError, shown
@@ -24,7 +24,7 @@ from gitguardfs.installation import command as this_gitguardfs
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.options.parsing import split_values
 from gitguardfs.render.guarded_share import MODULES as TRANSPORT_MODULES
-from gitguardfs.render.guarded_share import GuardedShare, owner_map
+from gitguardfs.render.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.vm_mount import (
     facts,
     mountpoint,
@@ -44,6 +44,7 @@ MODULES = (*dict.fromkeys(chain(*TRANSPORT_MODULES.values())), "9p", "fuse")
 EPILOG = """\b
 Examples:
   sudo vm-mount --tag projects --map-mount /home/agent/projects
+  sudo vm-mount --tag projects --map-mount /home/agent/projects --local deps
   sudo vm-mount --tag projects -m /mnt/raw -mm /home/agent/src --style fstab
   sudo vm-mount -mm /home/agent/share -o git=deny,hide=.env
   sudo vm-mount --remove --tag projects
@@ -117,6 +118,7 @@ class Arguments:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before changing anything.")
 @click.option("--git-off", is_flag=True, help="Guard nothing: leave .git open to the agent.")
+@LOCAL
 @click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 @click.option(
     "--remove",
@@ -132,7 +134,9 @@ class Arguments:
     help="Further options for gitguardfs, with commas between: git=deny,hide=.env",
 )
 @click.version_option(gitguardfs.__version__, prog_name="vm-mount", message="%(prog)s %(version)s")
-def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any) -> int:
+def command(
+    takes_away: bool, no_persist: bool, o: tuple[str, ...], local: tuple[str, ...], **given: Any
+) -> int:
     """Mount a directory of the host, with mapped owners and .git out of reach.
 
     The share is mounted where only root can reach it. Its owner is shown as the owner of the home
@@ -142,7 +146,8 @@ def command(takes_away: bool, no_persist: bool, o: tuple[str, ...], **given: Any
     """
     if os.geteuid() != 0:
         raise UserError("only root can mount and unmount shares", "sudo vm-mount ...", Exit.SYSTEM)
-    arguments = Arguments(options=split_values(o), persist=not no_persist, **given)
+    options = with_local(split_values(o), local)
+    arguments = Arguments(options=options, persist=not no_persist, **given)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)  # by an exception, so that finished steps are undone
     return remove(SystemPaths(), arguments) if takes_away else install(SystemPaths(), arguments)
@@ -325,6 +330,8 @@ def remove(system: SystemPaths, arguments: Arguments) -> int:
         _confirm(bool(steps))
     with Transaction(print_progress) as transaction:
         transaction.apply(steps)
+    for path in found.map_mounts:
+        _print(report.kept(plan_guard.options_of(state, path)))
     if why := plan_removal.left(system, state, found):
         print_progress(
             f"The share stays mounted at {found.mount}, open now to all who can enter it: {why}."

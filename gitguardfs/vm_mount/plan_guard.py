@@ -67,13 +67,18 @@ def _is_right(facts: Facts, request: MountRequest, spec: GuardedShare) -> bool:
 
 def lost_options(facts: Facts, spec: GuardedShare) -> list[str]:
     """Return options that were in force, or in the entries, and are no longer asked for."""
-    before = facts.running.get(spec.map_mount)
-    if before is None:
-        written = systemd.options(facts.units).get(spec.map_mount, "")
-        lines = [e for e in fstab_entries.entries(facts.fstab) if e.is_guard and e.is_ours]
-        texts = [",".join(e.options) for e in lines if e.target == spec.map_mount]
-        before = tuple(split_o(",".join([written, *texts])))
+    before = options_of(facts, spec.map_mount)
     return guards.lost_options(before, split_o(",".join(spec.guard_options)), with_git_mode(()))
+
+
+def options_of(facts: Facts, map_mount: str) -> tuple[str, ...]:
+    """Return the options of the daemon that serves a view, or else those in its entries."""
+    if (running := facts.running.get(map_mount)) is not None:
+        return running
+    written = systemd.options(facts.units).get(map_mount, "")
+    lines = [e for e in fstab_entries.entries(facts.fstab) if e.is_guard and e.is_ours]
+    texts = [",".join(e.options) for e in lines if e.target == map_mount]
+    return tuple(split_o(",".join([written, *texts])))
 
 
 def _check_guards(facts: Facts, request: MountRequest) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Iterator
 
 from gitguardfs import accounts
+from gitguardfs.constants import LOCAL_STORE, PRIVATE_STORE
 from gitguardfs.findings import Result
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.options.parsing import quote_o
@@ -75,6 +77,19 @@ def result(
         user = accounts.find(str(request.user[0])).name
         command = ["sudo", "gitguard", "doctor", spec.map_mount, "--user", user, "--attack"]
         yield f"Next: {quote.shell(command)}"
+
+
+def kept(options: Iterable[str]) -> Iterator[str]:
+    """Yield where the stores of a removed view are, which stay; ``options`` are the view's."""
+    parts = (option.partition("=") for option in options)
+    given = {name.replace("_", "-"): value for name, _, value in parts}
+    for is_used, option, default, what in (
+        (given.get("git") == GitMode.PRIVATE.value, "private-store", PRIVATE_STORE, "committed"),
+        ("local" in given, "local-store", LOCAL_STORE, "in directories of its own (--local)"),
+    ):
+        store = given.get(option, default)
+        if is_used and os.path.isdir(store):
+            yield f"What the agent has {what} stays in {store}."
 
 
 def warnings(ways_to_root: Iterable[Result]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import pytest
 from gitguardfs import installation
 from tests.guest import image as images
 from tests.guest.channel import Done
+from tests.guest.crashes import comes_back
 from tests.guest.machine import Machine, Share
 from tests.guest.packaged import DIST, VERSIONS, build
 from tests.guest.setting_up import (
@@ -126,6 +127,11 @@ def sieges(old: Old) -> dict[str, Siege]:
 @pytest.mark.parametrize("case", SOME, ids=[f"{attack.id}-{actor}" for attack, actor in SOME])
 def test_is_refused(sieges: dict[str, Siege], each: Guard, case: tuple[Attack, str]) -> None:
     sieges[each.tag].check(f"{case[0].id}-{case[1]}")
+
+
+@EACH
+def test_a_killed_daemon_comes_back_with_the_agent_inside(old: Old, each: Guard) -> None:
+    comes_back(old[0], each, 9)
 
 
 def test_doctor_finds_nothing(old: Old) -> None:
@@ -251,14 +257,14 @@ def test_vm_mount_uses_the_packages_unit(packaged: Machine, old: Old) -> None:
 
 
 def test_an_upgrade_leaves_a_view_to_its_daemon(packaged: Machine) -> None:
-    daemon = packaged.sh("pgrep -f 'bin/gitguardfs --foreground'")
+    daemon = packaged.sh("pgrep -f 'bin/gitguardfs -o'")
     said = install_package(packaged, VERSIONS[1])
     assert "still served by the previous version" in said
-    assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") == daemon
+    assert packaged.sh("pgrep -f 'bin/gitguardfs -o'") == daemon
     assert VERSIONS[1] in packaged.sh(["gitguardfs", "--version"])
     packaged.sh("echo upgraded >upgraded", cwd=f"{PACKAGED.view}/demo", uid=AGENT)
     packaged.sh("systemctl restart 'gitguardfs@*'")
-    assert packaged.sh("pgrep -f 'bin/gitguardfs --foreground'") != daemon
+    assert packaged.sh("pgrep -f 'bin/gitguardfs -o'") != daemon
     assert mounted(packaged, PACKAGED.view) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(packaged, PACKAGED.raw) == [PACKAGED.transport, "ramfs"]
     assert packaged.sh(f"cat {PACKAGED.view}/demo/upgraded", uid=AGENT) == "upgraded"

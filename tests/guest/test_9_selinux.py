@@ -15,6 +15,7 @@ import pytest
 
 from tests.guest import image as images
 from tests.guest import selinux
+from tests.guest.crashes import pids_of
 from tests.guest.machine import Machine, Share
 from tests.guest.setting_up import (
     AGENT,
@@ -251,8 +252,7 @@ def test_unmounting_takes_the_seal_off_and_a_start_puts_it_on(enforcing: World) 
 
 def test_a_killed_daemon_comes_back_in_its_domain(enforcing: World) -> None:
     machine, each = enforcing.machine, BY_SYSTEMD[1]
-    service = service_of(machine, each)
-    machine.sh(f"kill -9 $(systemctl show -P MainPID '{service}')")
+    machine.sh(["kill", "-9", pids_of(machine, each)[1]])
     machine.sh(f"until test -e {each.view}/demo; do sleep 0.5; done")
     assert mounted(machine, each.raw) == [each.transport, "ramfs"]
     assert domain_of(machine, each.view) == "initrc_t"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.render import krun
+from gitguardfs.render.krun import KrunSpec
 from tests.support.mounting import MOUNTINFO, REPOSITORY, area, unmount, until
 from tests.support.people import AGENT
 
@@ -153,6 +155,17 @@ def test_the_guard_does_what_it_is_told(vm: MicroVm) -> None:
     script = "cat .git/config; touch .git/x 2>/dev/null || echo refused"
     status, out, _ = vm.run(script, GITGUARD_OPTIONS="git=readonly")
     assert (status, out) == (0, "secret\nrefused\n")
+
+
+def test_directories_of_the_microvms_own_outlive_it_and_are_not_on_the_share(vm: MicroVm) -> None:
+    spec = KrunSpec(str(vm.source), AGENT, AGENT, options=("git=deny", "local=deps"))
+    options = f"{krun.environment(spec)['GITGUARD_OPTIONS']},local-store={vm.area}/local"
+    for script, expected in (
+        ("mkdir node_modules && echo x >node_modules/a && cat node_modules/a", "x\n"),
+        ("cat node_modules/a", "x\n"),
+    ):
+        assert vm.run(script, GITGUARD_OPTIONS=options) == (0, expected, "")
+    assert sorted(os.listdir(vm.source)) == [".git", "hello.c"]
 
 
 def test_nothing_of_the_agents_is_run_as_root(vm: MicroVm) -> None:

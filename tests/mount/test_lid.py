@@ -351,7 +351,7 @@ def test_a_start_that_fails_is_tried_again(here: Path) -> None:
 def test_signals_to_both_processes_keep_their_meaning(here: Path) -> None:
     _start(here)
     first, daemon = daemons(here)
-    for number in (signal.SIGUSR1, signal.SIGHUP):
+    for number in (signal.SIGUSR1, signal.SIGRTMIN):
         os.kill(first, number)
     os.kill(daemon, signal.SIGKILL)
     _comes_back(here, daemon)

@@ -174,7 +174,7 @@ def test_any_error_before_a_guard_comes_about_closes_the_share(
     monkeypatch.setattr(fstab_check, "check_mounted", fail)
     options = MountOptions(str(here / "a/share"), str(here / "view"), seal=wanted)
     with pytest.raises(UserError, match="/etc/fstab: Input/output error") as error:
-        run.run(options, None, session_factory())
+        run.run(options, None, False, session_factory())
     assert error.value.code == Exit.SYSTEM
     assert _is_sealed(here / "a/share") == ("is sealed" in str(error.value)) == wanted
 

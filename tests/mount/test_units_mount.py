@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,16 +17,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare
-from tests.support.mounting import AREAS, PLACE, REPOSITORY
+from tests.support.mounting import AREAS, PLACE, REPOSITORY, daemons
 from tests.support.people import AGENT
 
 MANAGER = "/usr/lib/systemd/systemd"
 LIMIT = 30.0
+DEAD = ("Transport endpoint is not connected", "Software caused connection abort")
 
 START = """\
 echo $$ >"$1/cgroup.procs"
@@ -139,9 +142,14 @@ def manager() -> Iterator[Manager]:
         shutil.rmtree(area)
 
 
-def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_opening_the_share(
-    manager: Manager,
-) -> None:
+def processes_of(manager: Manager) -> list[int]:
+    """Return the keeper, which is the main process, and the daemon."""
+    keeper, daemon = daemons(manager.area)
+    assert manager.shown("MainPID") == str(keeper)
+    return [keeper, daemon]
+
+
+def test_the_hardened_service_guards_until_it_is_stopped(manager: Manager) -> None:
     done = manager.systemctl("start", manager.unit)
     assert done.returncode == 0, (manager.area / "daemon.log").read_text()
     assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
@@ -149,28 +157,64 @@ def test_the_hardened_service_guards_and_comes_back_after_a_crash_without_openin
     assert manager.read("view/project/.git/config") == "Permission denied"
     assert manager.inside("sh", "-c", f"echo x >{manager.area}/view/new").returncode == 0
     assert manager.inside("chown", "1000", f"{manager.area}/view/new").returncode == 0
-    first = int(manager.shown("MainPID"))
-    status = Path(f"/proc/{first}/status").read_text()
-    assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
-
-    os.kill(first, 9)
-    seen = set()
-
-    def is_back() -> bool:
-        seen.add(manager.read("src/project/hello.c"))  # the raw share, all the while
-        return manager.shown("MainPID") not in ("0", str(first)) and (
-            manager.shown("ActiveState") == "active"
-        )
-
-    wait_for(is_back, "the restart", manager)
-    assert seen == {"No such file or directory"}
-    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
-    assert manager.read("view/project/hello.c") == "int main;"
-    assert manager.read("view/project/.git/config") == "Permission denied"
-
+    for pid in processes_of(manager):
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "NoNewPrivs:\t1" in status and "Seccomp:\t2" in status
     assert manager.systemctl("stop", manager.unit).returncode == 0
     assert manager.mounts() == []
     assert manager.shown("Result") == "success"
+
+
+def kill_the_daemon(manager: Manager) -> None:
+    os.kill(processes_of(manager)[1], signal.SIGKILL)
+
+
+def kill_the_keeper(manager: Manager) -> None:
+    os.kill(processes_of(manager)[0], signal.SIGKILL)
+
+
+def kill_both(manager: Manager) -> None:
+    manager.systemctl("kill", "--signal=SIGKILL", manager.unit)
+
+
+def restart(manager: Manager) -> None:
+    manager.systemctl("restart", manager.unit)
+
+
+@pytest.mark.parametrize(
+    ("end", "restarts"),
+    [(kill_the_daemon, 0), (kill_the_keeper, 1), (kill_both, 1), (restart, 0)],
+    ids=["daemon", "keeper", "both", "restart"],
+)
+def test_the_service_comes_back_without_opening_the_share(
+    manager: Manager, end: Callable[[Manager], None], restarts: int
+) -> None:
+    manager.systemctl("start", manager.unit)
+    before = processes_of(manager)
+    seen = set()
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            # The raw share, and the directory below the view.
+            seen.add(manager.read("src/project/hello.c"))
+            seen.add(manager.read("view/project/.git/config"))
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    try:
+        end(manager)
+        wait_for(lambda: daemons(manager.area)[1:] not in ([], before[1:]), "a daemon", manager)
+        wait_for(lambda: manager.read("view/project/hello.c") == "int main;", "a view", manager)
+        wait_for(lambda: manager.shown("ActiveState") == "active", "the restart", manager)
+    finally:
+        is_over.set()
+        watcher.join()
+    assert seen <= {"No such file or directory", "Permission denied", *DEAD}, seen
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
+    assert manager.shown("NRestarts") == str(restarts)
+    assert (processes_of(manager)[0] == before[0]) == (end == kill_the_daemon)
+    assert manager.read("view/project/.git/config") == "Permission denied"
 
 
 def test_the_hardened_service_makes_the_agents_own_repository(manager: Manager) -> None:
@@ -187,6 +231,35 @@ def test_the_hardened_service_makes_the_agents_own_repository(manager: Manager) 
     as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "git")
     done = manager.inside(*as_agent, "-C", f"{manager.area}/view/project", "log", "--format=%s")
     assert done.stdout == "first\n", done.stderr + (manager.area / "daemon.log").read_text()
+
+
+def test_the_hardened_service_keeps_directories_of_the_guests_own(manager: Manager) -> None:
+    """What package managers do there: links, FIFOs, locks, modes, owners."""
+    manager.area.chmod(0o755)
+    manager.write_units("git=deny", "local=deps", f"local-store={manager.area}/store")
+    done = manager.systemctl("start", manager.unit)
+    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
+    os.chown(manager.area / "src/project", AGENT, AGENT)
+    script = """
+        mkdir node_modules && cd node_modules && echo x >a && ln a b && ln -s a c && mkfifo d &&
+        truncate -s 8192 e && flock e true && mkdir f && mv f g && cp -a a g && chmod 4755 e
+    """
+    as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "sh", "-ec")
+    where = f"cd {manager.area}/view/project\n"
+    done = manager.inside(*as_agent, where + script)
+    log = (manager.area / "daemon.log").read_text()
+    assert (done.returncode, done.stderr) == (0, ""), log
+    assert (
+        manager.inside("chown", "4:4", f"{manager.area}/view/project/node_modules/b").stderr == ""
+    )
+    manager.systemctl("stop", manager.unit)
+    assert sorted(os.listdir(manager.area / "src/project")) == [".git", "hello.c"]
+    (own,) = (manager.area / "store").glob("*/tree/+project/=node_modules")
+    assert sorted(os.listdir(own)) == ["a", "b", "c", "d", "e", "g"]
+    assert (own / "a").stat().st_uid == 4 and (own / "g/a").stat().st_uid == AGENT
+    assert (manager.area / "store").stat().st_mode & 0o777 == 0o700
+    assert manager.systemctl("start", manager.unit).returncode == 0
+    assert manager.read("view/project/node_modules/a") == "x\n"
 
 
 def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:

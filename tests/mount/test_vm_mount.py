@@ -1021,6 +1021,29 @@ def test_the_policy_in_force_and_what_to_do_next_are_said(
         assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last
 
 
+def test_directories_of_the_guests_own_stay_when_options_change_and_when_the_view_goes(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = world.area / "store"
+    own = ("local=deps", f"local-store={store}")
+    world.install(options=own)
+    made = world.view / "project/node_modules"
+    as_user(os.mkdir, made)
+    world.install(options=(*own, "hide=x"))
+    assert made.is_dir()
+    capsys.readouterr()
+    world.install(options=("hide=x",))
+    assert "No longer in force" in (said := capsys.readouterr().out) and "local=deps" in said
+    assert not made.exists()
+    world.install(options=own)
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert f"stays in {store}." in capsys.readouterr().out
+    assert list(store.glob("*/tree/+project/=node_modules"))
+    world.install(options=own)
+    assert made.is_dir()
+
+
 def test_the_agents_repositories_are_made_at_once(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

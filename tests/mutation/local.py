@@ -84,7 +84,7 @@ MUTANTS = (
         "local-lost-by-rmdir",
         "a directory that shows one of the guest's own can be removed",
         TREES,
-        "        if self._holds_own(standing):\n",
+        "        if self._holds_own(self._standing(parent, name)):\n",
         "        if False:\n",
         LOCAL,
     ),

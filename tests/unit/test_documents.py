@@ -13,6 +13,7 @@ import pytest
 from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, guard_commands
+from gitguardfs.render.guarded_share import DEFAULT_LOCAL
 from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[2]
@@ -151,10 +152,16 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     assert [path for path in paths if path not in generated and not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("mode", [GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY])
-def test_the_text_for_agents_is_the_one_that_guests_get(mode: GitMode) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        *map(agent_rules.about_git, (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)),
+        agent_rules.about_local(DEFAULT_LOCAL),
+    ],
+)
+def test_the_text_for_agents_is_the_one_that_guests_get(text: str) -> None:
     quoted = re.findall(r"(?m)^> (.*)", (ROOT / "docs/agents.md").read_text())
-    assert agent_rules.about_git(mode).strip() in "\n".join(quoted)
+    assert text.strip() in "\n".join(quoted)
 
 
 def test_the_modules_in_the_design_exist() -> None:

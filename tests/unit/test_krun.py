@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,6 +116,14 @@ def test_the_agents_own_repository_outlives_the_microvm() -> None:
     assert volume in yaml.safe_load(krun.compose(private))["services"]["agent"]["volumes"]
     assert krun.environment(private) == {"GITGUARD_OPTIONS": "git=private"}
     assert f"--volume={volume}" not in krun.run(spec(options=OPTIONS), (), terminal=False)
+
+
+def test_directories_of_the_guests_own_outlive_the_microvm() -> None:
+    own = spec(options=("local=deps",))
+    volume = f"{own.name}-local:/var/lib/gitguardfs/local"
+    assert f"--volume={volume}" in krun.run(own, (), terminal=False)
+    assert volume in yaml.safe_load(krun.compose(own))["services"]["agent"]["volumes"]
+    assert f"--volume={volume}" not in krun.run(spec(), (), terminal=False)
 
 
 def test_projects_of_one_name_share_nothing() -> None:
@@ -231,6 +240,20 @@ def test_init_writes_outside_of_the_project_and_says_what_comes_next(host: Host)
     assert (host.sandbox / "setup/guest-setup/install.sh").exists()
     assert (host.area / "state/gitguardfs").stat().st_mode & 0o777 == 0o700
     assert "closed" in host.krun("init", "--network", "none").stdout
+
+
+def test_dependencies_are_kept_in_the_microvm_unless_that_is_declined(host: Host) -> None:
+    for words, expected in (
+        ((), ",local=deps"),
+        (("--local", "dist", "-o", "deny=x"), ",deny=x,local=dist"),
+        (("--no-local",), ""),
+    ):
+        assert host.krun("init", *words).returncode == 0
+        assert f"git=private{expected}" in shlex.split(host.krun("run", "--dry-run").stdout)[-2]
+        told = "Directories called" in (host.sandbox / "AGENTS.md").read_text()
+        assert told == bool(expected)
+    refused = host.krun("init", "--no-local", "--local", "deps")
+    assert refused.returncode == 2 and "--local and --no-local contradict" in refused.stderr
 
 
 def test_init_again_changes_nothing_or_what_is_asked_for(host: Host) -> None:

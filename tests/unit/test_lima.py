@@ -298,6 +298,24 @@ def test_the_file_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(found["provision"]) == 1 and "fedora" in found["images"][0]["location"]
 
 
+def test_dependencies_are_kept_in_the_guest_unless_that_is_declined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with area() as here:
+        (here / "shop").mkdir()
+        monkeypatch.setenv("XDG_DATA_HOME", str(here / "state"))
+        for words, options in (
+            ((), "local=deps"),
+            (("-o", "git=deny", "--local", "dist"), "git=deny,local=dist"),
+            (("--no-local",), "''"),
+        ):
+            done = run("--project", here / "shop", "--output", "-", *words)
+            script = yaml.safe_load(done.output)["provision"][0]["script"]
+            assert f"\nOPTIONS={options}\n" in script
+        refused = run("--project", here / "shop", "--no-local", "--local", "dist")
+        assert "--local and --no-local contradict" in str(refused.exception)
+
+
 def test_labels_are_printed_where_selinux_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
     with area() as here:
         (here / "shop").mkdir()

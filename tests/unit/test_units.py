@@ -56,6 +56,13 @@ def test_the_two_lines_are_printed() -> None:
     assert guard.endswith(",seal,git=readonly,deny=*.pem 0 0")
 
 
+def test_directories_of_the_guests_own_are_named_in_both_styles() -> None:
+    names = ("--local", "deps", "--local", "dist,x", "-o", "local=.cache")
+    assert r",local=.cache,local=deps,local=dist\134,x 0 0" in units(*names).output
+    assert r"local=.cache,local=deps,local=dist\\,x" in units(*names, "--style", "systemd").output
+    assert "local" not in units().output
+
+
 def test_the_seal_is_on_unless_it_is_said_otherwise() -> None:
     assert ",seal" in units().output
     assert ",seal" not in units("-o", "no-seal").output
@@ -90,6 +97,8 @@ def test_the_map(arguments: list[str], expected: str) -> None:
         (["--mount", "/home/user/projects/raw"], "inside one another"),
         (["-o", "gti=hide"], "gti"),
         (["-o", "git=maybe"], "git=maybe"),
+        (["--local", "a/b"], "--local 'a/b'"),
+        (["--local", "deps", "-o", "local-store=here"], "not an absolute path"),
         (["-o", "cache-timeout=x"], "cache-timeout"),
         (["-o", "user"], "let others mount"),
         (["-o", "map=1:2"], "--map"),

@@ -81,7 +81,8 @@ def test_help_teaches() -> None:
                  "forward", "ssh-config", "Examples"):  # fmt: skip
         assert word in said.stdout
     up = gitguard("up", "--help").stdout
-    for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide"):
+    for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
+                   "--local", "--no-local"):  # fmt: skip
         assert option in up
 
 
@@ -182,10 +183,31 @@ def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
         settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
         said = report.status(state)
         assert re.search(rf"(?m)^guard +{place}, .git: {git}$", said)
+        assert re.search(r"(?m)^guest's own +deps \(--local GLOB .*--no-local", said)
         assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
     assert "none yet: its first start did not finish" in said
     Path(state.disk).touch()
     assert re.search(r"(?m)^VM +not running$", report.status(state))
+
+
+def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def up(where: State, arguments: driver.UpArguments) -> int:
+        states.create(where)
+        settings.save(where, arguments.settings)
+        seen.append(arguments.settings.local)
+        return 0
+
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(driver, "up", up)
+    for words in ((), ("--no-local",), (), ("--local", "deps", "--local", "dist"), ()):
+        done = CliRunner().invoke(command.up, ["--project", str(world / "project"), *words])
+        assert done.exit_code == 0, done.output
+    assert seen == [("deps",), (), (), ("deps", "dist"), ("deps", "dist")]
+    both = ["--project", str(world / "project"), "--local", "deps", "--no-local"]
+    refused = CliRunner().invoke(command.up, both, standalone_mode=False)
+    assert isinstance(refused.exception, UserError) and "contradict" in str(refused.exception)
 
 
 @pytest.fixture

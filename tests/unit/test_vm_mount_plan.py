@@ -29,6 +29,7 @@ from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.linux.selinux import Confined
 from gitguardfs.mounting import guards, seal, unmount
 from gitguardfs.options import fstab_entries
+from gitguardfs.options.table import OPTIONS
 from gitguardfs.render import fstab, systemd
 from gitguardfs.vm_mount import (
     command as vm_mount,
@@ -473,8 +474,8 @@ def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
 # ----------------------------------------------------------------------------------- removal
 
 
-def installed(style: str) -> Facts:
-    spec = plan_share.with_owner(request(), "9p", "501/1000:@20/@1000")
+def installed(style: str, *options: str) -> Facts:
+    spec = plan_share.with_owner(request(options=options), "9p", "501/1000:@20/@1000")
     found = Facts(
         mounts=(mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)),
         has_systemd=style == "systemd",
@@ -857,6 +858,13 @@ def test_options_of_the_guard_are_split_at_commas(monkeypatch: pytest.MonkeyPatc
     assert not arguments.persist
 
 
+def test_directories_of_the_guests_own_are_options_of_the_guard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = asked(monkeypatch, "--local", "deps", "-o", "git=hide", "--local", "a,b")
+    assert arguments.options == ("git=hide", "local=deps", "local=a,b")
+
+
 def test_an_unknown_type_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(click.UsageError, match=r"nfs"):
         asked(monkeypatch, "--type", "nfs")
@@ -952,6 +960,21 @@ def test_what_a_guest_without_git_gets_is_said() -> None:
     assert "git is not installed" not in line
 
 
+@pytest.mark.parametrize("style", ["fstab", "systemd", "running"])
+def test_where_the_stores_of_a_removed_view_stay_is_said(style: str, tmp_path: Path) -> None:
+    for name in ("own", "git"):
+        (tmp_path / name).mkdir()
+    asked = ("local=dist", f"local-store={tmp_path}/own", f"private-store={tmp_path}/git")
+    own, git = (str(tmp_path / name) for name in ("own", "git"))
+    look = guarded((*WANTED, *asked)) if style == "running" else installed(style, *asked)
+    said_of_git, said_of_own = report.kept(plan_guard.options_of(look, VIEW))
+    assert f" stays in {git}." in said_of_git and f" stays in {own}." in said_of_own
+    assert not list(report.kept(["git=deny", f"local_store={own}", f"private_store={git}"]))
+    assert len(list(report.kept(["local=x", "no-such-option", f"local_store={own}"]))) == 1
+    (tmp_path / "own").rmdir()
+    assert not list(report.kept(["local=x", f"local_store={own}"]))
+
+
 # ----------------------------------------------------------------------------------- running
 
 WANTED = ("map=501/1000:@20/@1000", "seal", "git=private")
@@ -994,6 +1017,14 @@ def test_a_guard_that_does_something_else_is_started_anew(look: Facts) -> None:
     stop, start = guard_plan(look, request(style="none"))
     assert stop == f"umount {VIEW}"
     assert start.startswith(PROGRAM[0])
+
+
+def test_the_order_of_options_that_add_up_does_not_matter() -> None:
+    for option in OPTIONS:
+        if option.multiple and option.name != "map":
+            one, other = f"{option.name}=x", f"{option.name}=y"
+            assert guards.same_options((*WANTED, one, other), (*WANTED, other, one, one)), option
+            assert guards.lost_options((*WANTED, one, other), (*WANTED, other)) == [one]
 
 
 def test_a_stopped_guard_is_brought_back_as_it_was_and_never_by_mount() -> None:

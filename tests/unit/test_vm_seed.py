@@ -175,7 +175,7 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings("", "/v", "deny", "", name, mail, "")
+    guest = GuestSettings("", "/v", "deny", (), "", name, mail, "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
@@ -188,7 +188,7 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
 def test_the_provisioning_script_reads_its_values_as_they_were_given(
     view: str, options: str
 ) -> None:
-    guest = GuestSettings("", f"/home/agent/{view}", "deny", options, "n", "m", "")
+    guest = GuestSettings("", f"/home/agent/{view}", "deny", (), options, "n", "m", "")
     text = {f.path: f.content for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
     shown = text + '\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
     done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)
@@ -205,6 +205,19 @@ def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: 
     assert "Bash(git push:*)" in denied
 
 
+def test_agents_read_which_directories_are_the_guests_own() -> None:
+    for local, told, untold in (
+        (("deps",), "`node_modules`, `.venv`", "`dist`"),
+        (("dist",), "`dist`", "`node_modules`"),
+        ((), "", "directories"),
+    ):
+        files = files_of(Settings("/srv/p", local=local))
+        for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):
+            paragraphs = files[path].replace("\n- ", "\n\n- ").split("\n\n")
+            said = "".join(one for one in paragraphs if one.startswith("Directories called"))
+            assert told in said and untold not in said
+
+
 def test_sshd_takes_keys_alone() -> None:
     text = files_of(Settings("/srv/p"))["/etc/ssh/sshd_config.d/10-gitguard-vm.conf"]
     assert "PasswordAuthentication no" in text
@@ -213,9 +226,9 @@ def test_sshd_takes_keys_alone() -> None:
 
 
 def test_the_mounts_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == "git=private"
-    assert provision.mount_options(Settings("/srv/p", guard="host")) == "git=deny"
-    settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"))
+    assert provision.mount_options(Settings("/srv/p")) == "git=private,local=deps"
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == "git=deny,local=deps"
+    settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"), local=())
     assert provision.mount_options(settings) == "git=readonly,hide=.env,hide=*.pem"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -310,10 +311,32 @@ def test_the_guard_on_the_host_leaves_the_agent_without_git() -> None:
     )
 
 
+def test_dependencies_are_kept_in_the_guest_unless_that_is_declined_or_changed(
+    project: Path,
+) -> None:
+    made = state.state_of(str(project))
+    state.create(made)
+    for guard in ("guest", "host"):
+        assert settings.Settings("/srv/p", guard=guard).local == ("deps",)
+    before = settings.Settings(made.project)
+    for asked, expected in (((), ()), (None, ()), (("deps", "dist"), ("deps", "dist"))):
+        before = settings.merged(before, {"local": asked, "hide": ()})
+        settings.save(made, before)
+        assert settings.load(made).local == expected
+    saved = json.loads(Path(made.path(settings.FILE)).read_text())
+    del saved["local"]  # as an older version has left it
+    Path(made.path(settings.FILE)).write_text(json.dumps(saved))
+    assert settings.load(made).local == ("deps",)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"memory": 100},
+        {"local": ("a/b",)},
+        {"local": ("a,b",)},
+        {"local": ("",)},
+        {"local": ("a\\b",)},
         {"cpus": 0},
         {"hide": ("a/b",)},
         {"hide": ("a,b",)},

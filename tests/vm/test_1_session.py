@@ -51,6 +51,20 @@ def test_edits_reach_the_host_and_belong_to_its_user(vm: World) -> None:
     assert "made/" not in as_git(vm, "status", "--short", "README.md")
 
 
+def test_dependencies_are_the_guests_own_and_stay_from_one_start_to_the_next(vm: World) -> None:
+    """test_4_again looks at the second start."""
+    with as_host():
+        (vm.project / "node_modules").mkdir()
+        (vm.project / "node_modules/of-the-host").touch()
+    said = vm.sh(
+        "ls -A | grep node_modules; mkdir node_modules && cd node_modules && echo x >own && ls -A"
+    )
+    assert said == "own"
+    assert os.listdir(vm.project / "node_modules") == ["of-the-host"]
+    assert "guest's own" in vm.vm("status").stdout
+    assert "`node_modules`" in vm.sh("cat ~/.codex/AGENTS.md")
+
+
 # The guard
 
 

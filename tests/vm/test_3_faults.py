@@ -78,6 +78,8 @@ def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:
     """QEMU may start nothing, and not even the guest's root reaches .git."""
     session = host.up(*OPTIONS, "--hardened", "--guard", "host", what="hardened boot")
     assert host.sh("pwd") == "/home/agent/projects/project"
+    host.sh("mkdir .venv && touch .venv/own")  # --local deps, with the guard on the host as well
+    assert not (host.project / ".venv").exists()
     raw = "cat /var/lib/gitguardfs/*/.git/config; umount -l ~agent/projects/project; "
     done = host.ssh(f"{raw} mkdir /x; mount -t 9p project /x; cat /x/.git/config", root=True)
     assert "ghp-" not in done.stdout

@@ -31,6 +31,7 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     session = host.up("--git-name", "Another", what="second boot")
     assert host.sh("git config user.name") == "Another"
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
+    assert host.sh("cat node_modules/own") == "x"
     assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
     assert session.leave() == 0
 
