@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -85,6 +86,8 @@ class Row:
         return Result(self.id, Status.NOTE, title or self.passed, detail, hint)
 
 
+EVERY = 0.1
+"""Seconds between two updates of the progress line: often enough to see it move."""
 _CLEAR = "\r\033[K"
 """Returns to the start of the line and clears it."""
 
@@ -141,6 +144,21 @@ class ProgressLine:
         if self._is_on:
             self._stream.write(_CLEAR)
             self._stream.flush()
+
+
+class ScanProgress:
+    """A line on a terminal that shows how far the walk of a tree is."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.line = ProgressLine(stream)
+        self._next = 0.0
+
+    def say(self, names: int, directory: str) -> None:
+        """Show the count and the directory, at most once in ``EVERY`` seconds."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + EVERY
+            self.line.say(f"{names} names, {directory}")
 
 
 def summary(results: Sequence[Result]) -> str:

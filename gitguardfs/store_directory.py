@@ -1,13 +1,28 @@
-"""Makes a directory in which root, or a user, keeps what no other user may replace."""
+"""Makes a directory in which root, or a user, keeps what no other user may replace.
+
+Removes trees from it, too.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
+import subprocess
+import time
 from contextlib import suppress
 from stat import S_ISDIR, S_ISVTX
+from threading import Thread
 
+from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError
+
+REMOVE_SECONDS = 30.0
+"""How long a tree may take to remove: the agent may have a file system in it that hangs."""
+_GONE = ".gone-"
+"""In the name of what is being removed."""
+_TRIES = 5
+"""How often a tree is removed, while processes of the agent still write into it."""
 
 
 def make(path: str, mode: int, option: str) -> None:
@@ -55,3 +70,43 @@ def make_directory(path: str, mode: int) -> None:
     """Make a directory with this mode, whatever the umask is. Raises OSError."""
     os.mkdir(path, mode & 0o755)
     os.chmod(path, mode)
+
+
+def name_of_gone(name: str) -> str:
+    """Return a new name for a tree that is to be removed, by which ``is_gone`` knows it."""
+    return f"{name}{_GONE}{secrets.token_hex(4)}"
+
+
+def is_gone(name: str) -> bool:
+    """Return whether a name is that of a tree whose removal has begun."""
+    return _GONE in name
+
+
+def remove_tree(path: str, limit: float = REMOVE_SECONDS) -> None:
+    """Delete a tree, if it is there, of which processes of another user may have a part open.
+
+    It is renamed first: nobody meets half of it. Symlinks in it are never followed, and nothing
+    that is mounted in it is touched; what cannot be deleted in ``limit`` seconds stays under that
+    name. Raises OSError.
+    """
+    deadline = time.monotonic() + limit
+    gone = path
+    if not is_gone(os.path.basename(path)):
+        gone = name_of_gone(path)
+        try:
+            os.rename(path, gone)
+        except FileNotFoundError:
+            return
+    for _ in range(_TRIES):
+        if not os.path.lexists(gone):
+            return
+        process = subprocess.Popen(  # of any depth; processes of the agent may still write into it
+            ("rm", "-rf", "--one-file-system", "--", gone), env={"PATH": SYSTEM_PATH},
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()  # which does not end a call that a FUSE has taken
+            Thread(target=process.wait, daemon=True).start()
+            return

@@ -34,6 +34,8 @@ class Audit:
     """Absolute paths of the bare repositories in the share."""
     symlinks: dict[str, str] = field(default_factory=dict)
     """The texts of the symlinks in the share by their absolute paths."""
+    dependencies: dict[str, None] = field(default_factory=dict)
+    """Absolute paths of node_modules and the like (``dependencies``)."""
 
     @property
     def judge(self) -> Judge:

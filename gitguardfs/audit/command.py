@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,8 +22,6 @@ from gitguardfs.guard.rules import GuardRules, RuleSet, check_glob
 
 SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
-EVERY = 0.1
-"""Seconds between two updates of the progress line: often enough to see it move."""
 EPILOG = """\b
 Examples:
   gitguard audit ~/projects
@@ -74,7 +71,7 @@ def command(
         check_glob(glob)
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
     top = _open(directory)
-    progress = ScanProgress()
+    progress = findings.ScanProgress(sys.stderr)
     try:
         _check_no_view(top, directory)
         git = _git(_become_owner(top))
@@ -86,21 +83,6 @@ def command(
         progress.line.clear()
     click.echo(findings.as_json(results) if as_json else as_text(results))
     return findings.exit_code(results, fail_on)
-
-
-class ScanProgress:
-    """A line on a terminal that shows how far the walk is."""
-
-    def __init__(self) -> None:
-        self.line = findings.ProgressLine(sys.stderr)
-        self._next = 0.0
-
-    def say(self, names: int, directory: str) -> None:
-        """Show the count and the directory, at most once in ``EVERY`` seconds."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + EVERY
-            self.line.say(f"{names} names, {directory}")
 
 
 def as_text(results: Sequence[Result]) -> str:

@@ -70,6 +70,11 @@ SYMLINK = Row(
 SECRET = Row(
     "tree.secret", "no file looks like a secret", "a file that looks like a secret is in the share"
 )
+LOCAL = Row(
+    "tree.local",
+    "no node_modules, .venv or the like is in the share",
+    "node_modules and the like in the share are the host's own, if the guest uses --local",
+)
 READ = Row("audit.read", "everything could be read", "something could not be read")
 OF_REPOSITORIES = (HOOK, LINKED, DIRECTORY, ALTERNATES, OWNER)
 """Those that say nothing if there is no repository."""
@@ -87,6 +92,6 @@ ALL = (
         OWNER,
         TRUST,
     ),
-    *(TOOLS, OTHERS, SUBMODULES, SYMLINK, SECRET, READ),
+    *(TOOLS, OTHERS, SUBMODULES, SYMLINK, SECRET, LOCAL, READ),
 )
 """All kinds, in the order in which they are printed."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from gitguardfs.audit import (
     bare,
     config_check,
+    dependencies,
     repository,
     rows,
     secrets,
@@ -47,6 +48,7 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
         say(walk.names, directory.path)
         _look(audit, directory)
     symlinks.check(audit)
+    dependencies.check(audit)
     scope = _scope(audit, around)
     return ordered([scope, *audit.results], has_repository=scope.status is Status.OK)
 
@@ -110,6 +112,7 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
         symlinks.note(audit, directory)
         work_tree.check(audit, directory)
         secrets.check(audit, directory)
+        dependencies.note(audit, directory)
     except (OSError, Unread) as error:
         audit.unread(directory.path, error)
 

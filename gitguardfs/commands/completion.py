@@ -262,6 +262,7 @@ def _choices(metavar: str) -> tuple[str, ...]:
 
 VALUES: dict[str, Callable[[str], list[CompletionItem[Any]]]] = {
     **dict.fromkeys(("DIR", "DIRECTORY", "SOURCE", "MOUNTPOINT", "PATH", "REPO"), _by_shell("dir")),
+    **dict.fromkeys(("PATH...", "FROM", "TO"), _by_shell("dir")),
     **dict.fromkeys(("FILE", "IMAGE"), _by_shell("file")),
     "USER": _by_shell("user"),
     "GROUP": _by_shell("group"),

@@ -42,6 +42,11 @@ COMMANDS = {
         "List and delete the agent's own repositories.",
         needs_linux=True,
     ),
+    "local": Subcommand(
+        "gitguardfs.local.command",
+        "List, remove and move directories of the guest's own.",
+        needs_linux=True,
+    ),
     "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
 }
 

@@ -18,6 +18,7 @@ from gitguardfs.doctor import (
     attack_checks,
     host_checks,
     link_checks,
+    local_checks,
     mount_checks,
     other_mounts,
     policy_checks,
@@ -183,6 +184,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
         usable = any(r.id == "guard.answers" and r.status is Status.OK for r in about_mount)
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,
+        "directories of the guest's own": local_checks.check,
         "privileges": privilege_checks.check,
     }
     if usable:

@@ -9,12 +9,15 @@ from dataclasses import replace
 
 from gitguardfs.constants import DEAD, FSTYPE, SUBTYPE
 from gitguardfs.doctor.context import Context, Table, read_table
+from gitguardfs.errors import UserError
 from gitguardfs.findings import Result, Row, Severity, Status
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
+from gitguardfs.local import listing
 from gitguardfs.mounting import guards, lid
 from gitguardfs.mounting.guards import GuardDaemon
+from gitguardfs.paths import is_inside
 from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
@@ -259,13 +262,25 @@ def sources_of(guard: MountInfo, daemons: tuple[GuardDaemon, ...]) -> tuple[str,
     The mount's source is only a name (``-o fsname=``). It is added if nothing else is found, or
     if a daemon does not run as root.
     """
-    found = [path for daemon in daemons for path in daemon.held if path != guard.path]
+    found = [path for daemon in daemons for path in _held_of_share(daemon) if path != guard.path]
     if not found:
         found = [path for daemon in daemons if (path := _argument_of(guard, daemon)) is not None]
     doubtful = not found or any(daemon.uid != 0 for daemon in daemons)
     if doubtful and guard.source.startswith("/"):
         found.append(guard.source)
     return tuple(dict.fromkeys(map(os.path.normpath, found)))
+
+
+def _held_of_share(daemon: GuardDaemon) -> list[str]:
+    """Return the directories that a daemon has open, without those of its ``--local`` store.
+
+    A user's own process could name any directory as its store.
+    """
+    store = None
+    if daemon.real_uid == 0 and daemon.options is not None:
+        with suppress(UserError):
+            store = listing.stores(daemon.options)
+    return [path for path in daemon.held if store is None or not is_inside(path, store)]
 
 
 def _argument_of(guard: MountInfo, daemon: GuardDaemon) -> str | None:

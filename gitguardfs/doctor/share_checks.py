@@ -90,7 +90,7 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _reaches(attempt: Callable[[], None], user: User, fake_root: bool = False) -> bool:
+def reaches(attempt: Callable[[], None], user: User, fake_root: bool = False) -> bool:
     """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
         run_as_user(attempt, user=user, fake_root=fake_root)
@@ -112,7 +112,7 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
         routes = [
             n
             for n, attempt in share_attempts.PLAIN
-            if _reaches(partial(attempt, path, guards), user)
+            if reaches(partial(attempt, path, guards), user)
         ]
     except NoAnswer as error:
         return row.disturbed(error)
@@ -131,7 +131,7 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
     for name, attempt in share_attempts.IN_NAMESPACE:
         try:
             # What the plain path reaches is reported by _by_path.
-            if _reaches(partial(attempt, path, guards), user, fake_root=True) and not _reaches(
+            if reaches(partial(attempt, path, guards), user, fake_root=True) and not reaches(
                 partial(share_attempts.by_path, path, guards), user
             ):
                 routes.append(name)
@@ -184,7 +184,7 @@ def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
         routes = [
             link
             for link in share_attempts.LINKS
-            if _reaches(partial(share_attempts.by_process, daemon.pid, link), user)
+            if reaches(partial(share_attempts.by_process, daemon.pid, link), user)
         ]
     except NoAnswer as error:
         return row.disturbed(error)
@@ -215,6 +215,6 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
 
 def _mounts(user: User, tag: str, transport: str, fake_root: bool) -> bool:
     try:
-        return _reaches(partial(share_attempts.by_tag, tag, transport), user, fake_root)
+        return reaches(partial(share_attempts.by_tag, tag, transport), user, fake_root)
     except SetupFailed:
         return False

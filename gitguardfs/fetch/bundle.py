@@ -116,6 +116,14 @@ def _nothing(top: str) -> UserError:
     return UserError(f"nothing is published here: {why}", hint, Exit.SYSTEM)
 
 
+def former(top: str) -> int:
+    """Return how many bundles of an earlier repository of the agent's are beside the bundle."""
+    with suppress(OSError), _opened_directory(top) as directory:
+        names = os.listdir(directory)
+        return sum(one.startswith("former-") and one.endswith(".bundle") for one in names)
+    return 0
+
+
 def remove(top: str, only: Written | None = None) -> bool:
     """Remove the bundle; with ``only``, if no newer one is in its place. Return whether it is gone.
 

@@ -9,24 +9,26 @@ import signal
 import tempfile
 import time
 from collections.abc import Container, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 
 import click
 
 from gitguardfs.command_line import Command
-from gitguardfs.errors import Exit, GitguardExit, UserError, shown
+from gitguardfs.errors import Exit, GitguardExit, UserError, counted, shown
 from gitguardfs.fetch import bundle, merging, summary
 from gitguardfs.fetch.bundle import HEADS, TAGS, Written
 from gitguardfs.fetch.git import LISTING, WRITING, GitError, HostRepository, find_repository
 from gitguardfs.fetch.merging import Outcome
 from gitguardfs.fetch.quarantine import quarantined
-from gitguardfs.fetch.report import SHORT, Report, as_text
+from gitguardfs.fetch.report import Report, as_text
 from gitguardfs.fetch.report import as_json as report_json
 from gitguardfs.fetch.summary import Branch
 from gitguardfs.render.quote import shell_printable
 from gitguardfs.render.size import mebibytes
 
+WHOLE = (40, 64)
+"""The digits of an id: an agent can make two commits that begin with the same ten."""
 OLD = 3600
 """After how many seconds a file that says that nothing is new may be wrong."""
 REMOVALS, PAUSE = 100, 0.1
@@ -56,7 +58,7 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
 @click.option("--merge", metavar="BRANCH", help="Then merge agent/BRANCH into the branch that is"
               " checked out: history and index move, no file is written.")  # fmt: skip
 @click.option("--expect", metavar="COMMIT", help="With --merge: only if agent/BRANCH is this"
-              " commit, the one that you have looked at.")  # fmt: skip
+              " commit, the one that you have looked at, by its whole id.")  # fmt: skip
 @click.option("--drop", is_flag=True, help="Remove the agent's refs and the bundle; with --merge"
               " after that, alone without fetching.")  # fmt: skip
 @click.option("--limit", metavar="SIZE", default="512M", show_default=True,
@@ -102,7 +104,12 @@ def command(
             report.commands = list(merging.by_hand(found.short(found.remote + merge), git))
             code, drop = GitguardExit.FINDINGS, False
     if drop:
-        _drop(found, written, report)
+        try:
+            _drop(found, written, report)
+        except (UserError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            report.notes.append(f"{os.path.join(found.top, bundle.PLACE)} stays: {why}")
+            code = GitguardExit.FAILED
     elif merge is None:
         report.commands = list(_commands(found, report.branches, place))
     click.echo(report_json(report) if as_json else "\n".join(as_text(report)))
@@ -115,6 +122,8 @@ def _check_usage(
     if expect is not None and merge is None:
         hint = "gitguard fetch --merge BRANCH --expect COMMIT"
         raise UserError("--expect goes with --merge", hint)
+    if expect is not None and len(expect) not in WHOLE:
+        raise UserError("--expect takes the whole id of a commit", "gitguard fetch prints it")
     if drop and branches:
         raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
 
@@ -125,10 +134,8 @@ def _interrupt(*_: object) -> None:
 
 def _check_remote(repository: HostRepository) -> None:
     """Raise UserError if the human has a remote of that name: its branches are there."""
-    words = ("config", "--name-only", "--get-regexp", r"^remote\..*\.(url|fetch|pushurl)$")
-    keys = repository.git.run(*words, allowed=(0, 1)).text.split("\n")
     name = repository.agent
-    if any(key.rpartition(".")[0] == f"remote.{name}" for key in keys):
+    if name in repository.remotes():
         raise UserError(
             f"{repository.top} has a remote called {name}, whose branches would be overwritten",
             f"git remote rename {shell_printable([name])} OTHER",
@@ -172,6 +179,12 @@ def _fetch(
         "age": summary.age(written.time, time.time()),
         "size": written.size,
     }
+    if former := bundle.former(repository.top):
+        report.notes.append(
+            f"{counted(former, 'file')} {bundle.DIRECTORY}/former-*.bundle: commits of an earlier"
+            " repository of the agent's, which its new one could not take over. In the guest,"
+            " gitguard private list says whether it is still there"
+        )
     if header.refs:
         report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]
     else:
@@ -189,9 +202,18 @@ def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
     gone = {name: one for name, one in tags.items() if name not in after}
     light = {name: one for name, one in gone.items() if repository.commit(one) == one}
     kept = _merged(repository, light)
-    lines = "".join(f"create {name} {value}\n" for name, value in kept.items())
-    with suppress(GitError):  # another tag may be in the way
-        repository.git.run("update-ref", "--stdin", given=lines.encode(), limits=WRITING)
+    _create([f"create {name} {value}\n" for name, value in kept.items()], repository)
+
+
+def _create(lines: list[str], repository: HostRepository) -> None:
+    """Make refs, but for those that another one is in the way of."""
+    given = "".join(lines).encode()
+    try:
+        repository.git.run("update-ref", "--stdin", given=given, limits=WRITING)
+    except GitError:
+        if half := len(lines) // 2:
+            _create(lines[:half], repository)
+            _create(lines[half:], repository)
 
 
 def _date(seconds: float) -> str | None:
@@ -246,7 +268,8 @@ def _note_nothing_new(
     The agent's hook writes a bundle without branches once the human has all of them. Raises
     GitError.
     """
-    report.notes.append("nothing new: the agent has no commit that you do not have")
+    if not report.notes:
+        report.notes.append("nothing new: the agent has no commit that you do not have")
     if time.time() - written.time > OLD:
         report.notes.append(
             "if it has committed since then: a tool like husky can switch its hook off; in the"
@@ -296,19 +319,23 @@ def _check_named(
                             f"there is {there or 'none'}", Exit.SYSTEM)  # fmt: skip
     if merge is None or expect is None:
         return
-    if len(expect) < SHORT or not found[merge].startswith(expect.lower()):
+    if found[merge] != expect.lower():
         raise UserError(
-            f"{agent}/{merge} is {found[merge][:SHORT]} now, not {expect}",
+            f"{agent}/{merge} is {found[merge]} now, not {expect}",
             "the agent has gone on: gitguard fetch says what came",
             Exit.SYSTEM,
         )
 
 
 def _drop(repository: HostRepository, written: Written | None, report: Report) -> None:
-    """Remove the agent's refs and the bundle, unless the agent has written a new one meanwhile."""
+    """Remove the agent's refs and the bundle, unless the agent has written a new one meanwhile.
+
+    In the main work tree the refs of work trees that are gone go, too. Raises GitError, OSError.
+    """
+    own = repository.refs(repository.remote, repository.agent_tags)
+    _delete(own | repository.left_refs(), repository, report)
     if not bundle.remove(repository.top, written):
         report.notes.append("the agent has written a new bundle meanwhile: it stays")
-    _delete(repository.refs(repository.remote, repository.agent_tags), repository, report)
 
 
 def _commands(
@@ -325,7 +352,8 @@ def _commands(
     yield shell_printable([*git, "log", "-p", f"{base}..{agents}" if base else agents])
     if base:
         yield shell_printable([*git, "diff", f"{base}...{agents}"])
-    words = [*place, "--merge", branch.name, "--expect", branch.commit[:SHORT]]
+    words = [*place, "--merge", branch.name, "--expect", branch.commit]
     yield shell_printable(["gitguard", "fetch", *words])
-    if branch.behind == 0:  # it would take the human's own commits off
+    if branch.behind == 0 and branch.base == (branch.name if branch.name == head else "HEAD"):
+        # Else it would take the human's own commits off.
         yield shell_printable([*git, "reset", agents])

@@ -26,6 +26,8 @@ from gitguardfs.errors import Exit, UserError, shown
 MINIMUM = (2, 38)
 """The first git that merges without a work tree, and that can leave bare repositories alone."""
 MIB = 1 << 20
+MAIN = "agent"
+"""What stands before the branches of the agent in the main work tree."""
 ENDS_WITHIN = 2.0
 """Seconds that git gets to remove its temporary files, before it is killed."""
 GONE_WITHIN = 30.0
@@ -200,7 +202,7 @@ class HostRepository:
         The human's work trees have one repository, and each has an agent's of its own.
         """
         above, name = os.path.split(self.git_dir)
-        return f"agent-{name}" if above == os.path.join(self.common_dir, "worktrees") else "agent"
+        return f"{MAIN}-{name}" if above == os.path.join(self.common_dir, "worktrees") else MAIN
 
     @property
     def remote(self) -> str:
@@ -223,6 +225,29 @@ class HostRepository:
         listed = self.git.run(*words, *prefixes, limits=LISTING)
         found = (line.partition(" ") for line in listed.text.split("\n") if line)
         return {name: value for value, _, name in found}
+
+    def remotes(self) -> set[str]:
+        """Return the names of the human's remotes. Raises GitError."""
+        words = ("config", "--name-only", "--get-regexp", r"^remote\..*\.(url|fetch|pushurl)$")
+        keys = self.git.run(*words, allowed=(0, 1)).text.split("\n")
+        return {key.rpartition(".")[0].removeprefix("remote.") for key in keys}
+
+    def left_refs(self) -> dict[str, str]:
+        """Return the agents' refs of work trees that are gone; none of a work tree but the main.
+
+        Raises GitError.
+        """
+        if self.agent != MAIN:
+            return {}
+        found = self.refs(f"refs/remotes/{MAIN}-*/**", f"refs/{MAIN}-*/tags/**")
+        remotes, trees = self.remotes(), os.path.join(self.common_dir, "worktrees")
+        return {
+            name: value
+            for name, value in found.items()
+            if (agent := name.split("/")[2 if name.startswith("refs/remotes/") else 1])
+            not in remotes
+            and not os.path.lexists(os.path.join(trees, agent.removeprefix(f"{MAIN}-")))
+        }
 
     def head(self) -> str | None:
         """Return the branch that is checked out; None if HEAD is a commit."""

@@ -12,22 +12,23 @@ id of a stash, or of a secret that was taken out of the history, could have it m
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from gitguardfs.errors import shown
 from gitguardfs.fetch.bundle import HEADS, TAGS, Header, Refused
 from gitguardfs.fetch.git import LISTING, MIB, GitError, HostRepository, Limits, Runner, isolated
+from gitguardfs.guard import dotgit
 
 ATTRIBUTES = "gitattributesSymlink"
 CHECKS = ("badFilemode", ATTRIBUTES, "gitmodulesParse")
 """What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
 OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags", "refs/agent-*/tags/**")
 """The human's refs that count; stashes and what tools keep beside the history do not."""
+_ATTRIBUTES = dotgit.pattern_of(b".gitattributes")
 MAX_OBJECTS = 1 << 20
 OBJECTS = ("--objects", "--no-object-names")
 NEW = "in the guest: git sync writes a new one"
@@ -69,18 +70,42 @@ class Quarantine:
         checks = [f"fetch.fsck.{one}=error" for one in self.checks]
         settings = (
             "fetch.fsckObjects=true", *checks, "fetch.writeCommitGraph=false",
-            "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack stays as short as it came
+            "fetch.pruneTags=false", "fetch.unpackLimit=1",  # a pack is shorter than files
         )  # fmt: skip
         words = ("fetch", "--quiet", "--no-tags", "--no-auto-gc", "--no-recurse-submodules")
-        limits = Limits(self.limits.seconds, file=None)
         try:
-            repository.git.run(
-                *words, "--no-write-fetch-head", *wanted, settings=settings, limits=limits
-            )
+            with _tidied(os.path.join(repository.objects, "pack")):
+                repository.git.run(
+                    *words, "--no-write-fetch-head", *wanted, settings=settings, limits=self.limits
+                )
         except GitError as error:
-            is_in_the_way = "exists; cannot create" in error.message  # a branch that was renamed
-            hint = "gitguard fetch without BRANCH removes what the agent has renamed or deleted"
-            raise GitError(error.message, hint if is_in_the_way else "") from None
+            hints = {
+                "exists; cannot create":  # a branch that was renamed
+                    "gitguard fetch without BRANCH removes what the agent has renamed or deleted",
+                "invalid index-pack output":  # it has reached its limit
+                    "it takes too much room in your repository; --limit SIZE allows more",
+            }  # fmt: skip
+            hint = next((hints[one] for one in hints if one in error.message), "")
+            raise GitError(error.message, hint) from None
+
+
+@contextmanager
+def _tidied(directory: str) -> Iterator[None]:
+    """After a failure remove what git has begun to write there: git gc does so only after weeks."""
+    before = _begun(directory)
+    try:
+        yield
+    except BaseException:
+        for name in _begun(directory) - before:
+            with suppress(OSError):
+                os.unlink(os.path.join(directory, name))
+        raise
+
+
+def _begun(directory: str) -> set[str]:
+    with suppress(OSError):  # a repository without packs may have no such directory
+        return {name for name in os.listdir(directory) if name.startswith("tmp_")}
+    return set()
 
 
 @contextmanager
@@ -111,19 +136,25 @@ def quarantined(
     size = os.fstat(copy.fileno()).st_size
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
     checks: Collection[str] = CHECKS
+    linked = None
     try:
         sent, bases = _unpack(git, path, copy, header, limits, checks)
     except Refused as error:
-        if ATTRIBUTES not in error.message or not _has_linked_attributes(repository, header):
+        if ATTRIBUTES not in error.message:
             raise
-        # It is the human's own, in each tree that the agent has changed; git does not follow it.
+        linked = error
         checks = tuple(one for one in CHECKS if one != ATTRIBUTES)
         sent, bases = _unpack(git, path, copy, header, limits, checks)
     _check_tips(git, header)
     new = _check_objects(git, header, known, limit * UNPACKED)
+    # The human's own is in each tree that the agent has changed; git does not follow it.
+    if linked and not _new_links(git, header, known) <= _own_links(repository):
+        raise linked
     _check_reach(git, header, known, (new - sent) | bases)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
+    # git packs again what is new, without the deltas on objects that the human has.
+    limits = Limits(limits.seconds, file=2 * size + limit)
     yield Quarantine(path, git, header, limits, checks)
 
 
@@ -142,17 +173,42 @@ def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) ->
             raise Refused(why, NEW)
 
 
-def _has_linked_attributes(repository: HostRepository, header: Header) -> bool:
-    """Return whether a .gitattributes is a symlink in the human's own branches of these names."""
-    own = repository.refs(HEADS)
-    tips = {repository.commit("HEAD"), *(own.get(HEADS + name) for name in header.named(HEADS))}
-    words = ("ls-tree", "-r", "-z", "--full-tree")
-    return any(
-        entry.startswith(b"120000 ") and re.search(rb"[\t/]\.gitattributes\Z", entry)
-        for tip in tips
-        if tip
-        for entry in repository.git.run(*words, tip, limits=LISTING).output.split(b"\0")
-    )
+def _new_links(git: Runner, header: Header, known: Collection[str]) -> set[tuple[bytes, bytes]]:
+    """Return path and text of each symlink for .gitattributes that a commit of the agent's brings.
+
+    A merge brings what none of its parents has. Raises GitError.
+    """
+    commits = _listed(git, *header.refs.values(), *(f"^{one}" for one in known))
+    words = ("diff-tree", "--stdin", "--no-commit-id", "--root", "-c", "-r", "-z", "--no-abbrev")
+    given = b"".join(b"%s\n" % one for one in commits)
+    fields = iter(git.run(*words, given=given, limits=LISTING).output.split(b"\0")[:-1])
+    found = set()
+    for entry, path in zip(fields, fields, strict=True):
+        words_of = entry.lstrip(b":").split(b" ")  # modes of the parents, mode, objects likewise
+        parents = entry.count(b":")
+        if words_of[parents] == b"120000" and _is_attributes(path):
+            found.add((path, words_of[2 * parents + 1]))
+    return found
+
+
+def _own_links(repository: HostRepository) -> set[tuple[bytes, bytes]]:
+    """Return path and text of the symlinks for .gitattributes on the human's branches.
+
+    Raises GitError.
+    """
+    found = set()
+    for tip in {*repository.refs(HEADS).values(), *filter(None, [repository.commit("HEAD")])}:
+        words = ("ls-tree", "-r", "-z", "--full-tree", tip)
+        for entry in repository.git.run(*words, limits=LISTING).output.split(b"\0"):
+            kind, _, path = entry.partition(b"\t")
+            if kind.startswith(b"120000 ") and _is_attributes(path):
+                found.add((path, kind.split(b" ")[2]))
+    return found
+
+
+def _is_attributes(path: bytes) -> bool:
+    name = path.rpartition(b"/")[2]
+    return dotgit.matches(_ATTRIBUTES, name) or dotgit.may_be_short_name(name)
 
 
 def _unpack(

@@ -76,10 +76,9 @@ def _branch_lines(branch: Branch, agent: str) -> Iterator[str]:
     yield line
     if branch.left_out:
         yield f"  {branch.left_out}"
-        return
     for commit in branch.commits:
         yield f"  {commit.id[:SHORT]} {commit.subject} ({commit.author})"
-    if (more := (branch.ahead or 0) - len(branch.commits)) > 0:
+    if branch.commits and (more := (branch.ahead or 0) - len(branch.commits)) > 0:
         yield f"  and {counted(more, 'commit')} before"
     width = max((len(one.path) for one in branch.files[:FILES]), default=0)
     for file in branch.files[:FILES]:

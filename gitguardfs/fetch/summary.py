@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from gitguardfs.errors import shown
+from gitguardfs.errors import counted, shown
 from gitguardfs.fetch.bundle import HEADS
 from gitguardfs.fetch.git import MIB, GitError, HostRepository, Limits, Runner
 from gitguardfs.fetch.quarantine import Quarantine
@@ -23,12 +24,11 @@ SECONDS = 10.0
 """The time for all branches together."""
 MEMORY = 1024 * MIB
 MAX_BRANCHES = 20
-"""Of how many branches the commits and files are listed, those with news first."""
+"""Of how many branches the commits and files are listed."""
 MAX_COMMITS = 20
 MAX_FILES = 1000
 MAX_LINKS = 100
 """Of how many symlinks the text is read."""
-MAX_WARNINGS = 20
 WIDTH = 100
 """The most characters of a subject or a name that are shown."""
 EMPTY_TREE = {
@@ -92,7 +92,7 @@ class Branch:
     """The number of changed files, listed or not."""
     warnings: tuple[str, ...] = ()
     left_out: str = ""
-    """Why there is no summary."""
+    """Why the summary is not whole."""
 
 
 class _Budget:
@@ -103,12 +103,13 @@ class _Budget:
         self._end = time.monotonic() + SECONDS
 
     def run(self, *arguments: str, given: bytes = b"", allowed: tuple[int, ...] = (0,)) -> bytes:
-        limits = Limits(max(self._end - time.monotonic(), 0.1), MEMORY)
+        # Half of what is left, so that no branch takes it all from the others.
+        limits = Limits(max((self._end - time.monotonic()) / 2, 0.1), MEMORY)
         return self._git.run(*arguments, given=given, limits=limits, allowed=allowed).output
 
 
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
-    """Return what came, the branches with news first."""
+    """Return what came, the branches with news first, of these the human's own names."""
     refs = repository.refs(repository.remote, HEADS)
     hooks = repository.hooks_path()
     head = repository.commit("HEAD")
@@ -120,38 +121,51 @@ def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch
         branches.append(
             (Branch(name, commit, refs.get(repository.remote + name), base), own or head),
         )
-    branches.sort(key=lambda one: one[0].commit == one[0].before)
+    branches.sort(key=lambda one: (one[0].commit == one[0].before, one[0].base != one[0].name))
     found = []
     for number, (branch, base_id) in enumerate(branches):
         if number >= MAX_BRANCHES:
             found.append(replace(branch, left_out="one of too many branches to summarise"))
             continue
-        try:
-            found.append(_compared(budget, branch, base_id, repository, hooks))
-        except GitError as error:
-            found.append(replace(branch, left_out=f"too large to summarise: {error.message}"))
+        found.append(_compared(budget, branch, base_id, repository, hooks))
     return found
 
 
 def _compared(
     budget: _Budget, branch: Branch, base: str | None, repository: HostRepository, hooks: str
 ) -> Branch:
-    """Return the branch with its summary. Raises GitError."""
+    """Return the branch with as much of its summary as the limits allow, the warnings first."""
     new = [branch.commit, f"^{base}"] if base else [branch.commit]
-    ahead = int(budget.run("rev-list", "--count", *new))
-    behind = int(budget.run("rev-list", "--count", base, f"^{branch.commit}")) if base else 0
-    fork = ""
-    if base:
-        fork = budget.run("merge-base", base, branch.commit, allowed=(0, 1)).decode().strip()
-    start = fork or EMPTY_TREE[repository.object_format]
-    newest = budget.run("rev-list", f"--max-count={MAX_COMMITS}", *new).split()
-    commits = tuple(map(_commit, newest, _contents(budget, newest)))
-    entries, files = _changes(budget, start, branch.commit)
-    warnings = tuple(_warnings(budget, entries, repository.top, hooks))
-    return replace(
-        branch, ahead=ahead, behind=behind, commits=commits, files=tuple(files[:MAX_FILES]),
-        changed=len(files), warnings=warnings,
-    )  # fmt: skip
+    start = EMPTY_TREE[repository.object_format]
+
+    def warnings() -> dict[str, Any]:
+        entries = _entries(budget, start, branch.commit)
+        return {"warnings": tuple(_warnings(budget, entries, repository.top, hooks))}
+
+    def counts() -> dict[str, Any]:
+        behind = int(budget.run("rev-list", "--count", base, f"^{branch.commit}")) if base else 0
+        return {"ahead": int(budget.run("rev-list", "--count", *new)), "behind": behind}
+
+    def files() -> dict[str, Any]:
+        found = _files(budget, start, branch.commit)
+        return {"files": tuple(found[:MAX_FILES]), "changed": len(found)}
+
+    def commits() -> dict[str, Any]:
+        newest = budget.run("rev-list", f"--max-count={MAX_COMMITS}", *new).split()
+        return {"commits": tuple(map(_commit, newest, _contents(budget, newest)))}
+
+    try:
+        if base:
+            fork = budget.run("merge-base", base, branch.commit, allowed=(0, 1))
+            start = fork.decode().strip() or start
+    except GitError as error:
+        return replace(branch, left_out=f"too large to summarise: {error.message}")
+    for part in (warnings, counts, files, commits):
+        try:
+            branch = replace(branch, **part())
+        except GitError as error:
+            branch = replace(branch, left_out=f"too large to summarise: {error.message}")
+    return branch
 
 
 def _commit(name: bytes, content: bytes) -> Commit:
@@ -173,21 +187,25 @@ class _Entry:
     path: bytes
 
 
-def _changes(budget: _Budget, start: str, end: str) -> tuple[list[_Entry], list[File]]:
-    listed = budget.run(
-        "diff-tree", "-r", "-z", "--raw", "--numstat", "--no-abbrev", "--no-renames",
-        "--no-ext-diff", "--no-textconv", "--no-color", start, end, "--",
-    ).split(b"\0")  # fmt: skip
-    entries, files = [], []
-    fields = iter(listed[:-1])
-    for one in fields:
-        if one.startswith(b":"):
-            _, mode, _, value, _ = one.split(b" ")
-            entries.append(_Entry(mode, value, next(fields)))
-        else:
-            added, deleted, path = one.split(b"\t", 2)
-            files.append(File(cut(path), _number(added), _number(deleted)))
-    return entries, files
+_DIFF = (
+    "diff-tree", "-r", "-z", "--no-abbrev", "--no-renames", "--no-ext-diff", "--no-textconv",
+    "--no-color",
+)  # fmt: skip
+
+
+def _entries(budget: _Budget, start: str, end: str) -> list[_Entry]:
+    fields = iter(budget.run(*_DIFF, "--raw", start, end, "--").split(b"\0")[:-1])
+    found = []
+    for one, path in zip(fields, fields, strict=True):
+        _, mode, _, value, _ = one.split(b" ")
+        found.append(_Entry(mode, value, path))
+    return found
+
+
+def _files(budget: _Budget, start: str, end: str) -> list[File]:
+    listed = budget.run(*_DIFF, "--numstat", start, end, "--").split(b"\0")[:-1]
+    changes = (one.split(b"\t", 2) for one in listed)
+    return [File(cut(path), _number(added), _number(deleted)) for added, deleted, path in changes]
 
 
 def _number(text: bytes) -> int | None:
@@ -195,42 +213,47 @@ def _number(text: bytes) -> int | None:
 
 
 def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
-    """Yield what the human should look at, ``MAX_WARNINGS`` at most."""
-    for number, text in enumerate(_every_warning(budget, entries, top, hooks)):
-        if number >= MAX_WARNINGS:
-            yield "and more of that kind"
-            return
-        yield text
+    """Yield what the human should look at: one line a kind, so that no kind hides another."""
+    kinds: dict[str | bytes, list[str]] = {}
+    for kind, text in _every_warning(budget, entries, top, hooks):
+        kinds.setdefault(kind, []).append(text)
+    for first, *others in kinds.values():
+        yield f"{first} (and {len(others)} more of that kind)" if others else first
 
 
-def _every_warning(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
+def _every_warning(
+    budget: _Budget, entries: list[_Entry], top: str, hooks: str
+) -> Iterator[tuple[str | bytes, str]]:
+    """Yield each warning, after its kind."""
     own_hooks = os.path.relpath(os.path.join(top, os.path.expanduser(hooks)), top) if hooks else ""
     of_hooks = os.fsencode(own_hooks).split(b"/") if own_hooks else []
-    known = {dotgit.any_spelling(name.encode()): why for name, why in NOTABLE.items()}
+    known = {dotgit.any_spelling(name.encode()): name for name in NOTABLE}
     for entry in entries:
         if not entry.mode.strip(b"0"):
             continue  # deleted
         parts = entry.path.split(b"/")
         for part in parts:
-            why = known.get(dotgit.any_spelling(part))
-            if dotgit.is_dotgit(part):
-                why = NOTABLE[".git"]
-            if why:
-                yield f"{cut(entry.path)}: {why}"
+            name = ".git" if dotgit.is_dotgit(part) else known.get(dotgit.any_spelling(part))
+            if name:
+                yield name, f"{cut(entry.path)}: {NOTABLE[name]}"
                 break
         else:
             if of_hooks and parts[: len(of_hooks)] == of_hooks:
-                yield f"{cut(entry.path)}: core.hooksPath leads there, git runs it on this machine"
+                why = "core.hooksPath leads there, git runs it on this machine"
+                yield "hooks", f"{cut(entry.path)}: {why}"
         if entry.mode == _MODULE:
-            yield f"{cut(entry.path)}: a submodule"
+            yield _MODULE, f"{cut(entry.path)}: a submodule"
     symlinks = [entry for entry in entries if entry.mode == _LINK]
-    texts = _contents(budget, [entry.object for entry in symlinks[:MAX_LINKS]])
+    try:
+        texts = list(_contents(budget, [entry.object for entry in symlinks[:MAX_LINKS]]))
+    except GitError:
+        texts = []
     for entry, text in zip(symlinks, texts, strict=False):
         steps = links.steps_of(text)
         if steps is None or steps.up > entry.path.count(b"/"):
-            yield f"{cut(entry.path)}: a symlink out of the project, to {cut(text)}"
-    if len(symlinks) > MAX_LINKS:
-        yield f"{len(symlinks)} symlinks, of which {MAX_LINKS} were read"
+            yield _LINK, f"{cut(entry.path)}: a symlink out of the project, to {cut(text)}"
+    if unread := len(symlinks) - len(texts):
+        yield "unread", f"{counted(unread, 'symlink')} that were not read"
 
 
 def _contents(budget: _Budget, names: list[bytes]) -> Iterator[bytes]:

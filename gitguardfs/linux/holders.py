@@ -206,8 +206,8 @@ def _sockets_with_descriptors(process: str) -> Iterator[str]:
         with suppress(FileNotFoundError, ProcessLookupError):
             for number in os.listdir(f"{process}/task/{task}/fd"):
                 with suppress(FileNotFoundError, ProcessLookupError):
-                    link = os.readlink(f"{process}/task/{task}/fd/{number}")
-                    is_socket = link.startswith("socket:")
+                    link = processes.link_of(f"{process}/task/{task}/fd/{number}")
+                    is_socket = link is not None and link.startswith("socket:")
                     if is_socket and processes.fdinfo(number, f"{process}/task/{task}").scm_fds:
                         yield f"descriptors that wait in its socket {number}"
 
@@ -271,7 +271,9 @@ def _lies_in(fd: int, task: str, directory: MountedDirectory) -> bool:
     if device not in (None, directory.device) and directory.mount.fstype != "btrfs":
         return False
     number = mountinfo.number_of(fd)
-    path = os.readlink(b"/proc/self/fd/%d" % fd)
+    path = processes.link_of(b"/proc/self/fd/%d" % fd)
+    if path is None:  # somewhere on this file system
+        return True
     if number == directory.mount.mnt_id:
         return is_at_or_below(path, directory.path)
     mount = _mount(number, task)

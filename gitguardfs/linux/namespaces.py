@@ -108,7 +108,7 @@ def _by_descriptors(proc: str) -> Iterator[MountNamespace]:
             label, uids = _named(process)
             for path in _descriptors(process):
                 with suppress(FileNotFoundError, ProcessLookupError):
-                    name = _NAME.fullmatch(os.readlink(os.fsencode(path)))
+                    name = _NAME.fullmatch(processes.link_of(os.fsencode(path)) or b"")
                     if name is not None:
                         number = path.rpartition("/")[2]
                         identity = device, int(name[1])

@@ -10,6 +10,7 @@ import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import AnyStr
 
 from gitguardfs.errors import os_error
 
@@ -57,6 +58,19 @@ def parse_fdinfo(text: bytes) -> FdInfo:
         int(connection) if connection is not None and connection.isdigit() else None,
         int(fields.get(b"scm_fds", b"0")),
     )
+
+
+def link_of(path: AnyStr) -> AnyStr | None:
+    """Return what a link in /proc leads to; None if that is longer than a path can be.
+
+    Any user can make directories so deep, and open them. Raises OSError.
+    """
+    try:
+        return os.readlink(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
 
 
 def pids(proc: str = PROC) -> Iterator[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shlex
 
 from gitguardfs import store_directory
@@ -24,6 +25,7 @@ from gitguardfs.errors import Exit, UserError
 OPTION = "--local-store"
 TREE = "tree"
 VIEW = "view"
+LOCK = "lock"
 
 
 class Opened:
@@ -52,7 +54,7 @@ def open_for(store: str | None, share: str, view: str) -> Opened:
     for path in (*holder, os.path.dirname(directory), directory, os.path.join(directory, TREE)):
         store_directory.make(path, 0o700, OPTION)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(os.path.join(directory, "lock"), flags, 0o600)
+    lock = os.open(os.path.join(directory, LOCK), flags, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by a fork
         with open(os.path.join(directory, VIEW), "w") as file:
@@ -80,3 +82,8 @@ def directory_name(share: str) -> str:
         else "".join(f"%{byte:02x}" for byte in os.fsencode(char))
         for char in share
     )  # fmt: skip
+
+
+def share_of(name: str) -> str:
+    """Return the share whose directory has this name."""
+    return os.fsdecode(re.sub(rb"%([0-9a-f]{2})", lambda m: bytes([int(m[1], 16)]), name.encode()))

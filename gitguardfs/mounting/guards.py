@@ -124,7 +124,7 @@ def _connections(pid: str) -> frozenset[int | None]:
     found: set[int | None] = set()
     for number in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):  # closed since it was listed
-            if os.readlink(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
+            if processes.link_of(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
                 found.add(processes.fdinfo(number, f"/proc/{pid}").fuse_connection)
     return frozenset(found)
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gitguardfs.private import git, store
+from gitguardfs import store_directory
+from gitguardfs.private import git
 from gitguardfs.private.host_repository import (
     Head,
     HostRepository,
@@ -109,7 +110,7 @@ def _from_reftables(
     There are two: a worktree has its HEAD in tables of its own.
     """
     empty = Source(Head(UNBORN, b""), {}, object_format, b"", objects)
-    store.remove_tree(scratch)
+    store_directory.remove_tree(scratch)
     os.mkdir(scratch, 0o700)
 
     def ask(tables: dict[bytes, bytes], *command: str) -> bytes:
@@ -132,7 +133,7 @@ def _from_reftables(
     except git.GitFailed:
         raise Unusable("keeps its branches in reftables, which git reads since 2.45") from None
     finally:
-        store.remove_tree(scratch)
+        store_directory.remove_tree(scratch)
     return head_of(head), refs
 
 
@@ -171,7 +172,7 @@ def packed(refs: dict[bytes, bytes]) -> bytes:
 def made(directory: str, source: Source) -> Iterator[str]:
     """Make the repository in ``directory``; yield its path. Raises OSError."""
     path = os.path.join(directory, NAME)
-    store.remove_tree(path)
+    store_directory.remove_tree(path)
     os.mkdir(path, 0o700)
     try:
         for name in ("refs", "objects", "objects/info"):
@@ -191,7 +192,7 @@ def made(directory: str, source: Source) -> Iterator[str]:
                 _put(path, name, content)
         yield path
     finally:
-        store.remove_tree(path)
+        store_directory.remove_tree(path)
 
 
 def _put(path: str, name: str, content: bytes) -> None:

@@ -47,7 +47,7 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
     agent has something in it: EBUSY. Raises GitFailed, OSError.
     """
     new = f"{directory}.new"
-    store.remove_tree(new)
+    store_directory.remove_tree(new)
     os.mkdir(new, 0o700)
     try:
         copy = os.path.join(new, store.HOST)
@@ -65,11 +65,11 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
         store.sync_tree(new)
         if store.has_agent(directory) and not restart.is_unused(directory):
             raise os_error(errno.EBUSY)
-        store.remove_tree(directory)
+        store_directory.remove_tree(directory)
         os.rename(new, directory)
         store.sync(os.path.dirname(directory))
     except BaseException:
-        store.remove_tree(new)
+        store_directory.remove_tree(new)
         raise
 
 
@@ -176,7 +176,7 @@ def seed_agent(
     """
     new = os.path.join(directory, f"{store.AGENT}.new")
     copy = os.path.join(directory, store.HOST)
-    store.remove_tree(new)
+    store_directory.remove_tree(new)
     os.mkdir(new, 0o700)
     try:
         config = _config(host)
@@ -211,7 +211,7 @@ def seed_agent(
         os.rename(new, os.path.join(directory, store.AGENT))
         store.sync(directory)
     except BaseException:
-        store.remove_tree(new)
+        store_directory.remove_tree(new)
         raise
 
 
@@ -257,7 +257,7 @@ def _make_index(new: str, copy: str, host: HostRepository | None, source: Source
         with suppress(GitFailed):
             git.run((*options, "read-tree", "HEAD"), limit=INDEX_SECONDS, more=more)
     finally:
-        store.remove_tree(empty)
+        store_directory.remove_tree(empty)
         with suppress(FileNotFoundError):
             os.unlink(f"{index}.lock")
 

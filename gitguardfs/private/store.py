@@ -29,16 +29,15 @@ import os
 import re
 import secrets
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Thread
 
 from gitguardfs import store_directory
-from gitguardfs.constants import PRIVATE_STORE, SYSTEM_PATH
+from gitguardfs.constants import PRIVATE_STORE
 from gitguardfs.errors import os_error
+from gitguardfs.store_directory import remove_tree
 
 STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""
@@ -49,16 +48,10 @@ _ID = re.compile("[0-9a-f]{32}")
 KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
 """The names in a work tree's directory. Anything else was left by a process that was killed."""
 _KEY_SECONDS = 10.0
-REMOVE_SECONDS = 30.0
-"""How long a tree may take to remove: the agent may have a file system in it that hangs."""
 TIDY_SECONDS = 5.0
 """How long the start of a daemon may take to remove what others have left."""
-_GONE = ".gone-"
-"""In the name of what is being removed."""
 _POLL = 0.02
 """Seconds between two looks at a lock."""
-_TRIES = 5
-"""How often a tree is removed, while processes of the agent still write into it."""
 
 
 def default() -> str:
@@ -244,36 +237,6 @@ def reset(directory: str) -> None:
 def remove(directory: str) -> None:
     """Delete a work tree's directory. Called with the lock held. Raises OSError."""
     remove_tree(directory)
-
-
-def remove_tree(path: str, limit: float = REMOVE_SECONDS) -> None:
-    """Delete a tree, if it is there, of which processes of another user may have a part open.
-
-    It is renamed first: nobody meets half of it. Symlinks in it are never followed, and nothing
-    that is mounted in it is touched; what cannot be deleted in ``limit`` seconds stays under that
-    name. Raises OSError.
-    """
-    deadline = time.monotonic() + limit
-    gone = path
-    if _GONE not in path:
-        gone += _GONE + secrets.token_hex(4)
-        try:
-            os.rename(path, gone)
-        except FileNotFoundError:
-            return
-    for _ in range(_TRIES):
-        if not os.path.lexists(gone):
-            return
-        process = subprocess.Popen(  # of any depth; processes of the agent may still write into it
-            ("rm", "-rf", "--one-file-system", "--", gone), env={"PATH": SYSTEM_PATH},
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()  # which does not end a call that a FUSE has taken
-            Thread(target=process.wait, daemon=True).start()
-            return
 
 
 def read(path: str) -> bytes:

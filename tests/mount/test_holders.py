@@ -53,6 +53,11 @@ elif what == "a descriptor that waits in a socket":
 elif what == "its working directory in a namespace of its own":
     assert ctypes.CDLL(None).unshare(0x10020000) == 0
     os.chdir(source + "/sub")
+elif what == "a directory deeper than a path is long":
+    os.chdir(source)
+    while os.path.isdir("d" * 200):
+        os.chdir("d" * 200)
+    kept = os.open(".", os.O_PATH)
 elif what == "a thread's directory":
     import threading
     ready = threading.Event()
@@ -272,6 +277,37 @@ def test_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
         around.communicate(b"\n")
     assert done.returncode == status, done.stderr
     assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
+
+
+DEEP = "a directory deeper than a path is long"
+
+
+def _dig(place: Path) -> None:
+    fd = os.open(place, os.O_PATH)
+    for _ in range(25):
+        os.mkdir("d" * 200, dir_fd=fd)
+        below = os.open("d" * 200, os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
+def test_who_holds_what_is_deep_in_the_share_is_named(here: Path) -> None:
+    _dig(here / "source")
+    with _held(here / "source", DEEP) as pid:
+        done = _run(here)
+    assert done.returncode == 32 and f"{pid} (" in done.stderr, done.stderr
+
+
+def test_what_is_deep_elsewhere_does_not_count(here: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", here / "beside"], check=True)
+    try:
+        _dig(here / "beside")
+        with _held(here / "beside", DEEP):
+            done = _run(here)
+    finally:
+        subprocess.run(["umount", "-l", here / "beside"], check=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def test_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path) -> None:

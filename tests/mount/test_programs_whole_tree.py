@@ -24,8 +24,8 @@ __all__ = ["desk"]
 @contextmanager
 def other_view(desk: Desk, *options: str) -> Iterator[Desk]:
     """Show the same project in another view as well."""
-    store = f"--private-store={desk.place}/store"
-    with gitguardfs(desk.host, desk.place / "other", "--map", MAP, store, *options) as mounted:
+    stores = (f"--private-store={desk.place}/store", f"--local-store={desk.place}/local")
+    with gitguardfs(desk.host, desk.place / "other", "--map", MAP, *stores, *options) as mounted:
         yield dataclasses.replace(desk, guest=mounted.path, mounted=mounted)
 
 
@@ -152,6 +152,7 @@ def test_tail_follows_what_the_host_appends(desk: Desk) -> None:
 # ---------------------------------------------------------------------------- Messages
 
 LIST, XATTR, PRIVATE = ("--git=list",), ("--xattr=ro",), ("--git=private",)
+LOCAL = ("--local=deps",)
 COMMIT = "git -c user.name=a -c user.email=a commit --allow-empty -m x"
 MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "fatal: not a git repository (or any parent up to mount point …)": ("git status", ()),
@@ -198,6 +199,12 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "Invalid cross-device link": (
         """ln -s ../README src/link; python3 -c "import os; os.rename('src/link', 'link')" """, ()
     ),
+    "ln: failed to create hard link 'y' => 'node_modules/x': Invalid cross-device link": (
+        "mkdir node_modules; touch node_modules/x; ln node_modules/x y", LOCAL
+    ),
+    "ln: failed to create symbolic link 'node_modules': File exists": (
+        "cd hello; ln -s ../src node_modules", LOCAL
+    ),
     "--watch is not supported without git/hg, please use --watchAll": (
         "echo {} > package.json; node $modules/jest/bin/jest.js --watch", ()
     ),
@@ -217,6 +224,7 @@ def test_a_message_that_is_explained_is_given(desk: Desk, node_modules: Path, me
     script, options = MESSAGES[message]
     with as_host():
         (desk.host / "hello/.git").mkdir(parents=True)
+        (desk.host / "hello/node_modules").mkdir()
     with other_view(desk, "--cache-timeout=0", *options) as view:
         done = view.run(
             "sh", "-c", script, ok=False, LANG="C", out=str(desk.place / "elsewhere"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 LOCAL = ("mount/test_local.py",)
+COMMAND = "mount/test_local_command.py"
 TREES = "serving/trees.py"
 
 MUTANTS = (
@@ -159,5 +160,70 @@ MUTANTS = (
         '    if given.get("local"):\n        return "local"\n',
         "",
         LOCAL,
+    ),
+    # gitguard local, gitguard doctor
+    Mutant(
+        "local-prune-believes-the-question",
+        "what the host has put back while prune asked is removed",
+        "local/command.py",
+        "            if one.state in (_REMOVABLE if paths else (State.GONE,)):",
+        "            if True:",
+        (f"{COMMAND}::test_what_the_host_puts_back_during_the_question_stays",),
+    ),
+    Mutant(
+        "local-any-view-is-asked",
+        "a view that covers the right one says that all places are gone",
+        "local/listing.py",
+        "    if daemon is None or daemon.pid != pid:\n",
+        "    if daemon is None:\n",
+        (f"{COMMAND}::test_another_view_over_it_is_not_asked",),
+    ),
+    Mutant(
+        "local-empty-share-believed",
+        "prune removes everything when the disk of the host is not there",
+        "local/listing.py",
+        "    if State.GONE in found and _is_empty(top):",
+        "    if False:",
+        (f"{COMMAND}::test_a_share_that_shows_nothing_says_nothing",),
+    ),
+    Mutant(
+        "local-hidden-is-gone",
+        "prune removes what is below a directory that a rule hides",
+        "local/listing.py",
+        "            is_away = state is State.GONE and is_closed\n",
+        "            is_away = False\n",
+        (f"{COMMAND}::test_what_an_option_covers_is_not_gone",),
+    ),
+    Mutant(
+        "local-store-anybodys",
+        "root works in a store that another user has made",
+        "local/listing.py",
+        "    if st.st_uid != 0 or st.st_mode & 0o022:\n",
+        "    if False:\n",
+        (f"{COMMAND}::test_a_store_that_another_could_have_made_is_none",),
+    ),
+    Mutant(
+        "local-moves-what-is-in-use",
+        "move takes a directory away that the view shows",
+        "local/command.py",
+        "    if one.state not in _MOVABLE:\n",
+        "    if False:\n",
+        (f"{COMMAND}::test_move_refuses",),
+    ),
+    Mutant(
+        "local-deep-descriptor-hides-daemon",
+        "a daemon with a descriptor deep in the tree is not found",
+        "linux/processes.py",
+        "        if error.errno == errno.ENAMETOOLONG:\n            return None\n",
+        "",
+        (f"{COMMAND}::test_a_place_of_any_depth_is_found",),
+    ),
+    Mutant(
+        "local-doctor-takes-any-mode",
+        "the doctor accepts a store that others can enter",
+        "doctor/local_checks.py",
+        "    if not _is_roots_alone(share.tree):\n",
+        "    if False:\n",
+        (f"{COMMAND}::test_the_doctor_finds_a_store_that_is_open",),
     ),
 )  # fmt: skip

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.audit import fixes
-from gitguardfs.audit.command import SHOWN, ScanProgress, as_text
+from gitguardfs.audit.command import SHOWN, as_text
 from gitguardfs.audit.git_config import ConfigEntry, Git
 from gitguardfs.audit.search import ordered
 from gitguardfs.errors import GitguardExit
-from gitguardfs.findings import Row, Severity, Status
+from gitguardfs.findings import Row, ScanProgress, Severity, Status
 from gitguardfs.guard.rules import GuardRules, RuleSet, Verdict
 from gitguardfs.render.quote import shell_printable
 from tests.support import audit_world
@@ -71,7 +71,7 @@ def test_json_has_what_the_doctors_has(world: World) -> None:
     rows = json.loads(run(world, world.share, "--json").stdout)
     keys = ["id", "status", "severity", "title", "detail", "hint"]
     assert all(list(row) == keys for row in rows)
-    assert len({row["id"] for row in rows}) == 17
+    assert len({row["id"] for row in rows}) == 18
 
 
 def test_a_link_to_the_directory_and_one_within_a_work_tree(world: World) -> None:
@@ -167,10 +167,9 @@ def test_names_that_the_terminal_cannot_show(world: World, command: list[str]) -
 def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", stream)
     clock = iter([1.0, 1.05, 1.5])
-    monkeypatch.setattr("gitguardfs.audit.command.time.monotonic", lambda: next(clock))
-    progress = ScanProgress()
+    monkeypatch.setattr("gitguardfs.findings.time.monotonic", lambda: next(clock))
+    progress = ScanProgress(stream)
     for number in (1, 2, 3):
         progress.say(number, "/share\x1b")
     progress.line.clear()

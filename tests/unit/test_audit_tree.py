@@ -557,3 +557,28 @@ def test_a_path_leads_where_the_kernel_goes(links: dict[str, str], path: str) ->
         assert symlinks.SymlinkJudge(audit).target(f"{top}/way") == (real, None)
         for link in walk.trail(way)[:-1]:
             assert os.path.islink(link)
+
+
+# ------------------------------------------------------------ dependencies
+
+
+def test_one_note_tells_of_the_hosts_own_dependencies(world: World) -> None:
+    app = world.project / "app"
+    for name in ("node_modules/a/node_modules", "target", "venv", "lib/target", "lib/venv"):
+        (app / name).mkdir(parents=True)
+    (app / "Cargo.toml").touch()
+    (app / "venv/pyvenv.cfg").touch()
+    (world.project / "node_modules").mkdir()
+    [row] = [row for row in world.audit("--protect", ".venv") if row["id"] == "tree.local"]
+    assert row["status"] == "note" and row["severity"] is None
+    assert row["detail"].startswith("4 ("), row
+    for name in ("node_modules", "target", "venv"):
+        assert name in row["detail"]
+    assert "--local deps" in row["hint"]
+
+
+@pytest.mark.parametrize("option", ["--protect", "--deny", "--hide"])
+def test_what_a_rule_guards_is_not_told(world: World, option: str) -> None:
+    (world.project / "node_modules").mkdir()
+    [row] = [row for row in world.audit(option, "node_modules") if row["id"] == "tree.local"]
+    assert row["status"] == "ok"

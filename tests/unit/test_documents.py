@@ -11,6 +11,7 @@ import click
 import pytest
 
 from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
+from gitguardfs.guard import local_names
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, guard_commands
 from gitguardfs.render.guarded_share import DEFAULT_LOCAL
@@ -162,6 +163,17 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
 def test_the_text_for_agents_is_the_one_that_guests_get(text: str) -> None:
     quoted = re.findall(r"(?m)^> (.*)", (ROOT / "docs/agents.md").read_text())
     assert text.strip() in "\n".join(quoted)
+
+
+def test_the_table_of_deps_is_the_one_that_decides() -> None:
+    text = (ROOT / "docs/local-directories.md").read_text()
+    _, _, table = text.partition("| directory | is the guest's own |")
+    rows = [line.split("|")[1:3] for line in table.strip().split("\n\n")[0].splitlines()[1:]]
+    told = {name.strip(" `"): frozenset(re.findall("`([^`]+)`", when)) for name, when in rows}
+    assert told == {
+        name.decode(): frozenset(each.decode() for each in (*one.beside, one.inside) if each)
+        for name, one in local_names.DIRECTORIES.items()
+    }
 
 
 def test_the_modules_in_the_design_exist() -> None:

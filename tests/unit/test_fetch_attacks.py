@@ -111,6 +111,37 @@ def test_a_symlink_for_attributes_that_is_the_humans_own(world: World) -> None:
     blob = world.put("blob", b"content\n")
     world.write_tree(("120000", b".gitattributes", blob), ("100666", b"x", blob))
     world.refused("is refused: git index-pack: ", "Filemode")
+    for name in (".gitattributes", ".GITATTRIBUTES", "gitatt~1", "src/.gitattributes"):
+        world.git(world.agent, "reset", "-q", "--hard", commit)
+        for text in ("/etc/passwd", "elsewhere"):  # in a commit that is not the last one, too
+            (world.agent / name).unlink(missing_ok=True)
+            (world.agent / name).symlink_to(text)
+            world.git(world.agent, "add", "-A", "-f")
+            world.git(world.agent, "commit", "-q", "-m", "link")
+            world.publish()
+            world.refused("is refused: git index-pack: ", "gitattributesSymlink")
+        world.git(world.agent, "rm", "-q", name)
+        world.git(world.agent, "commit", "-q", "-m", "no link")
+        world.publish()
+        world.refused("is refused: git index-pack: ", "gitattributesSymlink")
+
+
+def test_a_symlink_for_attributes_on_another_branch_of_the_humans(world: World) -> None:
+    world.git(world.host, "checkout", "-q", "-b", "other")
+    (world.host / ".gitattributes").symlink_to("src/b.txt")
+    world.commit({".gitattributes": "*.x text\n", "d.txt": "d"}, world.host)
+    world.git(world.host, "checkout", "-q", "main")
+    world.git(world.agent, "fetch", "-q", "host")
+    world.git(world.agent, "checkout", "-q", "-b", "fix", "host/other")
+    world.commit({"a.txt": "changed\n"})
+    world.git(world.agent, "checkout", "-q", "-b", "merged", "host/main")
+    world.commit({"c.txt": "c"})
+    world.git(world.agent, "branch", "picked")
+    world.git(world.agent, "merge", "-q", "-m", "merge", "host/other")
+    world.git(world.agent, "checkout", "-q", "picked")
+    world.git(world.agent, "cherry-pick", "host/other")
+    world.publish()
+    assert {one["name"] for one in world.fetched()["branches"]} == {"fix", "merged", "picked"}
 
 
 @pytest.mark.parametrize(
@@ -523,6 +554,27 @@ def test_deltas_that_stand_for_gigabytes(world: World) -> None:
     assert memory < 2500 and world.state() == before
 
 
+def test_deltas_that_fill_the_disk_of_the_human(world: World) -> None:
+    content = os.urandom(4 << 20)
+    (world.host / "large").write_bytes(content)
+    world.git(world.host, "add", "large")
+    parent = world.commit({}, world.host)
+    listed, objects = b"", []
+    for count in (3, 2):
+        delta = copies(len(content), count)
+        listed += entry("100644", b"%d" % (9 - count), object_id("blob", content * count))
+        known = bytes.fromhex(object_id("blob", content))
+        objects.append(packed(7, len(delta), delta, before=known))
+    text = commit_text(object_id("tree", listed), b"mine", parent)
+    objects += [packed(TYPES["tree"], len(listed), listed)]
+    objects += [packed(TYPES["commit"], len(text), text)]
+    refs = {"refs/heads/x": object_id("commit", text)}
+    world.write(header(refs, [parent]) + pack_of(*objects))
+    assert world.bundle.stat().st_size < 2000
+    world.refused("--limit SIZE allows more", words=["--limit", "8M"])
+    assert world.fetched("--limit", "100M")["branches"][0]["name"] == "x"
+
+
 def test_a_few_trees_that_stand_for_a_billion_files(world: World) -> None:
     value = world.put("blob", b"x")
     objects = [value]
@@ -616,10 +668,27 @@ def test_what_to_look_at(world: World) -> None:
     world.commit({})
     world.publish()
     (branch,) = world.fetched()["branches"]
-    found = {line.partition(":")[0] for line in branch["warnings"]}
-    assert found == {".github/workflows/x.yml", "sub/.gitattributes", "tools/hooks/x", "deep/out",
-                     ".husky/pre-commit", "abs", "git", "module"}  # fmt: skip
-    assert any("to ../../x" in line for line in branch["warnings"])
+    found = {line.partition(":")[0]: line for line in branch["warnings"]}
+    assert set(found) == {".github/workflows/x.yml", "sub/.gitattributes", "tools/hooks/x", "abs",
+                          ".husky/pre-commit", "module"}  # fmt: skip
+    assert "to /etc/passwd" in found["abs"] and "2 more" in found["abs"]  # deep/out and git
+
+
+def test_nothing_to_look_at_is_hidden_by_anything_else(world: World) -> None:
+    files = {f".0/{number}/.gitattributes": "x" for number in range(40)}
+    world.commit({**files, ".husky/pre-commit": "x"})
+    large = world.put("blob", b"x" * (17 << 20))
+    world.git(world.agent, "update-index", "--add", "--cacheinfo", f"120000,{large},link")
+    message = world.agent / ".git/message"
+    message.write_text(f"Mend\n\n{'x' * (17 << 20)}")
+    world.git(world.agent, "commit", "-q", "-F", str(message))
+    world.publish()
+    (branch,) = world.fetched()["branches"]
+    said = "\n".join(branch["warnings"])
+    assert ".husky/pre-commit: " in said and "39 more" in said and "1 symlink" in said
+    assert branch["ahead"] == 2 and branch["changed"] == 42
+    assert "too large to summarise" in branch["left_out"]
+    assert "look at .husky/pre-commit" in world.fetch().stdout
 
 
 # Programs of the human's configuration

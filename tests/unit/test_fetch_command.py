@@ -115,6 +115,7 @@ def test_many_branches_and_commits_are_listed_in_part(world: World) -> None:
     report = world.fetched()
     assert len(report["branches"]) == summary.MAX_BRANCHES + 6 == len(refs(world))
     assert len([one for one in report["branches"] if one["left_out"]]) == 6
+    assert report["branches"][0]["name"] == "main"  # others do not hide it
     text = world.fetch().stdout
     assert "and 5 commits before" in text and "too many branches" in text
 
@@ -178,6 +179,17 @@ def test_nothing_is_new(world: World) -> None:
     assert "husky" in world.fetch().stdout and "git sync" in world.fetched()["notes"][1]
 
 
+def test_commits_that_the_agents_new_repository_could_not_take_over(world: World) -> None:
+    world.write(NOTHING)
+    (world.bundle.parent / "former-1.bundle").write_text("x")
+    report = world.fetched()
+    assert "1 file .gitguard/former-" in report["notes"][0]
+    assert "no commit that you do not have" not in "".join(report["notes"])
+    world.commit({"x": "x"})
+    world.publish()
+    assert "1 file .gitguard/former-" in world.fetch().stdout
+
+
 def test_a_tag_stays_when_the_human_has_taken_its_commit(world: World) -> None:
     first = world.commit({"x": "x"})
     for words in (["v1"], ["v2"], ["-m", "v3", "v3"]):
@@ -201,6 +213,7 @@ def test_a_tag_stays_when_the_human_has_taken_its_commit(world: World) -> None:
     world.write((world.agent / "b").read_bytes())
     world.fetched()  # what is in the way of another one is gone
     assert "refs/agent/tags/v1/x" in refs(world) and "refs/agent/tags/v1" not in refs(world)
+    assert refs(world)["refs/agent/tags/v2"] == first  # and it takes no other one with it
 
 
 def test_what_the_human_has_is_taken_again(world: World) -> None:
@@ -213,12 +226,12 @@ def test_what_the_human_has_is_taken_again(world: World) -> None:
     world.git(world.agent, "branch", "-D", "main")
     for write in (world.publish, lambda: world.write(NOTHING)):
         write()
-        for words in ([], ["--expect", first[:10]], ["--expect", first[:12]]):
+        for words in ([], ["--expect", first], ["--expect", first.upper()]):
             done = world.fetch("--merge", "main", *words)
             assert done.returncode == 0 and "main has all of agent/main already" in done.stdout
         done = world.fetch(".", "main")
         assert done.returncode == 0 and "nothing new: " in done.stdout
-        done = world.fetch("--merge", "main", "--expect", "0123456789")
+        done = world.fetch("--merge", "main", "--expect", "0" * 40)
         assert done.returncode == 3 and "no branch main" in done.stderr
     world.git(world.host, "checkout", "-q", "other")
     for words in ([], ["--expect", first]):
@@ -327,6 +340,40 @@ def test_drop_after_a_merge(world: World) -> None:
     world.fetched("--merge", "main", "--drop")
     assert refs(world) == {} and not world.bundle.exists()
     assert world.git(world.host, "rev-parse", "HEAD") == commit
+
+
+@pytest.mark.parametrize("how", ["a directory", "a symlink"])
+def test_a_bundle_that_cannot_be_removed_keeps_no_ref(world: World, how: str) -> None:
+    world.commit({"x": "x"})
+    world.publish()
+    world.fetched()
+    shutil.rmtree(world.bundle.parent)
+    if how == "a directory":
+        world.bundle.mkdir(parents=True)
+    else:
+        world.bundle.parent.symlink_to(world.home)
+    done = world.fetch("--drop")
+    assert done.returncode == 3 and refs(world) == {}
+    assert "removed refs/remotes/agent/main" in done.stdout
+    assert f"{world.bundle} stays: " in done.stdout
+
+
+def test_drop_reaches_the_branches_of_work_trees_that_are_gone(world: World) -> None:
+    world.commit({"x": "x"})
+    world.git(world.agent, "tag", "v1")
+    for name in ("gone", "kept"):
+        tree = world.home / name
+        world.git(world.host, "worktree", "add", "-q", "-b", name, str(tree))
+        world.publish(tree)
+        world.fetched(at=tree)
+    world.git(world.host, "worktree", "remove", "--force", str(world.home / "gone"))
+    world.git(world.host, "update-ref", "refs/remotes/agent-own/main", "HEAD")
+    world.git(world.host, "config", "remote.agent-own.url", "elsewhere")
+    removed = set(world.fetched("--drop")["removed"])
+    assert removed == {"refs/remotes/agent-gone/main", "refs/agent-gone/tags/v1"}
+    assert {"refs/remotes/agent-kept/main", "refs/remotes/agent-own/main"} <= set(refs(world))
+    world.fetched("--drop", at=world.home / "kept")
+    assert set(refs(world)) == {"refs/remotes/agent-own/main"}
 
 
 def test_drop_after_a_conflict_drops_nothing(world: World) -> None:

@@ -291,12 +291,14 @@ def test_only_the_commit_that_was_looked_at(world: World) -> None:
     world.publish()
     before = world.git(world.host, "rev-parse", "HEAD")
     command = world.fetched()["commands"][2]
-    assert command == f"gitguard fetch --merge main --expect {looked_at[:10]}"
+    assert command == f"gitguard fetch --merge main --expect {looked_at}"
     world.commit({"d.txt": "d\n"})
     world.publish()
     world.refused("agent/main is", words=shlex.split(command)[2:])
-    for short in (looked_at[:3], "x" * 40):
-        world.refused("agent/main is", words=["--merge", "main", "--expect", short])
+    world.refused("agent/main is", words=["--merge", "main", "--expect", "x" * 40])
+    for short in (looked_at[:10], looked_at[:39]):  # another commit may have the same digits
+        done = world.fetch("--merge", "main", "--expect", short)
+        assert done.returncode == 2 and "the whole id" in done.stderr
     assert world.git(world.host, "rev-parse", "HEAD") == before
     world.git(world.agent, "reset", "-q", "--hard", looked_at)
     world.publish()
@@ -314,6 +316,22 @@ def test_git_reset_is_the_same_by_git_alone(world: World) -> None:
     assert world.git(world.host, "rev-parse", "main") == commit and status(world) == ""
     world.commit({"x": "x"}, world.host)
     assert "reset" not in "".join(world.fetched()["commands"])  # it would drop the human's commit
+
+
+def test_git_reset_is_not_proposed_for_another_branch(world: World) -> None:
+    world.git(world.host, "branch", "topic")
+    world.commit({"x": "x"}, world.host)
+    world.git(world.agent, "fetch", "-q", "host")
+    world.git(world.agent, "checkout", "-q", "-b", "topic", "host/topic")
+    world.commit({"a.txt": "changed\n"})
+    world.publish()
+    assert "agent/topic" in "".join(found := world.fetched()["commands"])
+    assert "reset" not in "".join(found)  # it would take the human's commit off main
+    world.git(world.agent, "checkout", "-q", "-b", "new", "host/main")
+    world.git(world.agent, "branch", "-D", "topic")
+    world.commit({"b.txt": "changed\n"})
+    world.publish()
+    assert world.fetched()["commands"][-1] == "git reset agent/new"  # it has all of main
 
 
 def test_a_sparse_checkout_stays_sparse(world: World) -> None:

@@ -42,7 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
     "private": {"accounts", "command_line", "installation", "linux", "store_directory"},
-    "local": {"store_directory"},
+    "local": {
+        "audit", "command_line", "findings", "fs", "guard", "linux", "mounting", "options",
+        "render", "serving", "store_directory",
+    },
     "daemon": {
         "bindfs", "guard", "linux", "fs", "serving", "sessions", "options", "mounting", "local",
         "private", "spool",
@@ -64,7 +67,8 @@ ALLOWED: dict[str, set[str]] = {
         "linux", "mounting", "options", "render",
     },
     "doctor": {
-        "accounts", "audit", "command_line", "findings", "guard", "linux", "mounting", "render",
+        "accounts", "audit", "command_line", "findings", "guard", "linux", "local", "mounting",
+        "render",
     },
     "commands": {
         "command_line", "options", "linux", "mounting", "daemon", "sessions", "vm_mount",
@@ -78,8 +82,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "trio": ("sessions/pyfuse3_session/",),
     "click": (
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
-        "fetch/command.py", "private/command.py", "vm/command.py", "vm/fetching.py",
-        "vm_mount/command.py",
+        "fetch/command.py", "local/command.py", "private/command.py", "vm/command.py",
+        "vm/fetching.py", "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gitguardfs import store_directory
 from gitguardfs.private import reader, store
 from gitguardfs.private import repositories as private_repositories
 from gitguardfs.private.command import command
@@ -573,7 +574,7 @@ def test_a_file_system_that_never_answers_stops_no_removal_and_no_start(
     project.prepare()
     monkeypatch.setattr(store, "TIDY_SECONDS", 0.3)
     with never_answering(project.mine / "hooks"):
-        store.remove_tree(str(project.mine), 0.3)
+        store_directory.remove_tree(str(project.mine), 0.3)
         (gone,) = set(os.listdir(project.directory)) - store.KEPT
         project.prepare()
         assert set(os.listdir(project.directory)) - store.KEPT == {gone}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import random
@@ -237,6 +238,63 @@ def test_a_failure_leaves_what_was_published(project: World) -> None:
     assert published(project) == {}
 
 
+@pytest.mark.parametrize("how", ["no object", "empty object", "empty ref"])
+def test_a_branch_that_is_damaged_takes_no_other_with_it(project: World, how: str) -> None:
+    for name in ("zzz", "aaa"):
+        project.agent("switch", "--quiet", "--create", name, "main")
+        commit(project, "-m", name)
+    value = project.agent("rev-parse", "zzz")
+    place = project.mine / "objects" / value[:2] / value[2:]
+    if how == "empty ref":
+        place = project.mine / HEADS / "zzz"
+    place.unlink()
+    if how != "no object":
+        place.touch()
+    assert f"{HEADS}zzz" in commit(project)
+    assert published(project) == {f"{HEADS}aaa": project.agent("rev-parse", "aaa")}
+    project.agent("switch", "--quiet", "--detach", "main")
+    commit(project)
+    value = project.agent("rev-parse", "HEAD")
+    before = published(project)
+    assert before[f"{HEADS}detached-{value[:10]}"] == value
+    project.agent("update-ref", "--no-deref", "HEAD", "main")
+    said = project.agent("update-ref", f"{HEADS}aaa", "main")
+    assert f"{HEADS}zzz" in said and "not yet in .gitguard/agent.bundle" in said
+    assert published(project)  # what was there: nothing says that the human has zzz
+    project.agent("update-ref", "-d", f"{HEADS}zzz", check=False)
+    (project.mine / HEADS / "zzz").unlink(missing_ok=True)
+    project.agent("sync", check=False)
+    assert (project.view / bundle.PLACE).exists() and published(project) == {}
+
+
+def test_a_head_that_is_damaged_takes_no_branch_with_it(project: World, home: Path) -> None:
+    project.agent("worktree", "add", "--quiet", "--detach", str(home / "wt"))
+    commit(project, directory=home / "wt")
+    value = project.agent("rev-parse", "HEAD", directory=home / "wt")
+    (project.mine / "objects" / value[:2] / value[2:]).unlink()
+    said = commit(project, "-m", "another")
+    assert value in said and set(published(project)) == {f"{HEADS}main"}
+
+
+def test_nothing_is_new_in_a_guest_of_another_language(project: World) -> None:
+    german = ("-c", "alias.de=!LC_ALL=C.UTF-8 LANGUAGE=de git", "de")
+    if "fatal: " in project.agent(*german, "rev-parse", "--verify", "none", check=False):
+        pytest.skip("git's messages in German are not installed")
+    commit(project)
+    project.agent(*german, "reset", "--quiet", "HEAD~")
+    assert (project.view / bundle.PLACE).exists() and published(project) == {}
+
+
+def test_a_hook_that_is_stopped_holds_no_command_up(project: World) -> None:
+    commit(project)
+    before = published(project)
+    with (project.mine / "gitguard-lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "not yet in .gitguard/agent.bundle" in commit(project)
+    assert published(project) == before
+    assert commit(project) == "" and published(project) != before
+
+
 @pytest.mark.parametrize("how", ["fetch", "sync"])
 def test_a_shallow_repository_of_the_human_has_other_ends(how: str) -> None:
     with world() as project:
@@ -263,29 +321,61 @@ def test_a_shallow_repository_of_the_human_has_other_ends(how: str) -> None:
 # The file of an earlier repository
 
 
-def test_what_was_published_before_the_project_moved_stays_published(project: World) -> None:
-    commit(project)
-    project.agent("tag", "mine")
-    before = published(project)
+def move(project: World) -> None:
+    """Move the project as the human: the agent gets a new repository."""
     moved = project.share / "moved"
     project.project = project.project.rename(moved)
     project.name = moved.name
     project.prepare()
     project.show()
+
+
+def test_what_was_published_before_the_project_moved_stays_published(project: World) -> None:
+    commit(project)
+    project.agent("tag", "mine")
+    before = published(project)
+    move(project)
     commit(project, "--message", "at the new place")
     now = published(project)
     assert now["refs/heads/former/main"] == before["refs/heads/main"] != now["refs/heads/main"]
     assert now["refs/tags/former/mine"] == before["refs/tags/mine"]
 
 
-def test_a_file_that_cannot_be_taken_over_is_kept(project: World) -> None:
+def test_a_file_that_cannot_be_taken_over_is_kept_and_said(project: World) -> None:
     commit(project)
     [place] = (project.view / ".gitguard").glob("*.bundle")
     place.write_bytes(was := b"damaged")
     shutil.rmtree(project.mine / "gitguard-published")
-    commit(project)
+    assert "is kept as .gitguard/former-" in commit(project)
     assert [path.read_bytes() for path in place.parent.glob("former-*.bundle")] == [was]
     assert set(published(project)) == {"refs/heads/main"}
+    place.write_bytes(was)
+    shutil.rmtree(project.mine / "gitguard-published")
+    project.agent("reset", "--quiet", "host/main")
+    assert place.exists() and published(project) == {}  # nothing is new
+
+
+def test_a_file_is_taken_over_although_its_branches_have_no_place(project: World) -> None:
+    commit(project)
+    before = published(project)
+    move(project)
+    project.agent("-c", "core.hooksPath=/dev/null", "branch", "former")
+    assert commit(project, "-m", "anew") == ""
+    assert before[f"{HEADS}main"] in published(project).values()
+    assert not list((project.view / ".gitguard").glob("former-*.bundle"))
+
+
+def test_a_file_that_cannot_be_taken_over_now_is_taken_over_later(project: World) -> None:
+    commit(project)
+    before = published(project)
+    move(project)
+    packs = project.mine / "objects/pack"
+    packs.chmod(0o555)
+    assert "not yet in .gitguard/agent.bundle" in commit(project, "-m", "anew")
+    assert published(project) == before
+    packs.chmod(0o755)
+    project.agent("sync")
+    assert published(project)[f"{HEADS}former/main"] == before[f"{HEADS}main"]
 
 
 # git sync

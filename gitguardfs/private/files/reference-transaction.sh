@@ -64,7 +64,7 @@ fi
 # The environment is that of the git command that runs this.
 # shellcheck disable=SC2046
 unset $(git rev-parse --local-env-vars)
-export GIT_DIR="$common"
+export GIT_DIR="$common" LC_ALL=C
 
 # A commit to which only the HEAD of a work tree leads gets a branch, in the bundle alone.
 detached() {
@@ -72,18 +72,32 @@ detached() {
         line "$head"
         case $line in
         '' | ref:*) ;;
-        *)
-            [ -z "$(git rev-list --max-count=1 "$line" --not --branches --remotes=host)" ] ||
-                printf '%s refs/heads/detached-%.10s\n' "$line" "$line"
+        *)  # a damaged branch says nothing about this commit
+            found=$(git rev-list --max-count=1 "$line" --not --branches --remotes=host) ||
+                found=$(git rev-list --max-count=1 "$line")
+            [ -z "$found" ] || printf '%s refs/heads/detached-%.10s\n' "$line" "$line"
             ;;
         esac
     done
 }
 
-# Prints the refs that gitguard fetch takes, and writes to the file `left` what the others need. The
+list() {
+    git for-each-ref --sort=-refname "$1" \
+        --format='%(objectname) %(refname) %(objecttype)%(*objecttype)'
+}
+
+# Prints the branches, or the tags. git prints none if one is damaged: then each is asked for.
+every() {
+    list "refs/$1" >"$refs/$1" && cat "$refs/$1" && return
+    for name in $(git for-each-ref --sort=-refname --format='%(refname)' "refs/$1"); do
+        list "$name" 2>/dev/null || echo "$name is not published, since it is damaged: git fsck" >>"$left"
+    done
+}
+
+# Prints the refs that gitguard fetch takes, and adds to the file `left` what the others need. The
 # input is what the human has, each with a ^, and then the refs.
 fit() {
-    LC_ALL=C awk -v left="$1" '
+    awk -v left="$left" '
     function leave(why, is_no_commit) {
         if (++count > 5) return
         split($2, kind, "/")
@@ -93,7 +107,7 @@ fit() {
         mend = "git branch -m -- " name " NEW && git sync"
         if (kind[2] == "tags") mend = "git tag NEW " name " && git tag -d " name
         if (is_no_commit) mend = "git tag -d " name
-        print $2 " is not published, since " why ": " mend > left
+        print $2 " is not published, since " why ": " mend >> left
     }
     /^\^/ { known[substr($1, 2)]; next }
     $1 in known { next }
@@ -114,15 +128,29 @@ fit() {
         for (part = folded; sub("/[^/]*$", "", part); ) above[part] = $2
         print $1, $2
     }
-    END { if (count > 5) print "and " (count - 5) " more are not published" > left }'
+    END { if (count > 5) print "and " (count - 5) " more are not published" >> left }'
+}
+
+take() {
+    git -c core.hooksPath=/dev/null fetch --quiet --no-write-fetch-head "$place" \
+        "+refs/heads/*:refs/heads/$1/*" "+refs/tags/*:refs/tags/$1/*"
 }
 
 # The file is that of an earlier repository of the agent's: the human has moved the project, or root
 # has reset it. What the human has not taken of it yet becomes branches of this one.
 adopt() {
-    git -c core.hooksPath=/dev/null fetch --quiet --no-write-fetch-head "$place" \
-        '+refs/heads/*:refs/heads/former/*' '+refs/tags/*:refs/tags/former/*' ||
-        mv -f "$place" "$top/.gitguard/former-$(date +%s).bundle"
+    former=former-$(date +%s)
+    # A branch of the agent's may have the first name.
+    take former 2>/dev/null || take "$former" 2>>"$left" && return
+    # A disk that is full has room later; what the file builds on does not come back.
+    if git bundle verify "$place" >/dev/null 2>&1; then
+        echo "what an earlier repository has published cannot be taken over now; to go on without" \
+            "it: mv .gitguard/agent.bundle .gitguard/$former.bundle"
+        return 1
+    fi >>"$left"
+    mv -f "$place" "$top/.gitguard/$former.bundle" &&
+        echo "what an earlier repository has published does not fit to this one: it is kept as" \
+            ".gitguard/$former.bundle" >>"$left"
 }
 
 publish() {
@@ -132,7 +160,7 @@ publish() {
     rm -f "$place".new.*
     # git takes the refs of a bundle from a repository: one with just these, and the same objects.
     if ! [ -e "$refs/HEAD" ]; then
-        [ ! -e "$place" ] || adopt
+        [ ! -e "$place" ] || adopt || return
         mkdir -p "$refs/refs" || return
         for name in config objects shallow; do
             ln -sfn "../$name" "$refs/$name"
@@ -142,21 +170,16 @@ publish() {
     # Without what the human has now: the copy of the human's repository is beside this one.
     git --git-dir="${common%/*}/host.git" for-each-ref --format='^%(objectname)' \
         refs/heads refs/tags >"$refs/known" || return
-    : >"$refs/left"
     {
-        cat "$refs/known"
-        for kind in heads tags; do
-            git for-each-ref --sort=-refname "refs/$kind" \
-                --format='%(objectname) %(refname) %(objecttype)%(*objecttype)'
-        done
-        detached
-    } | fit "$refs/left" >"$refs/packed-refs" || return
+        cat "$refs/known" && every heads && every tags && detached
+    } >"$refs/every" || return
+    fit <"$refs/every" >"$refs/packed-refs" || return
     # It is written anew after each commit: quickly rather than short.
     if GIT_DIR=$refs git -c pack.window=0 -c pack.compression=1 bundle create --quiet \
         "$place.new.$$" --branches --tags --stdin <"$refs/known" 2>"$refs/said"; then
         mv -f "$place.new.$$" "$place" || return
         [ "$1" != publish ] || echo "sync: your commits are in .gitguard/agent.bundle"
-    elif grep -q 'empty bundle' "$refs/said"; then
+    elif grep -q 'empty bundle' "$refs/said" && [ ! -s "$said" ]; then
         # A bundle without branches says so: without a file nobody knows whether this has run.
         case $(git rev-parse --show-object-format) in
         sha256) printf '# v3 git bundle\n@object-format=sha256\n\n' ;;
@@ -171,15 +194,24 @@ publish() {
     fi
 }
 
-# One at a time; the kernel drops the lock of a process that is killed.
-exec 9>"$common/gitguard-lock" && flock 9 2>/dev/null
 refs=$common/gitguard-published
-if publish "$1" 2>"$common/gitguard-said"; then
-    [ ! -s "$refs/left" ] || say <"$refs/left"
-else
+said=$common/gitguard-said
+left=$common/gitguard-left
+not_yet="your commits are safe here, and not yet in .gitguard/agent.bundle"
+# One at a time; the kernel drops the lock of a process that is killed. One that is stopped has it.
+exec 9>"$common/gitguard-lock"
+flock -w 10 -E 99 9 2>/dev/null
+if [ $? = 99 ]; then
+    echo "$not_yet" | say
+    exit 0
+fi
+: >"$left"
+publish "$1" 2>"$said" && not_yet=
+if [ -n "$not_yet" ] || [ -s "$said" ] || [ -s "$left" ]; then
     {
-        tail -n 1 "$common/gitguard-said"
-        echo "your commits are safe here, and not yet in .gitguard/agent.bundle"
+        cat "$left"
+        tail -n 5 "$said"
+        [ -z "$not_yet" ] || echo "$not_yet"
     } | say
 fi
 exit 0

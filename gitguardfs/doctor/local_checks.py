@@ -1,0 +1,121 @@
+"""Checks of the guest's own directories (``--local``): where they lie, and what was left behind.
+
+Only root knows the daemon's options, and sees the store.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from functools import partial
+
+from gitguardfs.constants import SHARE_TYPES
+from gitguardfs.doctor import share_attempts
+from gitguardfs.doctor.context import Context
+from gitguardfs.doctor.share_checks import guard_devices, reaches
+from gitguardfs.errors import UserError
+from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.linux import mountinfo
+from gitguardfs.linux.local_devices import LocalDevices
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.run_as import NoAnswer
+from gitguardfs.local import listing
+from gitguardfs.local.listing import Share, State
+from gitguardfs.render.size import told
+
+
+def check(context: Context) -> list[Result]:
+    """Check the store of a view with ``--local``; [] without that, or without root's rights."""
+    options = next((d.options for d in context.daemons if d.options is not None), None)
+    if not context.is_root or options is None:
+        return []
+    try:
+        place = listing.stores(options)
+        if place is None:
+            return []
+        with ExitStack() as stack:
+            for share in listing.shares(stack, place):
+                if share.view == context.mountpoint:
+                    return [_path(context, share), _disk(share), _left(share)]
+    except (OSError, UserError) as error:
+        return [_row(context.mountpoint).unknown(error, "gitguard local list")]
+    return [_row(context.mountpoint).unknown(f"{place} has no directory for it", "mount it again")]
+
+
+def _row(where: str) -> Row:
+    return Row(
+        "local.path",
+        f"the guest's own directories of {where} are reached through the view alone",
+        f"the guest's own directories of {where} can be reached past the view",
+    )
+
+
+def _path(context: Context, share: Share) -> Result:
+    """Check that only root can enter the store, and that the user indeed does not."""
+    row = _row(context.mountpoint)
+    tree = os.path.join(share.path, "tree")
+    close = f"chown root:root {tree} && chmod 700 {tree}"
+    if not _is_roots_alone(share.tree):
+        return row.finding(f"{tree} is not root's alone", close)
+    if context.user is None:
+        return row.ok(share.path)
+    guards = guard_devices(context.table)
+    for name, attempt in share_attempts.PLAIN:
+        try:
+            if reaches(partial(attempt, tree, guards), context.user):
+                return row.finding(f"{context.user.name} reaches {tree} {name}", close)
+        except NoAnswer as error:
+            return row.disturbed(error)
+    return row.ok(share.path)
+
+
+def _is_roots_alone(fd: int) -> bool:
+    st = os.fstat(fd)
+    return st.st_uid == 0 and not st.st_mode & 0o077
+
+
+def _disk(share: Share) -> Result:
+    number = mountinfo.number_of(share.tree)
+    mount = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
+    return judge_disk(share.path, mount, LocalDevices(share.path)(os.fstat(share.tree).st_dev))
+
+
+def judge_disk(path: str, mount: MountInfo | None, is_local: bool) -> Result:
+    """Judge the file system on which the guest's own directories lie."""
+    row = Row(
+        "local.disk",
+        "the guest's own directories lie on a disk of the guest",
+        "the guest's own directories do not lie on a disk of the guest",
+    )
+    fstype = "unknown" if mount is None else mount.fstype
+    hint = "mount it with a --local-store on a disk of the guest"
+    if fstype in SHARE_TYPES:
+        why = f"{path} lies on a share ({fstype}), so the host has them, and no rule guards them"
+        return row.finding(why, hint)
+    if not is_local:
+        why = f"{path} lies on a file system of type {fstype}, which others may share"
+        return row.finding(why, hint, Severity.MEDIUM)
+    if fstype in ("tmpfs", "ramfs"):
+        return row.note(f"{path} lies in memory: nothing of it outlives the guest", hint)
+    return row.ok(fstype)
+
+
+def _left(share: Share) -> Result:
+    row = Row(
+        "local.left",
+        "none of the guest's own directories has lost its place",
+        "some of the guest's own directories have lost their places",
+    )
+    owns = listing.owns(share)
+    gone = [
+        own
+        for own, state in zip(owns, listing.states(share, owns), strict=True)
+        if state is State.GONE
+    ]
+    if not gone:
+        return row.ok(f"{len(owns)} of them")
+    seen: set[int] = set()
+    size = sum(listing.size_of(share, own, seen, lambda *_: None) for own in gone)
+    what = "directory of" if len(gone) == 1 else "directories of"
+    hint = "gitguard local list; gitguard local move FROM TO, or gitguard local prune"
+    return row.note(f"{len(gone)} {what} {told(size)}", hint, row.failed)
