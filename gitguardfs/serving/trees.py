@@ -305,6 +305,14 @@ class Trees:
         self._access.revalidation.check_now(parent)
         return self._access.place(parent)
 
+    def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
+        """Return a name that is changed, in a directory whose place is the present one.
+
+        Raises Refused, OSError.
+        """
+        self._place(parent_id)
+        return self._access.name(parent_id, name, change=True)
+
     # Requests on names
 
     @guarded_by(GuardedBy.NAME)
@@ -330,9 +338,8 @@ class Trees:
         if is_local(parent_id):
             return self._local.mkdir(caller, parent_id, name, mode)
         if self._marker(name) is not None:
-            where, _ = self._where(self._access.name(parent_id, name, change=True))
+            where, place = self._where(self._changing(parent_id, name))
             if where is not _Where.SHARE:
-                place = self._place(parent_id)
                 try:
                     above = self._mirror.make(place)
                     return self._top(self._local.mkdir(caller, above, OWN + name, mode))
@@ -452,7 +459,7 @@ class Trees:
         if is_local(parent_id):
             mode = self._mirror.mode_at(parent_id, name)
             return _Entry(True, parent_id, name, mode is not None and S_ISDIR(mode))
-        ref = self._access.name(parent_id, name, change=True)
+        ref = self._changing(parent_id, name)
         where, place = self._where(ref)
         if where is _Where.OWN:
             return _Entry(True, self._mirror.make(place), OWN + name, True)
@@ -469,7 +476,7 @@ class Trees:
         """
         target = moved._replace(parent=parent_id, name=name, is_local=is_local(parent_id))
         if not target.is_local:
-            ref = self._access.name(parent_id, name, change=True)
+            ref = self._changing(parent_id, name)
             there = self._source.mode_at(ref.fd, name)
             is_directory = there is not None and S_ISDIR(there)
             where, place = _Where.SHARE, list[bytes]()
