@@ -265,7 +265,14 @@ def _overrides(values: _Values) -> Overrides:
 
 def _symlinks(values: _Values) -> SymlinkPolicy | None:
     deletion = values.one_of("resolved_symlink_deletion", Deletion, Deletion.SYMLINK_ONLY)
-    return SymlinkPolicy(deletion) if values.flag("resolve_symlinks") else None
+    if not values.flag("resolve_symlinks"):
+        return None
+    if values.texts("local"):
+        raise UserError(
+            "--local and --resolve-symlinks cannot be combined",
+            "a symlink would show a directory of the share that the view does not show",
+        )
+    return SymlinkPolicy(deletion)
 
 
 def _check_supported(given: RawOptions) -> None:

@@ -43,6 +43,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 PLACE, OWN = b"+", b"="
 """The first byte of a name in the guest's tree: of a directory that stands for one of the share,
 and of a directory of the guest's own."""
+NAME_MAX = 255
+"""Bytes in a name."""
 _DAEMON = Caller(GuestUid(0), GuestGid(0))
 _NO_SUCH_NAME = (errno.ENOENT, errno.ENAMETOOLONG)
 
@@ -144,6 +146,15 @@ class Mirror:
                 return
             self._held.discard(node)
             self._local.forget(node, 1)
+
+    def check_room(self, place: list[bytes]) -> None:
+        """Check that what stands for a directory can come to ``place``; make what is above that.
+
+        Raises RequestError, OSError(ENAMETOOLONG).
+        """
+        if len(PLACE + place[-1]) > NAME_MAX:
+            raise os_error(errno.ENAMETOOLONG)
+        self.make(place[:-1])
 
     def move(self, old: list[bytes], new: list[bytes], is_exchange: bool) -> None:
         """Move what stands for a directory after that was moved, or exchanged with another.
@@ -285,6 +296,23 @@ class Trees:
             return None
         return self._mirror.find([*place, *names])
 
+    def _place(self, parent_id: NodeId) -> list[bytes]:
+        """Return where a directory of the share is now, also if the host has just moved it.
+
+        Raises Refused, OSError(ESTALE).
+        """
+        parent = self._access.node(parent_id)
+        self._access.revalidation.check_now(parent)
+        return self._access.place(parent)
+
+    def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
+        """Return a name that is changed, in a directory whose place is the present one.
+
+        Raises Refused, OSError.
+        """
+        self._place(parent_id)
+        return self._access.name(parent_id, name, change=True)
+
     # Requests on names
 
     @guarded_by(GuardedBy.NAME)
@@ -310,7 +338,7 @@ class Trees:
         if is_local(parent_id):
             return self._local.mkdir(caller, parent_id, name, mode)
         if self._marker(name) is not None:
-            where, place = self._where(self._access.name(parent_id, name, change=True))
+            where, place = self._where(self._changing(parent_id, name))
             if where is not _Where.SHARE:
                 try:
                     above = self._mirror.make(place)
@@ -386,7 +414,9 @@ class Trees:
                 self._local.rmdir(caller, entry.parent, entry.name)
                 self._mirror.tidy(self._access.place(parent))
                 return
-        if self._holds_own(self._standing(parent, name)):
+        if self._standing(parent, name) is not None and self._holds_own(
+            self._mirror.find([*self._place(parent_id), name])
+        ):
             raise os_error(errno.ENOTEMPTY)
         self._share.rmdir(caller, parent_id, name)
 
@@ -429,7 +459,7 @@ class Trees:
         if is_local(parent_id):
             mode = self._mirror.mode_at(parent_id, name)
             return _Entry(True, parent_id, name, mode is not None and S_ISDIR(mode))
-        ref = self._access.name(parent_id, name, change=True)
+        ref = self._changing(parent_id, name)
         where, place = self._where(ref)
         if where is _Where.OWN:
             return _Entry(True, self._mirror.make(place), OWN + name, True)
@@ -446,7 +476,7 @@ class Trees:
         """
         target = moved._replace(parent=parent_id, name=name, is_local=is_local(parent_id))
         if not target.is_local:
-            ref = self._access.name(parent_id, name, change=True)
+            ref = self._changing(parent_id, name)
             there = self._source.mode_at(ref.fd, name)
             is_directory = there is not None and S_ISDIR(there)
             where, place = _Where.SHARE, list[bytes]()
@@ -466,18 +496,18 @@ class Trees:
         self, caller: Caller, old: tuple[NodeId, bytes], new: tuple[NodeId, bytes], flags: int
     ) -> None:
         """Move an entry of the share, and with a directory what the guest has of its own in it."""
-        at_old, at_new = (
-            self._standing(self._access.node(parent), name) for parent, name in (old, new)
-        )
-        if at_old is at_new is None:
+        if not any(self._standing(self._access.node(parent), name) for parent, name in (old, new)):
             self._share.rename(caller, *old, *new, flags)
             return
+        old_place, new_place = ([*self._place(parent), name] for parent, name in (old, new))
         is_exchange = bool(flags & RENAME_EXCHANGE)
-        if not is_exchange and self._holds_own(at_new) and self._is_directory(*new):
+        holds_own = self._holds_own(self._mirror.find(new_place))
+        if not is_exchange and holds_own and self._is_directory(*new):
             raise os_error(errno.ENOTEMPTY)
-        old_place, new_place = (
-            [*self._access.place(self._access.node(parent)), name] for parent, name in (old, new)
-        )
+        if self._mirror.find(old_place) is not None and self._is_directory(*old):
+            self._mirror.check_room(new_place)
+        if is_exchange and self._mirror.find(new_place) is not None and self._is_directory(*new):
+            self._mirror.check_room(old_place)
         self._share.rename(caller, *old, *new, flags)
         try:
             if self._is_directory(*new):

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -447,6 +447,69 @@ def test_a_full_disk_of_the_guest_leaves_the_share_alone() -> None:
                 world.make("again/node_modules/x")
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_rename_that_would_leave_them_behind_fails() -> None:
+    with area() as disk:
+        subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "size=1M,nr_inodes=24", "t", disk])
+        try:
+            with made(f"--local-store={disk}/store") as world:
+                world.make("a/node_modules/x")
+                world.make("b/c/d/file")
+                for number in range(24):
+                    with suppress(OSError):
+                        world.make(f"node_modules/{number}")
+                fails(errno.ENOSPC, os.rename, world.view / "a", world.view / "b/c/d/e")
+                assert (world.view / "a/node_modules/x").exists()
+                as_user(shutil.rmtree, world.view / "node_modules")
+                longest = world.view / ("n" * 255)
+                fails(errno.ENAMETOOLONG, os.rename, world.view / "a", longest)
+                as_user(os.mkdir, longest)
+                with pytest.raises(OSError) as raised:
+                    renameat2(str(longest), str(world.view / "a"), RENAME_EXCHANGE)
+                assert raised.value.errno == errno.ENAMETOOLONG
+                as_user(os.rename, world.view / "a", world.view / "b/c/d/e")
+                assert (world.view / "b/c/d/e/node_modules/x").exists()
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize("mode", ["deny", "off"])
+def test_a_shell_in_a_directory_that_the_host_has_moved(mode: str) -> None:
+    """What the guest has at the former place is another directory's by now."""
+    with made(f"--git={mode}") as world:
+        world.make("a/x/node_modules/of-the-new-a")
+        shell = os.open(world.view / "a", os.O_PATH)
+        with as_host():
+            (world.host / "a").rename(world.host / "b")
+            (world.host / "a/x").mkdir(parents=True)
+        os.rename("x", "y", src_dir_fd=shell, dst_dir_fd=shell)
+        os.mkdir("node_modules", dir_fd=shell)
+        os.close(shell)
+        until((world.view / "a/x/node_modules/of-the-new-a").exists, "it is where it was")
+        assert "+app/+b/=node_modules" in world.own()
+
+
+def test_a_store_that_cannot_be_made_is_told() -> None:
+    with area() as here:
+        (here / "file").touch()
+        for name in ("source", "view"):
+            (here / name).mkdir()
+        refused = subprocess.run(
+            command(here / "source", here / "view", "--local=deps", f"--local-store={here}/file/x"),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert refused.returncode == 2
+        assert "cannot keep directories in" in refused.stderr
+        assert "choose another --local-store" in refused.stderr
+        assert "Traceback" not in refused.stderr
+        deep = here / "source" / ("d" * 120) / ("\u0436" * 60)
+        deep.mkdir(parents=True)
+        options = ("--local=deps", f"--local-store={here}/store")
+        with gitguardfs(deep, here / "view", *options) as mounted:
+            (mounted.path / "node_modules").mkdir()
+        (lock,) = (here / "store").glob("*/view")
+        assert lock.stat().st_mode & 0o777 == 0o600
 
 
 def test_after_a_crash_they_are_there(world: World) -> None:

@@ -120,6 +120,7 @@ def test_the_document_names_no_option_that_is_not_there() -> None:
         (["gid-offset=x"], "gid-offset: 'x' is not a whole number"),
         (["map=auto", "uid-offset=1"], "cannot be combined"),
         (["mirror=0", "mirror-only=0"], "cannot be combined"),
+        (["local=deps", "resolve-symlinks"], "cannot be combined"),
         (["mirror=:"], "names no user"),
         (["mirror=@nosuchgroup"], "no such group"),
         (["force-user=nosuchuser"], "no such user"),
