@@ -1,7 +1,7 @@
 """Times work in directories of the guest's own (``--local``), beside its disk and the share.
 
 The same work is done in a directory of the guest's disk, on the raw share, through bindfs, and
-through gitguardfs with ``--local deps``. On a host the raw share is a disk as well.
+through gitguardfs without and with ``--local deps``. On a host the raw share is a disk as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from benchmarks.rounds import Say, drop_caches
 from benchmarks.views import BINDFS, View, mounted
 
 DISK, RAW, THEIRS, OURS = "disk", "raw share", "bindfs", "gitguardfs"
-VIEWS = (DISK, RAW, THEIRS, OURS)
+WITHOUT = "without"
+VIEWS = (DISK, RAW, THEIRS, WITHOUT, OURS)
 PACKAGES, IN_THE_GUEST = 250, 25
 """Packages in node_modules; few where a file takes the emulated guest a tenth of a second."""
 LIBRARY = 10
@@ -44,6 +45,7 @@ def measure(
     store = ("--local", "deps", "--local-store", str(work / "store"))
     views = (
         View(THEIRS, THEIRS, BINDFS),
+        View(WITHOUT, WITHOUT, (*gitguardfs, "-f", "--no-seal")),
         View(OURS, OURS, (*gitguardfs, "-f", "--no-seal", *store)),
     )
     _make_archives(work / "given", packages // INSTALLED)
