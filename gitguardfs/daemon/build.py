@@ -14,7 +14,7 @@ from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.errors import Exit, UserError, warn
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.mount import Mount, Surroundings
-from gitguardfs.fs.nodes import LOCAL_NUMBERS
+from gitguardfs.fs.numbers import LOCAL_NUMBERS
 from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.guard.rules import GitMode, GuardRules, LinkMode
 from gitguardfs.linux import mountinfo

@@ -15,7 +15,8 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import HandleTable
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
-from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
+from gitguardfs.fs.nodes import Node, NodeTable
+from gitguardfs.fs.numbers import SHARE_NUMBERS, Numbers
 from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver

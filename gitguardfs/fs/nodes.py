@@ -19,9 +19,10 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
-from typing import NamedTuple, cast
+from typing import cast
 
 from gitguardfs.errors import os_error
+from gitguardfs.fs.numbers import SHARE_NUMBERS, Numbers, is_local
 from gitguardfs.guard.rules import ALLOW, Verdict
 from gitguardfs.protocol import NodeId
 
@@ -33,30 +34,6 @@ ObjectKey = tuple[int, int]
 
 NEVER = float("-inf")
 """Earlier than any time. As ``classified_at``: the directory is classified again at each use."""
-
-FIRST_OWN_ID = 1 << 62
-"""The first node number of our own; file systems do not use such large inode numbers."""
-
-
-class Numbers(NamedTuple):
-    """Which numbers the nodes of one tree get."""
-
-    offset: int
-    """What is added to an inode number."""
-    own: int
-    """The first number of our own, for a node that cannot have its inode number."""
-
-
-SHARE_NUMBERS = Numbers(0, FIRST_OWN_ID)
-LOCAL_BITS = 52
-LOCAL_NUMBERS = Numbers(1 << LOCAL_BITS, (1 << LOCAL_BITS + 1) - (1 << LOCAL_BITS - 8))
-"""Of the guest's own directories (``serving.trees``): from 2**52 to below 2**53, up to which
-JavaScript tells numbers apart. Programs compare inode numbers to find hard links."""
-
-
-def is_local(number: int) -> bool:
-    """Return whether a number, of a node or of a handle, belongs to the guest's own directories."""
-    return number >> LOCAL_BITS == 1
 
 
 def stale() -> OSError:

@@ -20,7 +20,7 @@ from gitguardfs import store_directory
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import syscalls
 from gitguardfs.local.listing import Own, Share, opened_place
-from gitguardfs.serving.trees import OWN, PLACE
+from gitguardfs.serving.mirror import OWN, PLACE
 
 RENAME_NOREPLACE = 1
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gitguardfs.audit.walk import DIRECTORY_FLAGS, TreeScan
 from gitguardfs.constants import LOCAL_STORE
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.fs.nodes import is_local
+from gitguardfs.fs.numbers import is_local
 from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.guard.rules import RuleSet, Verdict
 from gitguardfs.linux import mountinfo, run_as, safe_open, syscalls
@@ -30,7 +30,7 @@ from gitguardfs.mounting import guards
 from gitguardfs.options import mount_options
 from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.paths import is_inside
-from gitguardfs.serving.trees import OWN, PLACE
+from gitguardfs.serving.mirror import OWN, PLACE
 
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""

@@ -1,12 +1,10 @@
 """Serves two trees as one view: the share, and the guest's own directories (``--local``).
 
 A **tree** is a mount of its own: source, rules, timeouts and nodes. The number of a node or handle
-says of which tree it is (``nodes.is_local``). This module alone decides which tree a name in a
-directory of the share belongs to; all that lies below goes by the number.
+says of which tree it is (``numbers.is_local``). For a name in a directory of the share ``border``
+decides; all that lies below goes by the number.
 
-The guest's tree is laid out like the share (``Mirror``): the directory ``app/node_modules`` of the
-view is ``+app/=node_modules`` there. Nothing else has these two marks, so no directory of one kind
-is taken for one of the other. A name across the border is EXDEV: programs copy then.
+A name across the border is EXDEV: programs copy then.
 """
 
 from __future__ import annotations
@@ -15,48 +13,33 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from enum import Enum
 from stat import S_IFDIR, S_ISDIR
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.mount import Mount
-from gitguardfs.fs.nodes import LOCAL_NUMBERS, ROOT_ID, Node, is_local
+from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.numbers import LOCAL_NUMBERS, is_local
 from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.guard.rules import ALLOW
 from gitguardfs.protocol import (
     RENAME_EXCHANGE,
     Caller,
     EntryReply,
-    GuestGid,
-    GuestUid,
     NodeId,
     OpenReply,
     RequestError,
 )
+from gitguardfs.serving.border import Border, Where
 from gitguardfs.serving.boundary import GuardedBy, guarded_by
+from gitguardfs.serving.mirror import OWN, Mirror
 from gitguardfs.serving.operations import Operations
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PLACE, OWN = b"+", b"="
-"""The first byte of a name in the guest's tree: of a directory that stands for one of the share,
-and of a directory of the guest's own."""
-NAME_MAX = 255
-"""Bytes in a name."""
-_DAEMON = Caller(GuestUid(0), GuestGid(0))
-_NO_SUCH_NAME = (errno.ENOENT, errno.ENAMETOOLONG)
 
 log = logging.getLogger(__name__)
-
-
-class _Where(Enum):
-    """What a name in a directory of the share leads to."""
-
-    SHARE = "to the share, if to anything"
-    OWN = "to a directory of the guest's own"
-    NOWHERE = "to nothing, but a directory of that name would be the guest's own"
 
 
 class _Entry(NamedTuple):
@@ -66,110 +49,6 @@ class _Entry(NamedTuple):
     parent: NodeId
     name: bytes
     is_directory: bool
-
-
-class Mirror:
-    """The directories of the guest's tree that stand for directories of the share.
-
-    Each that was found has one lookup counted: so it keeps its node, which a rename updates.
-    """
-
-    def __init__(self, local: Operations, mount: Mount) -> None:
-        self._local = local
-        self._mount = mount
-        self._held: set[NodeId] = set()
-
-    def find(self, place: list[bytes]) -> NodeId | None:
-        """Return what stands for the directory at ``place``; None if nothing does yet."""
-        above = ROOT_ID
-        for name in place:
-            found = self._step(above, name)
-            if found is None:
-                return None
-            above = found
-        return above
-
-    def make(self, place: list[bytes]) -> NodeId:
-        """Return what stands for the directory at ``place``. Raises RequestError."""
-        above = ROOT_ID
-        for name in place:
-            found = self._step(above, name)
-            if found is None:
-                found = self._local.mkdir(_DAEMON, above, PLACE + name, 0o700).node
-                self._held.add(found)
-            above = found
-        return above
-
-    def _step(self, above: NodeId, name: bytes) -> NodeId | None:
-        try:
-            found = self._local.lookup(_DAEMON, above, PLACE + name).node
-        except RequestError as error:
-            if error.errno in _NO_SUCH_NAME:
-                return None
-            raise
-        if found in self._held:
-            self._local.forget(found, 1)
-        elif found:
-            self._held.add(found)
-        return found or None
-
-    def mode_at(self, directory: NodeId, name: bytes) -> int | None:
-        """Return the st_mode of an entry of the guest's tree; None if there is none.
-
-        Raises OSError.
-        """
-        try:
-            return self._mount.source.mode_at(self._descriptor(directory), name)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return None
-            raise
-
-    def own_in(self, directory: NodeId) -> dict[bytes, int]:
-        """Return the guest's own directories: inode number by name. Raises OSError."""
-        entries = self._mount.source.typed_names(self._descriptor(directory))
-        return {name[1:]: inode for name, (_, inode) in entries.items() if name[:1] == OWN}
-
-    def _descriptor(self, directory: NodeId) -> int:
-        return self._mount.descriptors.of(self._mount.nodes.get(directory))
-
-    def tidy(self, place: list[bytes]) -> None:
-        """Remove what stands for the directory at ``place`` and those above it, if it is empty."""
-        for depth in range(len(place), 0, -1):
-            above = self.find(place[: depth - 1])
-            node = None if above is None else self._step(above, place[depth - 1])
-            if above is None or node is None:
-                continue
-            try:
-                self._local.rmdir(_DAEMON, above, PLACE + place[depth - 1])
-            except RequestError:  # it holds something
-                return
-            self._held.discard(node)
-            self._local.forget(node, 1)
-
-    def check_room(self, place: list[bytes]) -> None:
-        """Check that what stands for a directory can come to ``place``; make what is above that.
-
-        Raises RequestError, OSError(ENAMETOOLONG).
-        """
-        if len(PLACE + place[-1]) > NAME_MAX:
-            raise os_error(errno.ENAMETOOLONG)
-        self.make(place[:-1])
-
-    def move(self, old: list[bytes], new: list[bytes], is_exchange: bool) -> None:
-        """Move what stands for a directory after that was moved, or exchanged with another.
-
-        What a directory that is gone has left at the new place is left at the old one.
-        """
-        is_at_old, is_at_new = self.find(old) is not None, self.find(new) is not None
-        if is_at_new and not is_at_old and is_exchange:
-            old, new = new, old
-        elif not is_at_old:
-            return
-        flags = RENAME_EXCHANGE if is_at_old and is_at_new else 0
-        above_old, above_new = self.make(old[:-1]), self.make(new[:-1])
-        self._local.rename(_DAEMON, above_old, PLACE + old[-1], above_new, PLACE + new[-1], flags)
-        self.tidy(old)
 
 
 class Trees:
@@ -196,6 +75,7 @@ class Trees:
         self._timeout = share_mount.options.cache_timeout
         self._marker = names.marker
         self._mirror = Mirror(local, local_mount)
+        self._border = Border(share_mount, self._mirror, names)
         share.overlays.append(self._overlay)
 
         self.statfs = share.statfs
@@ -219,51 +99,6 @@ class Trees:
         self.fsyncdir = _by_number(share.fsyncdir, local.fsyncdir)
         self.releasedir = _by_number(share.releasedir, local.releasedir)
 
-    # What a name leads to
-
-    def _where(self, ref: NodeRef) -> tuple[_Where, list[bytes]]:
-        """Return where a name in a directory of the share leads, and the directory's place.
-
-        What is no directory on the share is shown as it is there. Raises OSError.
-        """
-        if self._is_marked(ref):
-            there = self._source.mode_at(ref.fd, ref.name)
-            if there is None or S_ISDIR(there):
-                return self._where_directory(ref, there is not None)
-        return _Where.SHARE, []
-
-    def _is_marked(self, ref: NodeRef) -> bool:
-        """Return whether a directory of that name may be the guest's; rules for names come first.
-
-        Below a guarded directory none is.
-        """
-        is_guarded = ref.parent.verdict is not ALLOW or not self._access.allows(ref.name)
-        return not is_guarded and self._marker(ref.name) is not None
-
-    def _where_directory(self, ref: NodeRef, is_there: bool) -> tuple[_Where, list[bytes]]:
-        """Return where the name of a directory leads; ``is_there``: the share has that directory.
-
-        A marker decides when a directory is made: the guest's own stay when the marker goes.
-        """
-        marker = self._marker(ref.name)
-        assert marker is not None
-        place = self._access.place(ref.parent)
-        standing = self._mirror.find(place)
-        if standing is not None and self._mirror.mode_at(standing, OWN + ref.name) is not None:
-            return _Where.OWN, place
-        if marker.beside and not any(self._source.find_at(ref.fd, at) for at in marker.beside):
-            return _Where.SHARE, place
-        if marker.inside and is_there and not self._holds(ref, marker.inside):
-            return _Where.SHARE, place
-        return _Where.NOWHERE, place
-
-    def _holds(self, ref: NodeRef, name: bytes) -> bool:
-        fd = self._source.open_node(ref.fd, ref.name)
-        try:
-            return self._source.find_at(fd, name) is not None
-        finally:
-            os.close(fd)
-
     def _overlay(
         self, directory: Node, dir_fd: int, names: list[bytes]
     ) -> dict[bytes, tuple[int, int] | None]:
@@ -276,12 +111,12 @@ class Trees:
         shown: dict[bytes, tuple[int, int] | None] = {}
         for name in {*filter(self._marker, names), *filter(self._marker, own)}:
             try:
-                where, _ = self._where(NodeRef(directory, dir_fd, name))
+                where, _ = self._border.where(NodeRef(directory, dir_fd, name))
             except OSError:
                 continue
-            if where is _Where.OWN:
+            if where is Where.OWN:
                 shown[name] = S_IFDIR, LOCAL_NUMBERS.offset + own.get(name, 0)
-            elif where is _Where.NOWHERE:
+            elif where is Where.NOWHERE:
                 shown[name] = None
         return shown
 
@@ -321,10 +156,10 @@ class Trees:
         if is_local(parent_id):
             return self._local.lookup(caller, parent_id, name)
         if self._marker(name) is not None:
-            where, place = self._where(self._access.name(parent_id, name))
-            if where is _Where.OWN:
+            where, place = self._border.where(self._access.name(parent_id, name))
+            if where is Where.OWN:
                 return self._top(self._local.lookup(caller, self._mirror.make(place), OWN + name))
-            if where is _Where.NOWHERE:
+            if where is Where.NOWHERE:
                 return EntryReply(NodeId(0), None, self._timeout, 0.0)
         return self._share.lookup(caller, parent_id, name)
 
@@ -338,8 +173,8 @@ class Trees:
         if is_local(parent_id):
             return self._local.mkdir(caller, parent_id, name, mode)
         if self._marker(name) is not None:
-            where, place = self._where(self._changing(parent_id, name))
-            if where is not _Where.SHARE:
+            where, place = self._border.where(self._changing(parent_id, name))
+            if where is not Where.SHARE:
                 try:
                     above = self._mirror.make(place)
                     return self._top(self._local.mkdir(caller, above, OWN + name, mode))
@@ -384,9 +219,9 @@ class Trees:
             return self._local
         if self._marker(name) is not None:
             ref = self._access.name(parent_id, name, change=True)
-            where, _ = self._where(ref)
-            if where is not _Where.SHARE and (
-                where is _Where.OWN or self._source.find_at(ref.fd, name) is not None
+            where, _ = self._border.where(ref)
+            if where is not Where.SHARE and (
+                where is Where.OWN or self._source.find_at(ref.fd, name) is not None
             ):
                 raise os_error(errno.EEXIST)
         return self._share
@@ -460,10 +295,10 @@ class Trees:
             mode = self._mirror.mode_at(parent_id, name)
             return _Entry(True, parent_id, name, mode is not None and S_ISDIR(mode))
         ref = self._changing(parent_id, name)
-        where, place = self._where(ref)
-        if where is _Where.OWN:
+        where, place = self._border.where(ref)
+        if where is Where.OWN:
             return _Entry(True, self._mirror.make(place), OWN + name, True)
-        mode = None if where is _Where.NOWHERE else self._source.mode_at(ref.fd, name)
+        mode = None if where is Where.NOWHERE else self._source.mode_at(ref.fd, name)
         if mode is None:
             raise os_error(errno.ENOENT)
         return _Entry(False, parent_id, name, S_ISDIR(mode))
@@ -479,14 +314,16 @@ class Trees:
             ref = self._changing(parent_id, name)
             there = self._source.mode_at(ref.fd, name)
             is_directory = there is not None and S_ISDIR(there)
-            where, place = _Where.SHARE, list[bytes]()
-            if self._is_marked(ref) and (there is None or is_directory or moved.is_directory):
-                where, place = self._where_directory(ref, is_directory)
-            if where is not _Where.SHARE and moved.is_directory:
+            where, place = Where.SHARE, list[bytes]()
+            if self._border.is_marked(ref) and (
+                there is None or is_directory or moved.is_directory
+            ):
+                where, place = self._border.where_directory(ref, is_directory)
+            if where is not Where.SHARE and moved.is_directory:
                 if not moved.is_local or (there is not None and not is_directory):
                     raise os_error(errno.EXDEV)
                 return _Entry(True, self._mirror.make(place), OWN + name, True)
-            if where is _Where.OWN or (where is _Where.NOWHERE and is_directory):
+            if where is Where.OWN or (where is Where.NOWHERE and is_directory):
                 raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:
             raise os_error(errno.EXDEV)

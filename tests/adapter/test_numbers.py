@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.bindfs.change_policy import SymlinkPolicy
-from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID
+from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.numbers import FIRST_OWN_ID
 from gitguardfs.guard.rules import GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld

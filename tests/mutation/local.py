@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         "local-before-the-rules",
         "a name that --deny names can be made",
-        TREES,
+        "serving/border.py",
         "or not self._access.allows(ref.name)",
         "",
         LOCAL,
@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "local-below-a-guarded-directory",
         "directories can be made in .git, where the host has one that is only read",
-        TREES,
+        "serving/border.py",
         "is_guarded = ref.parent.verdict is not ALLOW or",
         "is_guarded =",
         LOCAL,
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "local-hides-a-file",
         "a symlink of the host's that has such a name is not shown",
-        TREES,
+        "serving/border.py",
         "            if there is None or S_ISDIR(there):\n",
         "            if True:\n",
         LOCAL,
@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
-        TREES,
+        "serving/mirror.py",
         'PLACE, OWN = b"+", b"="',
         'PLACE, OWN = b"=", b"="',
         LOCAL,
@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "local-numbers-alike",
         "a file of the guest's and one of the share have one inode number",
-        "fs/nodes.py",
+        "fs/numbers.py",
         "LOCAL_NUMBERS = Numbers(1 << LOCAL_BITS,",
         "LOCAL_NUMBERS = Numbers(0,",
         LOCAL,
