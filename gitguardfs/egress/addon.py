@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -21,14 +22,14 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import addresses, blocked, interfaces, requests, urls
+from gitguardfs.egress import addresses, blocked, interfaces, requests, urls, websocket
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.egress.reports import allow_command, error_text, query_note
+from gitguardfs.egress.reports import allow_command, error_text, line_note
 from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.errors import UserError, shown
 
@@ -139,7 +140,7 @@ class AllowlistAddon:
         self._tunnels[flow.client_conn.id] = (host, data.port)
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Approve a request, or answer it with status 418."""
+        """Approve a request, or answer it with status 418 or 426."""
         client = flow.client_conn.id
         reader = self._readers[client]
         self._approvals.pop(client, None)
@@ -158,7 +159,7 @@ class AllowlistAddon:
             )
             return
         checked, rule = decision.checked, decision.rule
-        method = request.method.decode("latin-1")
+        method = checked.method if checked else request.method.decode("latin-1")
         if not decision.is_allowed or checked is None or rule is None:
             self._block(flow, method, checked.url if checked else request.url, decision)
             return
@@ -175,7 +176,7 @@ class AllowlistAddon:
             flow.request.headers.pop(name, None)
         flow.request.data.host = checked.host
         flow.request.headers["Host"] = checked.authority
-        flow.metadata[_APPROVED] = True
+        flow.metadata[_APPROVED] = checked.method
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, checked.url,
@@ -202,7 +203,10 @@ class AllowlistAddon:
         return _parsed(text, self._files).decide(request)
 
     def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
-        """Answer with status 418 and log it; close the connection if there is a long body."""
+        """Answer with status 418 and log it; close the connection if there is a long body.
+
+        The status is 426 for a WebSocket that a line could allow: many clients then use HTTP.
+        """
         kind = decision.kind or BlockKind.FAULT
         method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
         reason = decision.reason[: blocked.MAX_URL]
@@ -216,6 +220,10 @@ class AllowlistAddon:
                 "" if flow.request.method == "HEAD" else text,
                 {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"},
             )
+            if kind is BlockKind.RULE and method == requests.WEBSOCKET:
+                flow.response.status_code, flow.response.reason = 426, "Upgrade Required"
+                flow.response.headers["Upgrade"] = "HTTP/1.1"
+                flow.response.headers["Connection"] = "Upgrade"
             if kind is not BlockKind.RULE:  # what follows may not be what it seems
                 flow.response.headers["Connection"] = "close"
         self._record(method, url, reason, kind)
@@ -286,20 +294,27 @@ class AllowlistAddon:
         return ResolvedHost((host, port), usable)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """Stream a response; kill one of status 1xx, which could switch to another protocol."""
+        """Stream a response; kill one that switches to another protocol than a WebSocket's."""
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        if response.status_code < 200:  # the others of these are dropped
+        if response.status_code >= 200:  # of the others, http1 drops all but 101
+            response.stream = True
+        elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):
+            log.info("a WebSocket with %s is open: its frames are not seen", flow.request.host)
+            websocket.pass_frames(flow)
+        else:
             log.info("%s answers %d: closed", flow.request.host, response.status_code)
             flow.kill()
-        else:
-            response.stream = True
 
     def response(self, flow: http.HTTPFlow) -> None:
-        """Note that the response is complete: the connection is idle."""
+        """Note that the response is complete: the connection is idle, unless it is a WebSocket."""
         client = flow.client_conn.id
-        if _APPROVED in flow.metadata and client in self._readers:
+        if _APPROVED not in flow.metadata or client not in self._readers:
+            return
+        if websocket.is_passed(flow):
+            self._readers[client].permit(sys.maxsize)  # mitmproxy waits for its server
+        else:
             self._clients.set_idle(client)
             self._readers[client].permit(MAX_WHOLE)
 
@@ -346,10 +361,15 @@ def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
     )
     line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
     if line:
-        note = query_note(line)
+        note = line_note(line)
+        instead = (
+            "\nWebSockets are not allowed here, but HTTP works: use the service by HTTP requests.\n"
+            if method == requests.WEBSOCKET
+            else ""
+        )
         return (
-            f"{about}\nThe allowlist is on the host and cannot be changed from in here. If the"
-            " request is needed, stop and ask your human to run this on the host:\n\n"
+            f"{about}{instead}\nThe allowlist is on the host and cannot be changed from in here. If"
+            " the request is needed, stop and ask your human to run this on the host:\n\n"
             f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
         )
     if kind is BlockKind.ALLOWLIST:

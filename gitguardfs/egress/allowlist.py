@@ -1,7 +1,8 @@
 """The allowlist: what its lines mean, and whether they allow a request. Pure.
 
 A line is ``METHOD https://host[:port]/path``. It is compared exactly, but ``*`` in the path stands
-for any run of characters. A line that cannot be read allows nothing.
+for any run of characters. ``WS`` instead of the method allows a WebSocket. A line that cannot be
+read allows nothing.
 """
 
 from __future__ import annotations
@@ -136,15 +137,19 @@ def parse_line(line: str) -> Rule:
     if len(words) not in (2, 3):
         raise BadLineError(f"a line is METHOD URL, as in: {EXAMPLE}")
     method, url, *end = words
-    if method not in requests.METHODS:
+    if method not in (*requests.METHODS, requests.WEBSOCKET):
         raise BadLineError(
-            f"the method must be one of {', '.join(requests.METHODS)}: one in each line"
+            f"the method must be one of {', '.join(requests.METHODS)}, or {requests.WEBSOCKET} for"
+            " a WebSocket: one in each line"
         )
     if end and end != [PRIVATE_WORD]:
         raise BadLineError(f"after the URL only {PRIVATE_WORD} is possible")
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in urls.DEFAULT_PORTS:
-        raise BadLineError("the URL must begin with https:// or http://")
+        raise BadLineError(
+            "the URL must begin with https:// or http://"
+            + (", also for a WebSocket" if scheme in ("wss", "ws") else "")
+        )
     where, slash, path = rest.partition("/")
     if "*" in where:
         raise BadLineError("a * is possible in the path only")
@@ -209,6 +214,7 @@ CREATED_TEXT = f"""\
 # the path stands for any run of characters. At the end of a line it spans / and ?, so also a query;
 # elsewhere it spans / but not ?. So a line without a * at its end allows no query but its own.
 # A line that cannot be read is ignored; `gitguard vm status` names it.
+# {requests.WEBSOCKET} instead of METHOD allows a WebSocket. What passes in it is not seen.
 #
 # `gitguard vm blocked` shows blocked requests, with the line that would allow each.
 # `gitguard vm allow LINE` adds a line here.

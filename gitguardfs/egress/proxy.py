@@ -53,7 +53,7 @@ OPTIONS: dict[str, Any] = {
     "http2": False,  # else a body without a length reaches an HTTP/1 server as a second request
     "http3": False,
     "rawtcp": False,
-    "websocket": False,
+    "websocket": False,  # else frames are read and kept
     "ssl_insecure": False,
     "upstream_cert": False,
     "validate_inbound_headers": True,
@@ -189,10 +189,11 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
-    from gitguardfs.egress import faults, http1
+    from gitguardfs.egress import faults, http1, websocket
     from gitguardfs.egress.addon import AllowlistAddon
 
     http1.install()
+    websocket.install()
     master = Master(Options())
     server = Proxyserver()
     allowlist = AllowlistAddon(files, server.connections)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gitguardfs import config_files
-from gitguardfs.egress import blocked
+from gitguardfs.egress import blocked, requests
 from gitguardfs.egress.allowlist import Allowlist, LineError, parse_line, validate_line
 from gitguardfs.egress.blocked import Group
 from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
@@ -43,7 +43,7 @@ def _group_text(group: Group, lines: set[str]) -> str:
         return f"{text}\n  {shown(group.why_none)}"
     if group.line in lines:
         return f"{text}\n  allowed meanwhile"
-    note = query_note(group.line)
+    note = line_note(group.line)
     return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
 
 
@@ -53,9 +53,12 @@ def allow_command(line: str) -> str:
     return f"gitguard vm allow '{quoted}'"
 
 
-def query_note(line: str) -> str:
-    """Return a warning for a line that allows any query; "" for other lines."""
-    *_, before, after = ("", *parse_line(line).pieces)
+def line_note(line: str) -> str:
+    """Return a warning for a line that lets out more than one may expect; "" for other lines."""
+    rule = parse_line(line)
+    if rule.method == requests.WEBSOCKET:
+        return "What passes in a WebSocket is not seen: by it, any data can go out and come in."
+    *_, before, after = ("", *rule.pieces)
     if after or not before.endswith("?"):
         return ""
     return (
@@ -91,6 +94,16 @@ def errors_text(state_dir: Path) -> str:
     files = StateFiles(state_dir)
     errors = Allowlist.parse(read_allowlist(files)).errors
     return "\n".join(error_text(files.allowlist, error) for error in errors)
+
+
+def unseen_text(state_dir: Path) -> str:
+    """Return one line of text with the WebSockets that the allowlist allows; "" if none.
+
+    Raises UserError if the allowlist cannot be read.
+    """
+    rules = Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules
+    lines = [rule.line for rule in rules if rule.method == requests.WEBSOCKET]
+    return f"allowed, with content that the proxy does not see: {', '.join(lines)}" if lines else ""
 
 
 def error_text(path: Path, error: LineError) -> str:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from gitguardfs.egress import urls
 from gitguardfs.egress.urls import BadUrlError
 
+WEBSOCKET = "WS"
+"""Stands for the method of a request that asks for a WebSocket: a GET with an Upgrade field."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_HEADERS = 200
 MAX_HEADER_BYTES = 65536
@@ -34,8 +36,9 @@ _OVERRIDE_PATTERN = re.compile(
 )
 """More such fields. X-Forwarded-* fields that only describe the client and its connection pass."""
 _HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
-HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE")
-"""Fields for the connection to the proxy only; they are removed."""
+HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE", "Trailer")
+"""Fields for the connection to the proxy only; they are removed. Trailer names fields that follow
+the body; these are dropped."""
 
 
 class ProxyRequest(NamedTuple):
@@ -101,11 +104,15 @@ def check(request: ProxyRequest) -> CheckedRequest:
         raise BadRequestError("no port")
     if not re.fullmatch(rb"[A-Z]+", request.method):
         raise BadRequestError("the method is not in capital letters")
+    if request.method == WEBSOCKET.encode():
+        raise BadRequestError(f"{WEBSOCKET} is a word of the allowlist, not a method")
     if request.http_version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise BadRequestError("not HTTP/1.1")
-    result = CheckedRequest(request.method.decode(), request.scheme, host, request.port, target)
+    is_websocket = _asks_for_websocket(request)
+    method = WEBSOCKET if is_websocket else request.method.decode()
+    result = CheckedRequest(method, request.scheme, host, request.port, target)
     _check_connection(request, result)
-    _check_headers(request.headers)
+    _check_headers(request.headers, is_websocket)
     _check_host_field(request, result)
     _check_body(request)
     return result
@@ -127,7 +134,28 @@ def _check_connection(request: ProxyRequest, result: CheckedRequest) -> None:
         raise BadRequestError("the TLS connection is for another host (SNI)")
 
 
-def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+def _asks_for_websocket(request: ProxyRequest) -> bool:
+    """Return whether a request has an Upgrade field. Raises BadRequestError for another protocol.
+
+    The client sends its half of a WebSocket's handshake whole, or servers could differ about it.
+    """
+    upgrades = [value.lower() for name, value in request.headers if name.lower() == b"upgrade"]
+    if not upgrades:
+        return False
+    keys = [value for name, value in request.headers if name.lower() == b"sec-websocket-key"]
+    named = [value for name, value in request.headers if name.lower() == b"connection"]
+    if upgrades != [b"websocket"] or request.method != b"GET" or len(keys) != 1:
+        raise BadRequestError("an Upgrade other than a GET's to a WebSocket")
+    if request.http_version != b"HTTP/1.1" or b"upgrade" not in _tokens(b",".join(named)):
+        raise BadRequestError("an Upgrade before HTTP/1.1, or one that Connection does not name")
+    return True
+
+
+def _tokens(value: bytes) -> set[bytes]:
+    return {token.strip(b" \t").lower() for token in value.split(b",")}
+
+
+def _check_headers(headers: tuple[tuple[bytes, bytes], ...], is_websocket: bool) -> None:
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise BadRequestError("too many header fields")
@@ -139,14 +167,11 @@ def _check_headers(headers: tuple[tuple[bytes, bytes], ...]) -> None:
             raise BadRequestError(
                 f"the field {_shown(name)}, which servers may use instead of the URL"
             )
-        if lowered in (b"upgrade", b"http2-settings"):
-            raise BadRequestError("Upgrade: WebSocket and other protocols are not supported")
-        if lowered == b"connection":
-            tokens = {token.strip(b" \t").lower() for token in value.split(b",")}
-            if not tokens <= _HARMLESS_CONNECTION:
-                raise BadRequestError("a Connection field that names other fields")
-        if lowered == b"trailer":
-            raise BadRequestError("fields after the body")
+        if lowered == b"http2-settings":
+            raise BadRequestError("an Upgrade to HTTP/2")
+        harmless = _HARMLESS_CONNECTION | ({b"upgrade"} if is_websocket else set())
+        if lowered == b"connection" and not _tokens(value) <= harmless:
+            raise BadRequestError("a Connection field that names other fields")
         if lowered != name.lower() and lowered in _FRAMING:
             raise BadRequestError(f"the field {_shown(name)}")
 

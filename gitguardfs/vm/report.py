@@ -35,7 +35,7 @@ def status(state: State) -> str:
     }
     width = max(map(len, rows))
     lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
-    return "\n".join([*lines, *_allowlist_errors(state)]) + "\n"
+    return "\n".join([*lines, *_allowlist(state)]) + "\n"
 
 
 def _hidden(names: tuple[str, ...]) -> str:
@@ -79,11 +79,10 @@ def proxy_pid(state: State) -> int | None:
     return None
 
 
-def _allowlist_errors(state: State) -> Iterator[str]:
+def _allowlist(state: State) -> Iterator[str]:
     try:
-        text = reports.errors_text(Path(state.directory))
+        texts = [of(Path(state.directory)) for of in (reports.unseen_text, reports.errors_text)]
     except UserError as error:
         yield f"all requests are blocked: {error}"
         return
-    if text:
-        yield text
+    yield from filter(None, texts)

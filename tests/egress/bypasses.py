@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
 from tests.egress.upstream import OTHER, PUBLIC, Upstream
 from tests.egress.world import Client
 
@@ -18,7 +21,12 @@ ALLOWED = (
     "GET https://allowed.test/exact",
     "GET https://allowed.test/a/*/info/refs?service=git-upload-pack",
     "POST https://allowed.test/post",
+    "WS https://allowed.test/ws/*",
 )
+WEBSOCKET = (
+    "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+)  # fmt: skip
 
 
 class Bypass(NamedTuple):
@@ -83,15 +91,24 @@ def _switched(client: Client) -> None:
 
 def _upgraded(client: Client) -> None:
     client.tunnel()
-    client.send(
-        head(
-            "GET /ok/101", "Connection: Upgrade", "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-        )
-    )  # fmt: skip
+    client.send(head("GET /ok/101", *WEBSOCKET))
     if b" 101 " in client.anything():
         client.send(b"\x81\x86\0\0\0\0SECRET")
         client.anything()
+
+
+def _extended_connect() -> bytes:
+    """Ask for a WebSocket by HTTP/2, as RFC 8441 has it."""
+    settings = H2Configuration(header_encoding=None, validate_outbound_headers=False)
+    connection = H2Connection(settings)
+    connection.initiate_connection()
+    fields = [
+        (":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"),
+        (":authority", "allowed.test"), (":path", "/ws/SECRET"), ("sec-websocket-version", "13"),
+    ]  # fmt: skip
+    connection.send_headers(1, fields)
+    connection.send_data(1, b"SECRET")
+    return connection.data_to_send()
 
 
 def _second_after_allowed(client: Client) -> None:
@@ -175,6 +192,29 @@ BYPASSES = (
            body=head("GET /ok/SECRET"))),
     Bypass("second-request-after-allowed", _second_after_allowed),
     Bypass("websocket", _upgraded, True),
+    *(
+        Bypass(f"websocket {name}", sends(attempt))
+        for name, attempt in {
+            "other-path": head("GET /SECRET", *WEBSOCKET),
+            "dots": head("GET /ws/../SECRET", *WEBSOCKET),
+            "by-post": head("POST /ws/SECRET", *WEBSOCKET),
+            "its-word-as-a-method": head("WS /ws/SECRET"),
+            "its-word-as-a-method-too": head("WS /ws/SECRET", *WEBSOCKET),
+            "line-for-a-get": head("GET /ws/SECRET"),
+            "with-a-body": head("GET /ws/SECRET", *WEBSOCKET, "Content-Length: 6") + b"SECRET",
+            "or-h2c": head("GET /ws/SECRET", *WEBSOCKET, "Upgrade: h2c"),
+            "and-h2c": head("GET /ws/SECRET", "Upgrade: websocket, h2c",
+                            WEBSOCKET[0], WEBSOCKET[3]),
+            "without-key": head("GET /ws/SECRET", *WEBSOCKET[:3]),
+            "two-keys": head("GET /ws/SECRET", *WEBSOCKET, "Sec-WebSocket-Key: x"),
+            "not-named-in-connection": head("GET /ws/SECRET", *WEBSOCKET[1:]),
+            "connection-names-host": head("GET /ws/SECRET", *WEBSOCKET, "Connection: Host"),
+            "other-host": head("GET /ws/SECRET", *WEBSOCKET, host="other.test"),
+            "before-1.1": head("GET /ws/SECRET", *WEBSOCKET).replace(b"HTTP/1.1", b"HTTP/1.0"),
+            "of-http-2": _extended_connect(),
+        }.items()
+    ),
+    Bypass("websocket of-http-2-to-the-proxy", plain(_extended_connect())),
     Bypass("h2c", _fields("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c",
            "HTTP2-Settings: SECRET")),
     Bypass("switch-that-nobody-asked-for", _switched, True),

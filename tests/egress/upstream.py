@@ -9,7 +9,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Message, Ping, Request
 
 PUBLIC = "11.22.33.44"
 OTHER = "11.22.33.55"
@@ -150,10 +152,34 @@ def _answer(client: socket.socket, seen: Connection) -> None:
                 if length > 0 and not more():
                     return
         target = first[1].decode("latin-1")
+        if b"\r\nupgrade: websocket" in fields and "/ws" in target:
+            _echo(client, head + b"\r\n\r\n", buffer, more)
+            return
         _respond(client, head.startswith(b"HEAD"), target)
         if target.endswith("/101"):
             while more():
                 client.sendall(b"ECHO")
+
+
+def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[[], bool]) -> None:
+    """Send each message of a WebSocket back, until the client closes it."""
+    websocket = WSConnection(ConnectionType.SERVER)
+    websocket.receive_data(head)
+    while True:
+        for event in websocket.events():
+            if isinstance(event, Request):
+                client.sendall(websocket.send(AcceptConnection()))
+            elif isinstance(event, Message):
+                client.sendall(websocket.send(event))
+            elif isinstance(event, Ping | CloseConnection):
+                client.sendall(websocket.send(event.response()))
+            if isinstance(event, CloseConnection):
+                return
+        while not buffer:
+            if not more():
+                return
+        websocket.receive_data(bytes(buffer))
+        buffer.clear()
 
 
 def _respond(client: socket.socket, is_head: bool, target: str) -> None:
