@@ -12,7 +12,7 @@ from typing import NamedTuple
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from tests.egress.upstream import OTHER, PUBLIC, Upstream
+from tests.egress.upstream import OTHER, PUBLIC, WEBSOCKET_KEY, Upstream
 from tests.egress.world import Client
 
 ALLOWED = (
@@ -25,7 +25,7 @@ ALLOWED = (
 )
 WEBSOCKET = (
     "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    f"Sec-WebSocket-Key: {WEBSOCKET_KEY}",
 )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _nested(client: Client) -> None:
 
 def _switched(client: Client) -> None:
     client.tunnel()
-    client.send(head("GET /ok/101"))
+    client.send(head("GET /ok/101", WEBSOCKET[3]))
     client.anything()
     client.send(b"SECRET")
     client.anything()

@@ -59,8 +59,11 @@ def test_a_response_with_trailers_arrives_whole_without_them(world: World, field
             assert client.answer().body == b"xx"
 
 
-def test_a_request_with_trailers_arrives_without_them(world: World) -> None:
-    request = head(f"POST http://{SLOW}/a", "Transfer-Encoding: chunked", host=SLOW)
+@pytest.mark.parametrize("fields", [(), ("Trailer: X-Secret",)], ids=["unannounced", "announced"])
+def test_a_request_with_trailers_arrives_without_them(
+    world: World, fields: tuple[str, ...]
+) -> None:
+    request = head(f"POST http://{SLOW}/a", "Transfer-Encoding: chunked", *fields, host=SLOW)
     with served(world, "POST") as (server, client):
         client.send(request + b"4\r\ndata\r\n0\r\nX-Secret: SECRET\r\n\r\n")
         with accept(server) as upstream:
@@ -72,6 +75,7 @@ def test_a_request_with_trailers_arrives_without_them(world: World) -> None:
             upstream.sendall(WHOLE)
             assert client.answer("POST").body == b"xx"
     assert b"SECRET" not in received
+    assert b"Trailer" not in received
 
 
 @pytest.mark.parametrize("status", [b"100 Continue", b"102 Processing", b"103 Early Hints"])

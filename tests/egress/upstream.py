@@ -42,6 +42,8 @@ UNTRUSTED_PORT = 444
 SILENT_PORT = 445
 """Closes without an answer."""
 BIG = 1 << 20
+WEBSOCKET_KEY, WEBSOCKET_ACCEPT = "AAAAAAAAAAAAAAAAAAAAAA==", b"ICX+Yqv66kxgM0FcWaLWlFLwTAI="
+"""A client's key, and the answer by which a server accepts its WebSocket."""
 
 
 @dataclass
@@ -184,7 +186,10 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
 
 def _respond(client: socket.socket, is_head: bool, target: str) -> None:
     if target.endswith("/101"):
-        client.sendall(b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n")
+        client.sendall(
+            b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+            b"Sec-WebSocket-Accept: %s\r\n\r\n" % WEBSOCKET_ACCEPT
+        )
         return
     if target.endswith("/redirect"):
         text = b"HTTP/1.1 302 Found\r\nLocation: https://other.test/SECRET\r\nContent-Length: 0\r\n"

@@ -113,6 +113,18 @@ def test_methods_are_exact() -> None:
     assert allows("POST https://a.test/x", "https://a.test/x", "POST")
 
 
+def test_a_websocket_needs_its_own_line() -> None:
+    fields = ((b"Host", b"a.test"), (b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"),
+              (b"Sec-WebSocket-Key", b"x"))  # fmt: skip
+    asked = request("https://a.test/x/1", headers=fields)
+    assert Allowlist.parse("WS https://a.test/x/*").decide(asked).is_allowed
+    assert not Allowlist.parse("GET https://a.test/x/*").decide(asked).is_allowed
+    assert not Allowlist.parse("WS http://a.test/x/*").decide(asked).is_allowed
+    assert not Allowlist.parse("WS https://a.test/y/*").decide(asked).is_allowed
+    assert not allows("WS https://a.test/x/*", "https://a.test/x/1")
+    assert parse_line("WS https://A.test:443/x  # why").line == "WS https://a.test/x"
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
@@ -125,6 +137,10 @@ def test_methods_are_exact() -> None:
         ("CONNECT https://a.test/x", "the method must be"),
         ("GET a.test/x", "must begin with"),
         ("GET ftp://a.test/x", "must begin with"),
+        ("WS wss://a.test/x", "must begin with https:// or http://, also for a WebSocket"),
+        ("ws https://a.test/x", "or WS for a WebSocket"),
+        ("WSS https://a.test/x", "or WS for a WebSocket"),
+        ("WS https://a.test", "has no path"),
         ("GET HTTPS://a.test/x", "must begin with"),
         ("GET https://*.a.test/x", "in the path only"),
         ("GET https://a.test:*/x", "in the path only"),

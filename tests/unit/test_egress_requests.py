@@ -14,6 +14,10 @@ from tests.unit.test_egress_allowlist import request
 
 HTTPS = request("https://a.test/x")
 HTTP = request("http://a.test/x")
+WEBSOCKET = (
+    (b"Connection", b"keep-alive, Upgrade"), (b"upgrade", b"WebSocket"),
+    (b"Sec-WebSocket-Key", b"x"),
+)  # fmt: skip
 
 
 def with_fields(*fields: tuple[bytes, bytes], of: ProxyRequest = HTTPS) -> ProxyRequest:
@@ -25,6 +29,7 @@ def test_ordinary_requests_pass() -> None:
         [(b"Connection", b"keep-alive"), (b"Proxy-Connection", b"close")],
         [(b"Connection", b"TE, Close"), (b"TE", b"trailers")],
         [(b"Content-Length", b"0")],
+        [(b"Trailer", b"X")],
         [(b"X-Text", b"tab\tand \xe4")],
         [(b"Cookie", b"a=b"), (b"Cookie", b"c=d")],
         [(b"X-Forwarded-For", b"10.0.0.1"), (b"X-Forwarded-Proto", b"https")],
@@ -38,6 +43,7 @@ def test_ordinary_requests_pass() -> None:
     assert check(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
     assert check(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
     assert check(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
+    assert check(with_fields(*WEBSOCKET)).method == "WS"
     assert check(HTTPS._replace(sni=None)).host == "a.test"
     assert check(HTTPS._replace(sni="A.Test")).host == "a.test"
 
@@ -75,10 +81,23 @@ def test_ordinary_requests_pass() -> None:
         (with_fields((b"X_HTTP_METHOD", b"PUT")), "instead of the URL"),
         (with_fields((b"X-Original-URL", b"/")), "instead of the URL"),
         (with_fields((b"X-Rewrite-URL", b"/")), "instead of the URL"),
-        (with_fields((b"Upgrade", b"websocket")), "Upgrade"),
+        (with_fields((b"Upgrade", b"websocket")), "to a WebSocket"),
+        (with_fields(*WEBSOCKET)._replace(method=b"POST"), "to a WebSocket"),
+        (with_fields(*WEBSOCKET)._replace(method=b"WS"), "a word of the allowlist"),
+        (HTTPS._replace(method=b"WS"), "a word of the allowlist"),
+        (with_fields(*WEBSOCKET)._replace(http_version=b"HTTP/1.0"), "before HTTP/1.1"),
+        (with_fields(*WEBSOCKET[1:]), "Connection does not name"),
+        (with_fields(*WEBSOCKET[:2]), "to a WebSocket"),
+        (with_fields(*WEBSOCKET, WEBSOCKET[2]), "to a WebSocket"),
+        (with_fields(*WEBSOCKET, WEBSOCKET[1]), "to a WebSocket"),
+        (with_fields(WEBSOCKET[0], (b"Upgrade", b"websocket, h2c"), WEBSOCKET[2]), "WebSocket"),
+        (with_fields(WEBSOCKET[0], (b"Upgrade", b"h2c"), WEBSOCKET[2]), "to a WebSocket"),
+        (with_fields(*WEBSOCKET, (b"HTTP2-Settings", b"x")), "Upgrade to HTTP/2"),
+        (with_fields(*WEBSOCKET, (b"Connection", b"Host")), "names other fields"),
+        (with_fields(*WEBSOCKET, (b"Content-Length", b"1")), "a body with GET"),
+        (with_fields(*WEBSOCKET)._replace(sni="b.test"), "SNI"),
         (with_fields((b"Connection", b"close, Host")), "names other fields"),
         (with_fields((b"Connection", b"upgrade")), "names other fields"),
-        (with_fields((b"Trailer", b"X")), "after the body"),
         (with_fields((b"Content-Length", b"1")), "a body with GET"),
         (with_fields((b"Transfer-Encoding", b"chunked")), "a body with GET"),
         (with_fields((b"Content-Length", b"0"), (b"content-length", b"0")), "two fields"),

@@ -186,6 +186,11 @@ def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
         assert re.search(r"(?m)^guest's own +deps \(--local GLOB .*--no-local", said)
         assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
     assert "none yet: its first start did not finish" in said
+    allowlist = Path(state.directory, "allowlist.txt")
+    allowlist.write_text("GET https://a.test/x\nWS https://a.test/x\nWS wss://a.test/\n")
+    assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in report.status(state)
+    (unseen,) = [line for line in report.status(state).splitlines() if "does not see" in line]
+    assert unseen.endswith(": WS https://a.test/x")
     Path(state.disk).touch()
     assert re.search(r"(?m)^VM +not running$", report.status(state))
 
