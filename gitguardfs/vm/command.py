@@ -217,7 +217,10 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
 @command.command(short_help="Show whether the VM runs, and its settings.")
 @_project
 def status(project: str | None) -> None:
-    """Show whether VM and proxy run, the settings, and lines of the allowlist that are ignored."""
+    """Show whether VM and proxy run, the settings, and what to know of the allowlist.
+
+    Of the allowlist: lines that are ignored, and WebSockets that are allowed and not looked into.
+    """
     from gitguardfs.vm import report, state
 
     click.echo(report.status(state.existing(project)), nl=False)
@@ -303,7 +306,7 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     """Add LINE to the allowlist. It counts from the next request on.
 
     A line is METHOD https://host/path, with * in the path only. Be specific: a GET can carry data
-    out too.
+    out too. WS instead of METHOD allows a WebSocket; the proxy does not see what passes in it.
     """
     from pathlib import Path
 

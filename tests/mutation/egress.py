@@ -419,7 +419,9 @@ MUTANTS = (
         "what follows a refused upgrade goes on to the server",
         "egress/websocket.py",
         "        if not is_passed(self.flow):",
-        '        if "Sec-WebSocket-Key" not in self.flow.request.headers:',
+        "        from mitmproxy.proxy.layers.http import _http1\n\n"
+        '        _http1.should_make_pipe = lambda asked, _: "Upgrade" in asked.headers\n'
+        '        if "Upgrade" not in self.flow.request.headers:',
         ("egress/test_websocket.py::test_what_follows_another_answer_is_a_request_of_its_own",),
     ),
     Mutant(
