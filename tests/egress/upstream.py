@@ -187,7 +187,7 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
 def _respond(client: socket.socket, is_head: bool, target: str) -> None:
     if target.endswith("/101"):
         client.sendall(
-            b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+            b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n"
             b"Sec-WebSocket-Accept: %s\r\n\r\n" % WEBSOCKET_ACCEPT
         )
         return
