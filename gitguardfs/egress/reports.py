@@ -62,8 +62,9 @@ The last requests that the sandbox's proxy blocked, the latest at the end. It ha
 them. Times are in UTC, and a query is shown as ?*"""
 _RECENT_ADVICE = """\
 The allowlist is on the host and cannot be changed from in here. If one of these requests is needed,
-stop and ask your human to run its `gitguard vm allow` line on the host; there `gitguard vm blocked`
-shows the whole URLs. Do not look for another way out.
+try it once more. If it is still blocked, stop and ask your human to run its line, which begins with
+`gitguard vm allow`, on the host. There `gitguard vm blocked` shows the whole URLs. Do not look for
+another way out.
 """
 
 

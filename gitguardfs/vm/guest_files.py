@@ -41,8 +41,8 @@ RULES = f"""
 
 _BLOCKED = f"""\
 #!/bin/sh
-# Prints what the proxy has blocked of late, and what to ask the human for. The proxy answers this
-# name itself; settings of the user's must not lead elsewhere.
+# Prints what the proxy has blocked of late, and what to ask the human for. The proxy itself answers
+# for this host name. With -q and --noproxy, curl follows no settings of the user's.
 exec curl -q --silent --show-error --fail-with-body --max-time 30 \\
     --noproxy '' --proxy {PROXY} {BLOCKED_URL}
 """

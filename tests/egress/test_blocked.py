@@ -120,7 +120,7 @@ def test_no_other_request_for_the_name_is_answered_or_sent_on(
     with world.client() as client:
         client.send(request_)
         said = client.anything(10)
-    assert said.split()[1] in (b"418", b"400"), said
+    assert said.startswith(b"HTTP/1.1 4"), said
     assert b"/recent" not in said
     assert world.upstream.connections == []
     assert world.dns.asked == []
