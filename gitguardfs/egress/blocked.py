@@ -104,15 +104,16 @@ class Group:
     """Why there is no such line; "" if there is one."""
 
 
-def grouped(entries: Iterable[BlockedRequest]) -> list[Group]:
-    """Group blocked requests; the group with the latest request is the last."""
+def grouped(entries: Iterable[BlockedRequest], most: int | None = None) -> list[Group]:
+    """Group blocked requests, that with the latest one last; return the last ``most`` groups."""
     found: dict[tuple[str, ...], list[BlockedRequest]] = {}
     for entry in entries:
         key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
         members = found.pop(key, [])
         members.append(entry)
         found[key] = members
-    return [_group(members) for members in found.values()]
+    shown = list(found.values())[-most if most else None :]
+    return [_group(members) for members in shown]
 
 
 def _group(members: list[BlockedRequest]) -> Group:

@@ -43,17 +43,18 @@ def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
     Queries are left out, since they may hold secrets: every user of the guest can read this text,
     and so can those of the host, by the proxy's port.
     """
-    groups = blocked.grouped(
+    public = [
         BlockedRequest(
             entry.time, entry.method[:MAX_METHOD], _public(entry.url), entry.reason[:MAX_SHOWN],
             entry.kind,
         )
         for entry in entries
-    )  # fmt: skip
+    ]  # fmt: skip
+    groups = blocked.grouped(public, MAX_RECENT_GROUPS)
     if not groups:
         return "Nothing was blocked since this VM was started.\n"
     lines = {rule.line for rule in Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules}
-    texts = [_group_text(group, lines) for group in groups[-MAX_RECENT_GROUPS:]]
+    texts = [_group_text(group, lines) for group in groups]
     return "\n\n".join((_RECENT_INTRODUCTION, *texts, _RECENT_ADVICE))
 
 
