@@ -22,7 +22,9 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import addresses, blocked, interfaces, requests, urls, websocket
+from gitguardfs.egress import (
+    addresses, blocked, interfaces, reports, requests, urls, websocket,
+)  # fmt: skip
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
@@ -40,6 +42,9 @@ DNS_PORTS = (53, 5353)
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED = "gitguardfs-approved"
+_QUESTION = ("GET", urls.BLOCKED_URL)
+"""The request that the proxy answers itself."""
+_TEXT = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
 
 
 class Approval(NamedTuple):
@@ -132,6 +137,8 @@ class AllowlistAddon:
             host = urls.normal_host(flow.request.host)
             if not data.port or data.port in DNS_PORTS:
                 raise urls.BadUrlError("port 53 or 5353, or no port")
+            if host == urls.OWN_HOST:
+                raise urls.BadUrlError(f"the proxy answers only {urls.BLOCKED_URL}, by http://")
         except urls.BadUrlError as error:
             target = data.authority.decode("latin-1")
             self._block(flow, "CONNECT", target, Decision(str(error), BlockKind.REQUEST))
@@ -149,6 +156,10 @@ class AllowlistAddon:
         try:
             request = self._request(flow)
             decision = self._decide(flow, request)
+            if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:
+                recent = reports.recent_text(self._files.directory, self._log.recent)
+                flow.response = http.Response.make(200, recent, _TEXT)
+                return
         except Exception:
             log.exception("no decision on a request, because of a fault")
             self._block(
@@ -218,10 +229,11 @@ class AllowlistAddon:
             flow.response = http.Response.make(
                 418,
                 "" if flow.request.method == "HEAD" else text,
-                {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"},
+                _TEXT,
             )
+            flow.response.reason = "Blocked - run gitguard-blocked"  # many programs show only this
             if kind is BlockKind.RULE and method == requests.WEBSOCKET:
-                flow.response.status_code, flow.response.reason = 426, "Upgrade Required"
+                flow.response.status_code = 426
                 flow.response.headers["Upgrade"] = "HTTP/1.1"
                 flow.response.headers["Connection"] = "Upgrade"
             if kind is not BlockKind.RULE:  # what follows may not be what it seems
@@ -356,7 +368,8 @@ def _parsed(text: str, files: StateFiles) -> Allowlist:
 def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
     """Return the text for the agent: what was blocked, why, and what to ask its human for."""
     about = (
-        "The sandbox's proxy blocked this request. Nothing of it has left the host:\n\n"
+        "The sandbox's proxy blocked this request; `gitguard-blocked` prints the last ones again."
+        " Nothing of it has left the host:\n\n"
         f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
     )
     line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""

@@ -163,6 +163,8 @@ def parse_line(line: str) -> Rule:
         number = urls.normal_port(port, scheme)
     except BadUrlError as error:
         raise BadLineError(str(error)) from None
+    if host == urls.OWN_HOST:
+        raise BadLineError(f"the proxy answers {host} itself, and sends nothing there")
     return Rule(method, scheme, host, number, tuple(re.split(r"\*+", target)), bool(end))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from gitguardfs.egress.urls import MAX_TARGET
 
 MAX_BYTES = 10 << 20
 """The size of the log, and of its older part: requests in a loop must not fill the disk."""
+MAX_RECENT = 200
+"""Requests that the proxy keeps in memory, the latest: at most some MiB."""
 MAX_URL = MAX_TARGET + 300
 """Characters of a URL that are logged; no URL that can be allowed has more."""
 
@@ -33,21 +36,20 @@ class BlockedRequest(NamedTuple):
 
 
 class BlockedLog:
-    """Appends blocked requests to the file ``path``."""
+    """Appends blocked requests to the file ``path``, and keeps the latest of them in memory."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.recent: deque[BlockedRequest] = deque(maxlen=MAX_RECENT)
+        """Requests that were added here, oldest first."""
 
     def add(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
-        """Append a request. Raises OSError."""
-        entry = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "method": method[:MAX_URL],
-            "url": url[:MAX_URL],
-            "reason": reason[:MAX_URL],
-            "kind": kind.value,
-        }
-        line = json.dumps(entry).encode() + b"\n"  # ASCII: no control character of the client's
+        """Append a request. Raises OSError if the file cannot be written."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = BlockedRequest(time, method[:MAX_URL], url[:MAX_URL], reason[:MAX_URL], kind)
+        self.recent.append(entry)
+        fields = {**entry._asdict(), "kind": kind.value}
+        line = json.dumps(fields).encode() + b"\n"  # ASCII: no control character of the client's
         with suppress(FileNotFoundError):
             if self._path.stat().st_size + len(line) > MAX_BYTES:
                 os.replace(self._path, rotated(self._path))
@@ -102,15 +104,16 @@ class Group:
     """Why there is no such line; "" if there is one."""
 
 
-def grouped(entries: Iterable[BlockedRequest]) -> list[Group]:
-    """Group blocked requests; the group with the latest request is the last."""
+def grouped(entries: Iterable[BlockedRequest], most: int | None = None) -> list[Group]:
+    """Group blocked requests, that with the latest one last; return the last ``most`` groups."""
     found: dict[tuple[str, ...], list[BlockedRequest]] = {}
     for entry in entries:
         key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
         members = found.pop(key, [])
         members.append(entry)
         found[key] = members
-    return [_group(members) for members in found.values()]
+    shown = list(found.values())[-most if most else None :]
+    return [_group(members) for members in shown]
 
 
 def _group(members: list[BlockedRequest]) -> Group:

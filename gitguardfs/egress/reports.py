@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from gitguardfs import config_files
 from gitguardfs.egress import blocked, requests
 from gitguardfs.egress.allowlist import Allowlist, LineError, parse_line, validate_line
-from gitguardfs.egress.blocked import Group
+from gitguardfs.egress.blocked import BlockedRequest, Group
 from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
 from gitguardfs.errors import shown
 
 MAX_SHOWN = 200
 """Characters of a URL or a line that are shown."""
+MAX_METHOD = 40
+"""Characters of a method that are shown in the guest; no method that can be allowed has more."""
 MAX_GROUPS = 50
 """Groups of blocked requests that are shown, the latest: a client may ask for thousands of URLs."""
+MAX_RECENT_GROUPS = 10
+"""Groups that the guest is shown, the latest: an agent reads all of the text."""
 
 
 def blocked_text(state_dir: Path) -> str:
@@ -29,6 +35,43 @@ def blocked_text(state_dir: Path) -> str:
     if earlier := len(groups) - len(texts):
         texts.append(f"{earlier} more, which are older, are in {shown(str(files.blocked))}")
     return "\n\n".join(texts)
+
+
+def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
+    """Return what ``gitguard-blocked`` prints in the guest. Raises UserError.
+
+    Queries are left out, since they may hold secrets: every user of the guest can read this text,
+    and so can those of the host, by the proxy's port.
+    """
+    public = [
+        BlockedRequest(
+            entry.time, entry.method[:MAX_METHOD], _public(entry.url), entry.reason[:MAX_SHOWN],
+            entry.kind,
+        )
+        for entry in entries
+    ]  # fmt: skip
+    groups = blocked.grouped(public, MAX_RECENT_GROUPS)
+    if not groups:
+        return "Nothing was blocked since this VM was started.\n"
+    lines = {rule.line for rule in Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules}
+    texts = [_group_text(group, lines) for group in groups]
+    return "\n\n".join((_RECENT_INTRODUCTION, *texts, _RECENT_ADVICE))
+
+
+_RECENT_INTRODUCTION = """\
+The last requests that the sandbox's proxy blocked, the latest at the end. It has sent on none of
+them. Times are in UTC, and a query is shown as ?*"""
+_RECENT_ADVICE = """\
+The allowlist is on the host and cannot be changed from in here. If one of these requests is needed,
+try it once more. If it is still blocked, stop and ask your human to run its line, which begins with
+`gitguard vm allow`, on the host. There `gitguard vm blocked` shows the whole URLs. Do not look for
+another way out.
+"""
+
+
+def _public(url: str) -> str:
+    """Return a URL with what may be secret in it replaced by ``*``: the query, a password."""
+    return re.sub(r"^([^/]*//)?[^/]*@", r"\1*@", re.sub(r"(?s)[?#].*", "?*", url))
 
 
 def _group_text(group: Group, lines: set[str]) -> str:

@@ -12,6 +12,11 @@ import unicodedata
 DEFAULT_PORTS = {"http": 80, "https": 443}
 MAX_TARGET = 8192
 """Characters of a path with its query; servers refuse longer ones too."""
+OWN_HOST = "gitguard.invalid"
+"""The proxy's own name for its clients; no line can name it, so no request for it is sent on. By
+RFC 6761 no host has a name below .invalid. Below .internal, a network may have some."""
+BLOCKED_URL = f"http://{OWN_HOST}/blocked"
+"""Where the proxy says what it has blocked of late: the one page of its own."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")

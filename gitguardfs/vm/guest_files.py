@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
+from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
@@ -22,17 +23,28 @@ CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
 """The proxy's authority, where update-ca-certificates finds it when a package runs that."""
 AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
 """The directory with a file of authorized keys for each user."""
+BLOCKED_PROGRAM = "/usr/local/bin/gitguard-blocked"
+"""Shows what the proxy has blocked: programs such as pip do not show the proxy's answer."""
 CONFIG = "/etc/gitguard-vm/config"
 """The settings that the provisioning script reads."""
 
 PANIC_TIMEOUT = -1
 """Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
 
-_RULES = f"""
+RULES = f"""
 - This is a sandbox VM. Never run `git push`, and never ask for credentials that would allow it.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
-  response with status 418 says what to ask the human for. Do not look for another way out.
+  response with status 418 says what to ask the human for. Many programs do not show it, pip among
+  them: `gitguard-blocked` prints the last of these texts. Do not look for another way out.
 - What you change in the project changes on the human's disk at once. There is no undo.
+"""
+
+_BLOCKED = f"""\
+#!/bin/sh
+# Prints what the proxy has blocked of late, and what to ask the human for. The proxy itself answers
+# for this host name. With -q and --noproxy, curl follows no settings of the user's.
+exec curl -q --silent --show-error --fail-with-body --max-time 30 \\
+    --noproxy '' --proxy {PROXY} {BLOCKED_URL}
 """
 
 
@@ -67,7 +79,7 @@ class GuestSettings:
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     """Return all files for the guest. The provisioning script is put at ``provision_path``."""
-    rules = agent_rules.text(GitMode(guest.git), guest.local) + _RULES
+    rules = agent_rules.text(GitMode(guest.git), guest.local) + RULES
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
@@ -82,6 +94,7 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
+        GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
         GuestFile(provision_path, guest.provision, 0o755),
     ]

@@ -7,6 +7,7 @@ from tests.mutation.mutant import Mutant
 MATCHER = ("unit/test_egress_allowlist.py",)
 REQUESTS = ("unit/test_egress_requests.py",)
 FILES = ("unit/test_egress_files.py",)
+OWN_PAGE = ("egress/test_blocked.py::test_no_other_request_for_the_name_is_answered_or_sent_on",)
 BYPASSES = ("egress/test_bypasses.py::test_nothing_of_it_leaves",)
 
 MUTANTS = (
@@ -238,6 +239,46 @@ MUTANTS = (
         "        if False:",
         ("egress/test_refusals.py::test_an_exception_denies_where_a_connection_is_open_already",),
         survives="the fault has closed the connection: the second of two safeguards",
+    ),
+    Mutant(
+        "own-name-is-sent-on",
+        "a line of the allowlist may name the proxy's own host, which is then asked DNS for",
+        "egress/allowlist.py",
+        "    if host == urls.OWN_HOST:",
+        "    if False:",
+        OWN_PAGE,
+    ),
+    Mutant(
+        "own-name-in-a-tunnel",
+        "a CONNECT to the proxy's own host is accepted",
+        "egress/addon.py",
+        "            if host == urls.OWN_HOST:",
+        "            if False:",
+        OWN_PAGE,
+    ),
+    Mutant(
+        "own-page-at-any-path",
+        "the proxy answers any method and path of its own host",
+        "egress/addon.py",
+        "(decision.checked.method, decision.checked.url) == _QUESTION:",
+        "decision.checked.host == urls.OWN_HOST:",
+        OWN_PAGE,
+    ),
+    Mutant(
+        "own-page-shows-queries",
+        "queries, which may hold secrets, are shown to all users of the guest",
+        "egress/reports.py",
+        "_public(entry.url), entry",
+        "entry.url, entry",
+        FILES,
+    ),
+    Mutant(
+        "blocked-recent-grows",
+        "the proxy keeps every blocked request in memory",
+        "egress/blocked.py",
+        "deque(maxlen=MAX_RECENT)",
+        "deque()",
+        FILES,
     ),
     Mutant(
         "addon-connects-unapproved",

@@ -15,6 +15,7 @@ from gitguardfs.guard import local_names
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, guard_commands
 from gitguardfs.render.guarded_share import DEFAULT_LOCAL
+from gitguardfs.vm import guest_files
 from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[2]
@@ -158,6 +159,7 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     [
         *map(agent_rules.about_git, (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)),
         agent_rules.about_local(DEFAULT_LOCAL),
+        guest_files.RULES,
     ],
 )
 def test_the_text_for_agents_is_the_one_that_guests_get(text: str) -> None:

@@ -183,6 +183,37 @@ def test_only_the_latest_groups_are_shown_and_the_number_of_the_others(state: Pa
     assert rest == f"7 more, which are older, are in {state}/blocked.jsonl"
 
 
+def test_what_the_guest_is_shown_is_short_printable_and_without_secrets(state: Path) -> None:
+    create_files(state)
+    long = "x" * blocked.MAX_URL
+    log = BlockedLog(StateFiles(state).blocked)
+    for number in range(blocked.MAX_RECENT + 1):
+        log.add("GET", f"https://a.test/{number}", "why", BlockKind.RULE)
+    assert len(log.recent) == blocked.MAX_RECENT
+    log.add(f"\x1b{long}", f"https://u:SECRET@a.test/\u202e?SECRET{long}", long, BlockKind.REQUEST)
+    log.add("CONNECT", "u:SECRET@a.test:443", "why", BlockKind.REQUEST)
+    log.add("GET", "https://a.test/x#SECRET\n?SECRET", "why", BlockKind.REQUEST)
+    log.add("GET", "https://a.test/@scope?q=SECRET", "why", BlockKind.ADDRESS)
+    log.add("GET", "https://pypi.org/simple/*", "why", BlockKind.RULE)
+    text = reports.recent_text(state, log.recent)
+    assert len(text) < 4096
+    assert text.replace("\n", "").isprintable()
+    assert "SECRET" not in text
+    assert "gitguard vm allow 'GET https://a.test/@scope?* private-address'\n" in text
+    assert "allowed meanwhile" in text
+    first = blocked.MAX_RECENT + 1 + 5 - reports.MAX_RECENT_GROUPS
+    assert f"GET https://a.test/{first}\n" in text
+    assert f"GET https://a.test/{first - 1}\n" not in text
+
+
+def test_a_request_that_cannot_be_logged_is_shown_to_the_guest(state: Path) -> None:
+    log = BlockedLog(StateFiles(state).blocked)
+    with pytest.raises(FileNotFoundError):
+        log.add("GET", "https://a.test/x", "why", BlockKind.RULE)
+    create_files(state)
+    assert "gitguard vm allow 'GET https://a.test/x'" in reports.recent_text(state, log.recent)
+
+
 def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -> None:
     state.mkdir()
     path = StateFiles(state).blocked

@@ -68,6 +68,9 @@ def test_what_is_not_allowed_is_refused_and_never_leaves(restarted: World) -> No
     listed = restarted.vm("blocked").stdout
     assert "/elsewhere" in listed
     assert "gitguard vm allow" in listed
+    told = restarted.sh("gitguard-blocked")
+    assert "/elsewhere?*" in told
+    assert "carried-out" not in told
 
 
 def test_a_line_that_is_added_holds_at_once(restarted: World) -> None:
