@@ -22,9 +22,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import (
-    addresses, blocked, interfaces, reports, requests, urls, websocket,
-)  # fmt: skip
+from gitguardfs.egress import addresses, blocked, interfaces, reports, requests, urls, websocket
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
