@@ -332,6 +332,15 @@ refuse_while_in_use() {
     die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
 }
 
+# Of --local, if no view has kept any directory in it.
+remove_empty_store() {
+    local holder=/var/lib/gitguardfs
+    [[ -d "$holder/local" ]] || return 0
+    [[ -z "$(find "$holder/local" -mindepth 3 -print -quit)" ]] || return 0
+    run rm -rf "$holder/local"
+    run rmdir --ignore-fail-on-non-empty "$holder"
+}
+
 uninstall_all() {
     local entry path found=no
     refuse_while_in_use
@@ -348,6 +357,7 @@ uninstall_all() {
         run rm -rf "$PACKAGE" "$PACKAGE.new" "$PACKAGE.old" "$SCRIPTS" "$VENV" \
             "$SHARED" "$SHARED.new"
         run find "$PREFIX" -depth -type d -empty -delete
+        remove_empty_store
     fi
     if [[ "$found" == no ]]; then
         echo "gitguardfs is not installed here: nothing to remove."

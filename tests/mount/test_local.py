@@ -508,8 +508,8 @@ def test_a_store_that_cannot_be_made_is_told() -> None:
         options = ("--local=deps", f"--local-store={here}/store")
         with gitguardfs(deep, here / "view", *options) as mounted:
             (mounted.path / "node_modules").mkdir()
-        (lock,) = (here / "store").glob("*/view")
-        assert lock.stat().st_mode & 0o777 == 0o600
+        (file,) = (here / "store").glob("*/view")
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_after_a_crash_they_are_there(world: World) -> None:
