@@ -92,7 +92,7 @@ TIERS = (
         lacks=_missing(*VM_PROGRAMS),
     ),
     _guest(
-        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 840,
+        "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 900,
         images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
     ),
     Tier(
@@ -101,7 +101,7 @@ TIERS = (
         seconds=20, alone=10, is_pytest=False, is_short=True, lacks=_missing("shellcheck"),
     ),
     Tier("mount", "real mounts: conformance, attacks, faults, programs",
-         _pytest("tests/mount"), seconds=680, has_workers=True, alone=400,
+         _pytest("tests/mount"), seconds=800, has_workers=True, alone=470,
          lacks=_missing("bindfs", "fusermount3")),
     Tier(
         "quickstart", "guest-setup/quickstart.sh, on the distribution's own packages",
@@ -112,10 +112,10 @@ TIERS = (
         seconds=10, is_pytest=False, is_short=True, count="ok", lacks=_missing("flock"),
     ),
     Tier("packaging", "the source distribution and its own tests, the wheel, the packages' files",
-         _pytest("tests/packaging"), seconds=60, is_short=True),
+         _pytest("tests/packaging"), seconds=75, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=120, is_short=True, lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=140, is_short=True, lacks=_missing("ip", "ss"),
     ),
     Tier(
         "desktop", "Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package",
@@ -124,11 +124,11 @@ TIERS = (
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=345,
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=400,
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     Tier("unit", "pure parts, no mount",
-         _pytest("tests/unit"), seconds=280, has_workers=True, alone=130),
+         _pytest("tests/unit"), seconds=300, has_workers=True, alone=130),
     _guest(
         "guest-selinux", "Debian 13 with SELinux enforcing", 280, images.DEBIAN_SELINUX, SELINUX,
     ),
