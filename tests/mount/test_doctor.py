@@ -964,19 +964,23 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
 def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
     guarded: Mounted, numbers: tuple[signal.Signals, ...], gap: float
 ) -> None:
-    with subprocess.Popen(
-        [*COMMAND, str(guarded.path), "--user", str(AGENT), "--attack"],
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        until(lambda: left_in(guarded.source), "the attacks never began")
-        time.sleep(0.1)
-        for number in numbers:
-            process.send_signal(number)
-            time.sleep(gap)
-        assert process.wait(60) == 128 + numbers[0]
-    assert not left_in(guarded.source)
+    codes = []
+    while not any(codes):  # on a busy machine the attacks can be over before the first signal
+        assert len(codes) < 5
+        with subprocess.Popen(
+            [*COMMAND, str(guarded.path), "--user", str(AGENT), "--attack"],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            until(lambda: left_in(guarded.source), "the attacks never began")
+            time.sleep(0.1)
+            for number in numbers:
+                process.send_signal(number)
+                time.sleep(gap)
+            codes.append(process.wait(60))
+        assert not left_in(guarded.source)
+    assert codes[-1] == 128 + numbers[0]
 
 
 def test_a_hole_in_the_guard_is_found_by_its_row(
