@@ -964,7 +964,7 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
 def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
     guarded: Mounted, numbers: tuple[signal.Signals, ...], gap: float
 ) -> None:
-    codes = []
+    codes: list[int] = []
     while not any(codes):  # on a busy machine the attacks can be over before the first signal
         assert len(codes) < 5
         with subprocess.Popen(
