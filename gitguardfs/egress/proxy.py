@@ -26,9 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import blocked
 from gitguardfs.egress.clients import limit_server
-from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
+from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 

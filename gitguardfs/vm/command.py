@@ -16,7 +16,7 @@ from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
 
 GIT_MODES = ("private", "readonly", "deny")
-NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
+NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy", "keyring")
 """Modules of the packages that the extra ``vm`` installs."""
 
 EPILOG = """\b

@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
+    "credentials": {"config_files"},
     "egress": {"config_files", "installation"},
     "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
@@ -86,6 +87,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "vm/fetching.py", "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
+    "keyring": ("credentials/store.py",),
     "pwd": ("accounts.py",),
     "grp": ("accounts.py",),
     "mitmproxy": tuple(f"egress/{name}.py"
