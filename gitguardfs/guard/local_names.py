@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,4 +80,30 @@ class LocalNames:
         for first, last, marker in FIRST_NAMES:
             if first.fullmatch(name) and self._marker(last) is not None:
                 return marker
+        return None
+
+    def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
+        """Return the directories above these files of a share that a view does not show.
+
+        ``files`` are all files of a tree. Of nested directories, the outermost is returned.
+        """
+        present = set(files)
+        inner = {os.path.dirname(path) for path in present}
+        return {found for directory in inner if (found := self._outermost(directory, present))}
+
+    def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
+        names = directory.split(b"/") if directory else []
+        for depth, name in enumerate(names, 1):
+            marker = self.marker(name)
+            if marker is None:
+                continue
+            above, path = (
+                b"".join(b"%s/" % each for each in names[: depth - 1]),
+                b"/".join(names[:depth]),
+            )
+            if marker.beside and not any(above + each in files for each in marker.beside):
+                continue
+            if marker.inside and b"%s/%s" % (path, marker.inside) not in files:
+                continue
+            return path
         return None
