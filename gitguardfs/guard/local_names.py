@@ -88,22 +88,18 @@ class LocalNames:
         ``files`` are all files of a tree. Of nested directories, the outermost is returned.
         """
         present = set(files)
-        inner = {os.path.dirname(path) for path in present}
+        inner = {os.path.dirname(path) for path in present} - {b""}
         return {found for directory in inner if (found := self._outermost(directory, present))}
 
     def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
-        names = directory.split(b"/") if directory else []
-        for depth, name in enumerate(names, 1):
-            marker = self.marker(name)
-            if marker is None:
-                continue
-            above, path = (
-                b"".join(b"%s/" % each for each in names[: depth - 1]),
-                b"/".join(names[:depth]),
-            )
-            if marker.beside and not any(above + each in files for each in marker.beside):
-                continue
-            if marker.inside and b"%s/%s" % (path, marker.inside) not in files:
-                continue
-            return path
+        above = b""
+        for name in directory.split(b"/"):
+            path, marker = above + name, self.marker(name)
+            if (
+                marker is not None
+                and (not marker.beside or any(above + each in files for each in marker.beside))
+                and (not marker.inside or b"%s/%s" % (path, marker.inside) in files)
+            ):
+                return path
+            above = path + b"/"
         return None
