@@ -60,8 +60,8 @@ ALLOWED: dict[str, set[str]] = {
         "options", "render",
     },
     "vm": {
-        "audit", "command_line", "config_files", "egress", "guard", "host", "installation",
-        "render", "secret_names",
+        "audit", "command_line", "config_files", "credentials", "egress", "guard", "host",
+        "installation", "render", "secret_names",
     },
     "vm_mount": {
         "accounts", "command_line", "config_files", "doctor", "findings", "guard", "installation",
