@@ -26,7 +26,7 @@ from gitguardfs.egress import addresses, blocked, interfaces, reports, requests,
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
-from gitguardfs.egress.exchange import Head, MisplacedError
+from gitguardfs.egress.exchange import Head, MisplacedError, without_secrets
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
@@ -237,6 +237,7 @@ class AllowlistAddon:
         The status is 426 for a WebSocket that a line could allow: many clients then use HTTP.
         """
         kind = decision.kind or BlockKind.FAULT
+        url = without_secrets(url) if kind is BlockKind.PLACEHOLDER else url
         method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
         reason = decision.reason[: blocked.MAX_URL]
         log.info("blocked %s %s: %s", method, url, reason)

@@ -82,6 +82,11 @@ class BodySearch:
         return _why(found[0], "in the body") if found else ""
 
 
+def without_secrets(text: str) -> str:
+    """Return a text for the agent without placeholders, which it could quote in its next body."""
+    return PLACEHOLDER.sub("(a placeholder)", text)
+
+
 def _put(head: Head, place: Place, old: bytes, new: bytes) -> Head | None:
     """Return the head with ``new`` instead of ``old`` in a place; None if ``old`` is not there."""
     if place.kind is Kind.QUERY:
@@ -137,7 +142,8 @@ def _check_none(head: Head, secrets: Sequence[Secret]) -> None:
     by_word = {secret.placeholder.lower().encode(): secret for secret in secrets}
     texts = [("in the URL", head.target)]
     for name, value in head.fields:
-        texts.append((f"in the field {name.decode('latin-1')}", name + b": " + value))
+        shown = without_secrets(name.decode("latin-1"))
+        texts.append((f"in the field {shown}", name + b": " + value))
     for where, text in texts:
         for form in _forms(text):
             if mark := _MARK.search(form):
