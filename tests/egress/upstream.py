@@ -35,6 +35,7 @@ NAMES = {
     "metadata.test": [LINK_LOCAL],
     "mixed.test": ["127.0.0.1", PRIVATE, PUBLIC],
     "xn--bcher-kva.test": [PUBLIC],
+    **{name: [PUBLIC] for name in ("github.com", "registry.npmjs.org", "upload.pypi.org")},
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
 }
@@ -157,7 +158,10 @@ def _answer(client: socket.socket, seen: Connection) -> None:
         if b"\r\nupgrade: websocket" in fields and "/ws" in target:
             _echo(client, head + b"\r\n\r\n", buffer, more)
             return
-        _respond(client, head.startswith(b"HEAD"), target)
+        if "/echo" in target:
+            _repeat(client, head, target)
+            return
+        _respond(client, head.startswith(b"HEAD"), target, fields)
         if target.endswith("/101"):
             while more():
                 client.sendall(b"ECHO")
@@ -184,7 +188,28 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
         buffer.clear()
 
 
-def _respond(client: socket.socket, is_head: bool, target: str) -> None:
+def _repeat(client: socket.socket, head: bytes, target: str) -> None:
+    """Answer with what the client has sent; also as no HTTP that anybody can read."""
+    sent = [line for line in head.split(b"\r\n")[1:] if not line.startswith(b"Host:")]
+    what = target.partition("/echo")[2].partition("?")[0]
+    if what == "/cut":
+        client.sendall(b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(sent))
+    elif what == "/broken":
+        client.sendall(b"HTTP/1.1 200 OK\r\n <" + b"|".join(sent) + b"\r\n\r\n")
+    elif what == "/field":
+        client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
+    elif what == "/status":
+        client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
+    else:
+        query = target.partition("?")[2].encode()
+        again = b"".join(b"X-Sent-%d: %s\r\n" % (n, line) for n, line in enumerate(sent))
+        client.sendall(
+            b"HTTP/1.1 302 Found, %s\r\nLocation: https://other.test/?%s\r\n%s"
+            b"Content-Length: 0\r\n\r\n" % (b"|".join(sent), query, again)
+        )
+
+
+def _respond(client: socket.socket, is_head: bool, target: str, fields: bytes) -> None:
     if target.endswith("/101"):
         client.sendall(
             b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n"
@@ -198,6 +223,20 @@ def _respond(client: socket.socket, is_head: bool, target: str) -> None:
     if target.endswith("/smuggled"):
         client.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        return
+    if target.endswith("/info/refs?service=git-upload-pack"):
+        if b"\nauthorization: " not in fields:
+            client.sendall(
+                b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="x"\r\nContent-Length: 0\r\n\r\n'
+            )
+            return
+        lines = (b"# service=git-upload-pack\n", b"", b"%s HEAD\0\n" % (b"1" * 40), b"")
+        text = b"".join(b"%04x%s" % (len(line) + 4, line) if line else b"0000" for line in lines)
+        kind = b"application/x-git-upload-pack-advertisement"
+        client.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (kind, len(text), text)
         )
         return
     size = int(target.rpartition("size=")[2]) if "size=" in target else 2

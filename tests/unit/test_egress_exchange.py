@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import urllib.parse
 
@@ -177,7 +178,8 @@ def wire(what: Head) -> list[bytes]:
     for text in list(texts):
         texts.append(urllib.parse.unquote_to_bytes(text))
         if text.lower().startswith(b"basic "):
-            texts.append(base64.b64decode(text.partition(b" ")[2] + b"=="))
+            with contextlib.suppress(ValueError):
+                texts.append(base64.b64decode(text.partition(b" ")[2] + b"=="))
     return texts
 
 
