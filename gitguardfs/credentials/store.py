@@ -102,6 +102,7 @@ def _ask(question: Callable[[KeyringBackend], T], limit: float, without: T) -> T
     """
     answers: list[T] = []
     errors: list[str] = []
+    busy = _BUSY  # the thread gives back what this call took
 
     def ask() -> None:
         try:
@@ -110,12 +111,12 @@ def _ask(question: Callable[[KeyringBackend], T], limit: float, without: T) -> T
         except Exception as error:  # of any library; its text could hold the value
             errors.append(type(error).__name__)
         finally:
-            _BUSY.release()
+            busy.release()
 
     late = UserError(
         f"the keyring did not answer within {limit:.0f} seconds", "unlock it", Exit.SYSTEM
     )
-    if not _BUSY.acquire(timeout=limit):
+    if not busy.acquire(timeout=limit):
         raise late
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
