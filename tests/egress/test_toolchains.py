@@ -7,11 +7,9 @@ address of the registry is that of a server of the tests.
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
