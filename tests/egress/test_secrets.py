@@ -479,12 +479,12 @@ def test_python_by_its_own_library(vm: Secrets, tmp_path: Path) -> None:
 
 def test_git_over_https(vm: Secrets, tmp_path: Path) -> None:
     name = preset(vm, "github")
-    said = run(vm, tmp_path, "git", "ls-remote", "https://github.com/own/repo")
+    said = run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
     assert said == f"{'1' * 40}\tHEAD\n"
     assert basic("x-access-token", value(name)) in vm.world.upstream.raw.decode()
     assert vm.placeholder(name) not in vm.world.upstream.raw.decode()
     vm.keyring.write_text(keyring_in_file.LOCKED)
-    assert "418" in run(vm, tmp_path, "git", "ls-remote", "https://github.com/own/repo")
+    assert "418" in run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")

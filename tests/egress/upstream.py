@@ -35,9 +35,13 @@ NAMES = {
     "metadata.test": [LINK_LOCAL],
     "mixed.test": ["127.0.0.1", PRIVATE, PUBLIC],
     "xn--bcher-kva.test": [PUBLIC],
-    **{name: [PUBLIC] for name in ("github.com", "registry.npmjs.org", "upload.pypi.org")},
+    "registry.npmjs.org": [PUBLIC],
+    "upload.pypi.org": [PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
+    "github.com": [PUBLIC],
+    "codeberg.org": [PUBLIC],
+    "git.other.test": [PUBLIC],
 }
 UNTRUSTED_PORT = 444
 SILENT_PORT = 445
@@ -63,6 +67,8 @@ class Upstream:
 
     def __init__(self, directory: Path) -> None:
         self.connections: list[Connection] = []
+        self.files: dict[str, bytes] = {}
+        """What is served, by path and query; other requests get an answer of two bytes."""
         self.ca = make_authority(directory / "ca")
         good = _context(self.ca, self)
         bad = _context(make_authority(directory / "bad"), self)
@@ -113,14 +119,14 @@ class Upstream:
                 seen.sni = getattr(client, "seen_sni", None)
                 seen.alpn = client.selected_alpn_protocol()
             with client:
-                _answer(client, seen)
+                _answer(client, seen, self.files)
 
 
 def _start(function, *arguments) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
-def _answer(client: socket.socket, seen: Connection) -> None:
+def _answer(client: socket.socket, seen: Connection, files: dict[str, bytes]) -> None:
     """Answer requests until the client closes. All that comes is noted before it is read."""
     buffer = bytearray()
 
@@ -161,7 +167,10 @@ def _answer(client: socket.socket, seen: Connection) -> None:
         if "/echo" in target:
             _repeat(client, head, target)
             return
-        _respond(client, head.startswith(b"HEAD"), target, fields)
+        if "/private/" in target:
+            _private_git(client, b"\r\nauthorization: " in fields)
+            continue
+        _respond(client, head.startswith(b"HEAD"), target, files.get(target))
         if target.endswith("/101"):
             while more():
                 client.sendall(b"ECHO")
@@ -209,7 +218,26 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
         )
 
 
-def _respond(client: socket.socket, is_head: bool, target: str, fields: bytes) -> None:
+def _private_git(client: socket.socket, has_password: bool) -> None:
+    """Answer as a repository with one commit, to those who send a password."""
+    if not has_password:
+        fields = b'WWW-Authenticate: Basic realm="x"\r\nContent-Length: 0'
+        client.sendall(b"HTTP/1.1 401 No\r\n%s\r\n\r\n" % fields)
+        return
+    lines = (b"# service=git-upload-pack\n", b"", b"%s HEAD\0\n" % (b"1" * 40), b"")
+    text = b"".join(b"%04x%s" % (len(line) + 4, line) if line else b"0000" for line in lines)
+    kind = b"application/x-git-upload-pack-advertisement"
+    fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(text))
+    client.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (fields, text))
+
+
+def _respond(client: socket.socket, is_head: bool, target: str, content: bytes | None) -> None:
+    if content is not None:
+        kinds = {b"{": b"application/json", b"<": b"text/html"}
+        kind = kinds.get(content[:1], b"application/octet-stream")
+        fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(content))
+        client.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + content * (not is_head))
+        return
     if target.endswith("/101"):
         client.sendall(
             b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n"
@@ -223,20 +251,6 @@ def _respond(client: socket.socket, is_head: bool, target: str, fields: bytes) -
     if target.endswith("/smuggled"):
         client.sendall(
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        return
-    if target.endswith("/info/refs?service=git-upload-pack"):
-        if b"\nauthorization: " not in fields:
-            client.sendall(
-                b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="x"\r\nContent-Length: 0\r\n\r\n'
-            )
-            return
-        lines = (b"# service=git-upload-pack\n", b"", b"%s HEAD\0\n" % (b"1" * 40), b"")
-        text = b"".join(b"%04x%s" % (len(line) + 4, line) if line else b"0000" for line in lines)
-        kind = b"application/x-git-upload-pack-advertisement"
-        client.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-            % (kind, len(text), text)
         )
         return
     size = int(target.rpartition("size=")[2]) if "size=" in target else 2
