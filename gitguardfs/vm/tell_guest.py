@@ -32,7 +32,7 @@ def tell_guest(state: State) -> str | None:
             settings.load(state), egress.ca_certificate(directory), secrets.load(directory)
         )
         lines = [
-            f"printf %s {shlex.quote(file.content)} >{file.path}.new"
+            f"printf %s {shlex.quote(str(file.content))} >{file.path}.new"
             f" && chmod {file.mode:o} {file.path}.new && mv -fT {file.path}.new {file.path} || exit"
             for file in files
             if file.path in guest_secrets.FILES

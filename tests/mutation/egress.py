@@ -795,7 +795,7 @@ MUTANTS = (
         "egress/addon.py",
         "        response.data.reason = MASKS.masked(response.data.reason)\n",
         "",
-        NOWHERE,
+        ("egress/test_secrets.py::test_what_a_server_repeats_in_its_header_is_masked",),
     ),
     Mutant(
         "secret-in-an-error-page",

@@ -22,6 +22,7 @@ from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress import reports
+from gitguardfs.egress.proxy import ca_certificate
 from gitguardfs.errors import UserError
 from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
 from gitguardfs.vm import state as states
@@ -301,8 +302,9 @@ def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
 
 
 def files_of(vm: State) -> dict[str, str]:
-    found = provision.guest_files(Settings(vm.project), "CA", loaded(vm))
-    return {file.path: file.content for file in found}
+    certificate = ca_certificate(Path(vm.directory))
+    found = provision.guest_files(Settings(vm.project), certificate, loaded(vm))
+    return {file.path: file.content for file in found if isinstance(file.content, str)}
 
 
 def test_the_guest_has_placeholders_only(vm: State) -> None:
