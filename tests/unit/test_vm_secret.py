@@ -103,7 +103,7 @@ def test_without_a_keyring_the_file_is_named(vm: State) -> None:
     from keyring.backends import fail
 
     keyring.set_keyring(fail.Keyring())
-    path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secrets.json"
+    path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secret-values.json"
     assert path in done(vm, "set", "TOKEN", *BEARER)
     assert path in done(vm, "list")
     assert value(vm, "TOKEN") == VALUE
@@ -347,6 +347,27 @@ def test_git_gets_the_placeholder_for_github_and_for_no_other_host(
     assert f"username=x-access-token\npassword={secret.placeholder}\n" in said
     assert asked("example.org", GITHUB_TOKEN=secret.placeholder) == ""
     assert asked("github.com") == ""
+
+
+def test_a_running_guest_gets_the_same_files_as_at_its_start(vm: State, tmp_path: Path) -> None:
+    for name in PRESETS:
+        done(vm, "set", "--preset", name)
+    found = files_of(vm)
+    files = [
+        guest_files.GuestFile(f"{tmp_path}/{Path(path).name}", found[path])
+        for path in guest_secrets.FILES
+    ]
+    Path(files[0].path).write_text("old")
+    subprocess.run(["sh", "-s"], input=tell_guest.script(files), text=True, check=True)
+    for file in files:
+        assert Path(file.path).read_text() == file.content
+        assert stat.S_IMODE(Path(file.path).stat().st_mode) == 0o644
+    missing = guest_files.GuestFile(f"{tmp_path}/none/x", "x")
+    script = tell_guest.script([missing, files[0]])
+    assert (
+        subprocess.run(["sh", "-s"], input=script, text=True, stderr=subprocess.DEVNULL).returncode
+        != 0
+    )
 
 
 def test_a_guest_that_does_not_run_is_told_at_its_next_start(vm: State) -> None:
