@@ -41,6 +41,9 @@ RULES = f"""
   another way out.
 - Git is asked for HTTPS where an address says SSH (`git@github.com:`, `ssh://`); SSH has no way out.
 - What you change in the project changes on the human's disk at once. There is no undo.
+- A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
+  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
+  that has it anywhere else, and your own next request would have it.
 """
 
 _BLOCKED = f"""\

@@ -34,7 +34,8 @@ def tell_guest(state: State) -> str | None:
         )
         done = subprocess.run(
             ssh.command(guest, ADMIN, remote="sh -s"),
-            input=script([file for file in files if file.path in guest_secrets.FILES]), capture_output=True, text=True, check=False, timeout=TELL_LIMIT,
+            input=script([file for file in files if file.path in guest_secrets.FILES]),
+            capture_output=True, text=True, check=False, timeout=TELL_LIMIT,
         )  # fmt: skip
     except (UserError, OSError, subprocess.TimeoutExpired) as error:
         return f"; the running guest could not be told: {shown(str(error))}"
