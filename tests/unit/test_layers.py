@@ -53,15 +53,15 @@ ALLOWED: dict[str, set[str]] = {
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
     "credentials": {"config_files"},
-    "egress": {"config_files", "installation"},
+    "egress": {"config_files", "credentials", "installation"},
     "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
         "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
         "options", "render",
     },
     "vm": {
-        "audit", "command_line", "config_files", "egress", "guard", "host", "installation",
-        "render", "secret_names",
+        "audit", "command_line", "config_files", "credentials", "egress", "guard", "host",
+        "installation", "render", "secret_names",
     },
     "vm_mount": {
         "accounts", "command_line", "config_files", "doctor", "findings", "guard", "installation",
