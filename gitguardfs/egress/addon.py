@@ -292,7 +292,7 @@ class AllowlistAddon:
         proxy = self._upstream
         if proxy is None or not proxy.leads_to(host, port):
             return ResolvedHost((host, port), usable)
-        found = await answers_of("the company's proxy", proxy.host, proxy.port)
+        found = await answers_of("the company proxy", proxy.host, proxy.port)
         return ResolvedHost((host, port), usable, (proxy, found))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:

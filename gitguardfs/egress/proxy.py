@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.egress import blocked, tunnel, upstream_proxy
+from gitguardfs.egress import blocked, upstream_proxy
 from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
@@ -150,6 +150,8 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
         found = _resolved((host, port))
         if found.through is None:
             return await super().create_connection(protocol_factory, host, port, **options)
+        from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
+
         sock = await tunnel.connect(self, *found.through, found.answers)
         try:
             return await super().create_connection(protocol_factory, sock=sock)

@@ -6,6 +6,7 @@ The proxy is never told a name: it would resolve it again, and could come to ano
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -19,7 +20,7 @@ from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 LIMIT = 60.0
 """Seconds until a tunnel must be open. A proxy itself waits up to a minute for a server."""
-_PROXY = "the company's proxy"
+_PROXY = "the company proxy"
 """The agent reads these texts: they do not name the proxy's address. mitmdump.log does."""
 
 
@@ -74,7 +75,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, answers: Sequence[Any]) ->
             return sock
         except OSError as error:
             sock.close()
-            why = error.strerror or str(error)
+            why = os.strerror(error.errno) if error.errno else str(error)
         except BaseException:
             sock.close()
             raise

@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from gitguardfs import config_files
-from gitguardfs.credentials import store
 from gitguardfs.egress import addresses, urls
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import Exit, UserError, shown
@@ -143,6 +142,8 @@ def with_password(proxy: UpstreamProxy | None) -> UpstreamProxy | None:
     """
     if proxy is None or not proxy.user or proxy.password is not None:
         return proxy
+    from gitguardfs.credentials import store  # it needs platformdirs, of the extra ``vm``
+
     password = store.read(proxy.key)
     if password is None:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import sys
 import urllib.request
 from pathlib import Path
@@ -58,17 +59,28 @@ def _ensure_password(proxy: UpstreamProxy, *, is_given: bool) -> None:
     """
     if not proxy.user or proxy.password is not None or store.read(proxy.key) is not None:
         return
-    if sys.stdin.isatty():
-        password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
-    elif is_given:
-        password = sys.stdin.readline().removesuffix("\n")
-    else:
-        upstream_proxy.with_password(proxy)  # raises: it says what to do
-        return
+    try:
+        if os.isatty(0):
+            password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
+        elif is_given:
+            password = _first_line()
+        else:
+            upstream_proxy.with_password(proxy)  # raises: it says what to do
+            return
+    except EOFError:
+        password = ""
     if not password or not password.isprintable():
         raise UserError("that is no password: it is empty, or has control characters")
     place = store.write(proxy.key, password)
     print(f"the password is kept in {shown(place)}", file=sys.stderr)
+
+
+def _first_line() -> str:
+    """Return the first line of standard input, and leave the rest to the command for the guest."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode(errors="surrogateescape")
 
 
 def _use_for_downloads(proxy: UpstreamProxy | None) -> None:

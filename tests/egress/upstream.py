@@ -35,6 +35,8 @@ NAMES = {
     "metadata.test": [LINK_LOCAL],
     "mixed.test": ["127.0.0.1", PRIVATE, PUBLIC],
     "xn--bcher-kva.test": [PUBLIC],
+    "proxy.test": [PRIVATE],
+    "double.test": [OTHER, PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
 }

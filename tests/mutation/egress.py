@@ -8,6 +8,9 @@ MATCHER = ("unit/test_egress_allowlist.py",)
 REQUESTS = ("unit/test_egress_requests.py",)
 FILES = ("unit/test_egress_files.py",)
 OWN_PAGE = ("egress/test_blocked.py::test_no_other_request_for_the_name_is_answered_or_sent_on",)
+COMPANY = "egress/test_upstream_proxy.py"
+COMPANY_REFUSES = (f"{COMPANY}::test_nothing_goes_directly_if_the_proxy_refuses",)
+COMPANY_URL = ("unit/test_egress_upstream_proxy.py",)
 BYPASSES = ("egress/test_bypasses.py::test_nothing_of_it_leaves",)
 
 MUTANTS = (
@@ -577,10 +580,138 @@ MUTANTS = (
         "proxy-connects-unresolved",
         "an address in a URL is connected to, whatever server_connect says",
         "egress/proxy.py",
-        "        found = _resolved(None)\n"
-        "        if address[:2] not in [answer[4][:2] for answer in found]:",
+        "        if address[:2] not in [answer[4][:2] for answer in approved]:",
         "        if False:",
         ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
+    ),
+    # The company's proxy
+    Mutant(
+        "company-is-passed-by",
+        "the event loop connects to a server, though the company's proxy leads there",
+        "egress/proxy.py",
+        "        approved = found.through[1] if found.through else found.answers",
+        "        approved = [*found.answers, *(found.through[1] if found.through else [])]",
+        (f"{COMPANY}::test_the_event_loop_connects_to_nothing_else",),
+    ),
+    Mutant(
+        "company-gets-the-name",
+        "the company's proxy resolves the name again, and may come to another address",
+        "egress/proxy.py",
+        "        sock = await tunnel.connect(self, *found.through, found.answers)",
+        "        sock = await tunnel.connect(self, *found.through, [(0, 0, 0, 0, (host, port))])",
+        (f"{COMPANY}::test_servers_are_reached_by_the_address_that_was_checked",),
+    ),
+    Mutant(
+        "company-is-the-proxy-itself",
+        "a request goes round in the proxy until it has no connection left",
+        "egress/proxy.py",
+        "        if sock.getpeername()[:2] == self.own:",
+        "        if False:",
+        (f"{COMPANY}::test_a_proxy_that_leads_to_itself_is_refused",),
+    ),
+    Mutant(
+        "company-may-redirect",
+        "a redirect counts as an open tunnel",
+        "egress/tunnel.py",
+        "    if 200 <= code < 300:",
+        "    if 200 <= code < 400:",
+        COMPANY_REFUSES,
+    ),
+    Mutant(
+        "company-may-send-first",
+        "what comes with the tunnel is lost",
+        "egress/tunnel.py",
+        "    if http.trailing_data[0]:",
+        "    if False:",
+        COMPANY_REFUSES,
+    ),
+    Mutant(
+        "company-speaks-to-the-agent",
+        "the company's proxy can put a text of its own before the agent",
+        "egress/tunnel.py",
+        "responses.get(code, '')",
+        "responses.get(code, 'hunter')",
+        COMPANY_REFUSES,
+    ),
+    Mutant(
+        "company-takes-its-time",
+        "a proxy that does not answer keeps a connection for ever",
+        "egress/tunnel.py",
+        "        async with asyncio.timeout(LIMIT):",
+        "        async with asyncio.timeout(None):",
+        (f"{COMPANY}::test_a_proxy_that_does_not_answer_in_time_is_a_failure",),
+    ),
+    Mutant(
+        "company-is-told-a-wrong-password-again",
+        "a request tries a wrong password once for each address of its host",
+        "egress/tunnel.py",
+        '        raise OSError(\n            f"{_PROXY} wants',
+        '        raise _RefusedError(\n            f"{_PROXY} wants',
+        (f"{COMPANY}::test_another_address_is_tried_if_the_proxy_refuses_one",),
+    ),
+    Mutant(
+        "company-leads-to-its-own-loopback",
+        "a line for 127.0.0.1 leads to a service of the company's proxy",
+        "egress/upstream_proxy.py",
+        "        if address is not None and addresses.is_near(address):",
+        "        if False:",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-has-no-exceptions",
+        "NO_PROXY is not heeded",
+        "egress/upstream_proxy.py",
+        '{"no": self.exceptions}',
+        "{}",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-password-in-argv",
+        "--upstream-proxy takes a password, which all users can read",
+        "egress/upstream_proxy.py",
+        "    if proxy.password is not None:\n",
+        "    if False:\n",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-password-is-printed",
+        "a traceback or a log shows the password",
+        "egress/upstream_proxy.py",
+        "field(default=None, repr=False)",
+        "field(default=None)",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-url-with-controls",
+        "a user's name can hold a line break",
+        "egress/upstream_proxy.py",
+        " or not (user + password).isprintable():",
+        ":",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-url-of-two-readings",
+        "the host of a proxy's URL depends on the program that reads it",
+        "egress/upstream_proxy.py",
+        ' or set("/?#") & {*login, *where}:',
+        ":",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-is-dropped-if-damaged",
+        "with a damaged setting, requests go directly",
+        "egress/upstream_proxy.py",
+        "        except (UserError, UnicodeDecodeError):\n",
+        "        except (UserError, UnicodeDecodeError):\n            return None\n",
+        (f"{COMPANY}::test_the_setting_counts_before_the_environment",),
+    ),
+    Mutant(
+        "company-password-takes-the-guests-input",
+        "the command for the guest misses what follows the password",
+        "vm/company_proxy.py",
+        "    while (byte := os.read(0, 1)) not in",
+        "    while (byte := sys.stdin.buffer.read(1)) not in",
+        COMPANY_URL,
     ),
     Mutant(
         "proxy-outlives-its-parent",
