@@ -204,8 +204,8 @@ MUTANTS = (
         "addresses-carried",
         "an IPv4 address within an IPv6 one is not looked at",
         "egress/addresses.py",
-        "    meant = _embedded_ipv4(address)\n",
-        "    meant = address\n",
+        "    meant = _embedded_ipv4(address)\n    if meant.is_unspecified",
+        "    meant = address\n    if meant.is_unspecified",
         REQUESTS,
     ),
     # Files
