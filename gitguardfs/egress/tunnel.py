@@ -24,6 +24,10 @@ _PROXY = "the company proxy"
 """The agent reads these texts: they do not name the proxy's address. mitmdump.log does."""
 
 
+_NO_LOGIN = (HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, HTTPStatus.UNAUTHORIZED)
+"""Statuses for a missing or wrong password. tinyproxy answers 401 to a wrong one."""
+
+
 class _RefusedError(OSError):
     """The proxy will not connect to an address; it may connect to another one of the host."""
 
@@ -111,7 +115,7 @@ def _check_status(code: int) -> None:
     if 200 <= code < 300:
         return
     status = f"{code} {responses.get(code, '')}".rstrip()  # not its own words: they may be any
-    if code == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:  # no second try: accounts get locked
+    if code in _NO_LOGIN:  # no second try: accounts get locked
         raise OSError(
             f"{_PROXY} wants a user with a password, or another one ({status}); your human"
             " can change it: gitguard vm up --upstream-proxy http://USER@HOST:PORT"

@@ -173,6 +173,7 @@ def test_another_address_is_tried_if_the_proxy_refuses_one(
         (b"HTTP/1.1 502" + SAYS_NO, "refused to connect to the server: 502 Bad Gateway"),
         (b"HTTP/1.1 999 hunter\r\n\r\n", "refused to connect to the server: 999"),
         (b"HTTP/1.1 407" + SAYS_NO, "wants a user with a password, or another one (407 Proxy A"),
+        (b"HTTP/1.0 401" + SAYS_NO, "wants a user with a password, or another one (401 Unauthor"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://11.22.33.44/\r\n\r\n", "302 Found, which is not"),
         (b"SSH-2.0-hunter\r\n\r\n", "answered what is no HTTP"),
         (b"\0" * 100_000, "answered what is no HTTP"),

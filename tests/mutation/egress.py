@@ -582,7 +582,7 @@ MUTANTS = (
         "egress/proxy.py",
         "        if address[:2] not in [answer[4][:2] for answer in approved]:",
         "        if False:",
-        ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
+        (f"{COMPANY}::test_the_event_loop_connects_to_nothing_else",),
     ),
     # The company's proxy
     Mutant(

@@ -82,7 +82,7 @@ def test_help_teaches() -> None:
         assert word in said.stdout
     up = gitguard("up", "--help").stdout
     for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
-                   "--local", "--no-local"):  # fmt: skip
+                   "--local", "--no-local", "--upstream-proxy"):  # fmt: skip
         assert option in up
 
 
