@@ -19,7 +19,10 @@ from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import Exit, UserError, shown
 
 OPTION, VARIABLE = "--upstream-proxy", "HTTPS_PROXY"
-_FORM = "write http://HOST:PORT or http://USER@HOST:PORT"
+_HINTS = {
+    OPTION: "write http://HOST:PORT or http://USER@HOST:PORT",
+    VARIABLE: f"write http://HOST:PORT, or unset it; {OPTION} URL counts before it",
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def parsed(text: str, source: str) -> UpstreamProxy:
     if not mark:
         scheme, rest = "http", text
     if scheme.lower() != "http":
-        raise UserError(f"{source}: only a proxy with http:// can be used", _FORM)
+        raise UserError(f"{source}: only a proxy with http:// can be used", _HINTS[source])
     login, at, where = rest.removesuffix("/").rpartition("@")
     user, colon, password = login.partition(":")
     try:
@@ -97,7 +100,7 @@ def parsed(text: str, source: str) -> UpstreamProxy:
             raise urls.BadUrlError("no user before the @, or one that cannot be sent")
     except ValueError as error:
         why = error if isinstance(error, urls.BadUrlError) else "not UTF-8"
-        raise UserError(f"{source} is not the URL of a proxy: {why}", _FORM) from None
+        raise UserError(f"{source} is not the URL of a proxy: {why}", _HINTS[source]) from None
     return UpstreamProxy(host, number, source, user, password if colon else None)
 
 

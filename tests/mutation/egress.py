@@ -706,6 +706,14 @@ MUTANTS = (
         (f"{COMPANY}::test_the_setting_counts_before_the_environment",),
     ),
     Mutant(
+        "company-is-not-remembered",
+        "--upstream-proxy has no effect",
+        "vm/driver.py",
+        "        company_proxy.prepare(state, arguments.upstream_proxy)\n",
+        "",
+        ("unit/test_vm_command.py::test_up_remembers_the_companys_proxy_and_starts_with_it",),
+    ),
+    Mutant(
         "company-password-takes-the-guests-input",
         "the command for the guest misses what follows the password",
         "vm/company_proxy.py",
