@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import keyring
 import pytest
+from keyring.backends import fail
 
 from gitguardfs.egress import start
 from gitguardfs.egress.files import StateFiles
@@ -305,7 +307,8 @@ def test_the_setting_counts_before_the_environment(
     from gitguardfs.credentials import store
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    keyring.set_keyring(fail.Keyring())
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:1")
     with running(state, upstream, dns) as world:
         world.proxy.stop()

@@ -16,9 +16,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
+import keyring
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keyring.backends import fail
 
 from gitguardfs.credentials import store
 from gitguardfs.egress import upstream_proxy
@@ -46,7 +48,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    keyring.set_keyring(fail.Keyring())
     (tmp_path / "state").mkdir()
     return State("/srv/p", str(tmp_path / "state"))
 
