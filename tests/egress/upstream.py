@@ -37,6 +37,8 @@ NAMES = {
     "xn--bcher-kva.test": [PUBLIC],
     "registry.npmjs.org": [PUBLIC],
     "upload.pypi.org": [PUBLIC],
+    "proxy.test": [PRIVATE],
+    "double.test": [OTHER, PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
     "github.com": [PUBLIC],
