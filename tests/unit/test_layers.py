@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
-    "private": {"accounts", "command_line", "installation", "linux", "store_directory"},
+    "private": {"accounts", "command_line", "guard", "installation", "linux", "store_directory"},
     "local": {
         "audit", "command_line", "findings", "fs", "guard", "linux", "mounting", "options",
         "render", "serving", "store_directory",
@@ -83,7 +83,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "click": (
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
         "fetch/command.py", "local/command.py", "private/command.py", "vm/command.py",
-        "vm/fetching.py", "vm_mount/command.py",
+        "vm/commands/", "vm/fetching.py", "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),

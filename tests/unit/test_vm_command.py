@@ -34,6 +34,8 @@ from gitguardfs.vm import (
 )
 from gitguardfs.vm import ssh as ssh_command
 from gitguardfs.vm import state as states
+from gitguardfs.vm.commands import common, machine
+from gitguardfs.vm.commands import up as up_command
 from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -69,7 +71,7 @@ def test_up_says_whether_git_trusts_bare_repositories(
     monkeypatch.setattr(trust, "line", lambda: line)
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
     monkeypatch.setattr(driver, "up", lambda *_: 0)
-    done = CliRunner().invoke(command.up, ["--project", str(world / "project")])
+    done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.stderr == (f"{line}\n" if line else "")
 
@@ -87,9 +89,9 @@ def test_help_teaches() -> None:
 
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "NEEDED", ("click", "no_such_module", "no_such.package"))
+    monkeypatch.setattr(common, "NEEDED", ("click", "no_such_module", "no_such.package"))
     with pytest.raises(UserError) as error:
-        command.require_extra()
+        common.require_extra()
     assert "needs no_such_module, no_such.package" in str(error.value)
     assert "pipx install --force '.[vm]'" in str(error.value)
 
@@ -130,7 +132,7 @@ def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
         project = f"{short}/a\x1b]0;b\x07"
         os.mkdir(project)
         states.create(states.state_of(project))
-        done = CliRunner().invoke(command.reset, ["--project", project], input="n\n")
+        done = CliRunner().invoke(machine.reset, ["--project", project], input="n\n")
         assert "Delete the VM of" in done.stderr
         assert states.state_of(project).exists
     assert all(character.isprintable() or character == "\n" for character in done.output)
@@ -207,11 +209,11 @@ def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.M
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
     monkeypatch.setattr(driver, "up", up)
     for words in ((), ("--no-local",), (), ("--local", "deps", "--local", "dist"), ()):
-        done = CliRunner().invoke(command.up, ["--project", str(world / "project"), *words])
+        done = CliRunner().invoke(up_command.up, ["--project", str(world / "project"), *words])
         assert done.exit_code == 0, done.output
     assert seen == [("deps",), (), (), ("deps", "dist"), ("deps", "dist")]
     both = ["--project", str(world / "project"), "--local", "deps", "--no-local"]
-    refused = CliRunner().invoke(command.up, both, standalone_mode=False)
+    refused = CliRunner().invoke(up_command.up, both, standalone_mode=False)
     assert isinstance(refused.exception, UserError) and "contradict" in str(refused.exception)
 
 

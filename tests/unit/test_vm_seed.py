@@ -22,7 +22,7 @@ import gitguardfs
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules
 from gitguardfs.vm import guest_files, provision, seed
-from gitguardfs.vm.command import GIT_MODES
+from gitguardfs.vm.commands.up import GIT_MODES
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State

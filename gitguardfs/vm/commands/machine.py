@@ -1,0 +1,66 @@
+"""Commands about the VM as a whole: ``status``, ``logs``, ``stop`` and ``reset``."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import click
+
+from gitguardfs.errors import UserError, shown
+from gitguardfs.vm.commands.common import PROJECT, NeedsExtra
+
+
+@click.command(cls=NeedsExtra, short_help="Show whether the VM runs, and its settings.")
+@PROJECT
+def status(project: str | None) -> None:
+    """Show whether VM and proxy run, the settings, and what to know of the allowlist.
+
+    Of the allowlist: lines that are ignored, and WebSockets that are allowed and not looked into.
+    """
+    from gitguardfs.vm import report, state
+
+    click.echo(report.status(state.existing(project)), nl=False)
+
+
+@click.command(cls=NeedsExtra, short_help="Print the logs of guest, QEMU and proxy.")
+@PROJECT
+@click.option("-f", "--follow", is_flag=True, help="Also print what is written from now on.")
+def logs(project: str | None, follow: bool) -> None:
+    """Print the console of the guest, and the logs of QEMU and of the proxy."""
+    from gitguardfs.vm import logs as vm_logs
+    from gitguardfs.vm import state
+
+    where = state.existing(project)
+    with suppress(KeyboardInterrupt):
+        for line in vm_logs.follow(where) if follow else vm_logs.lines(where):
+            click.echo(line)
+
+
+@click.command(cls=NeedsExtra, short_help="Stop the VM.")
+@PROJECT
+def stop(project: str | None) -> None:
+    """Stop the VM, also one whose `vm up` was killed."""
+    from gitguardfs.vm import running, state
+
+    running.stop(state.existing(project))
+
+
+@click.command(cls=NeedsExtra, short_help="Delete the VM: disk, keys, allowlist, logs, logins.")
+@PROJECT
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def reset(project: str | None, yes: bool) -> None:
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
+    from gitguardfs.vm import running, state
+
+    try:
+        where = state.existing(project)
+    except UserError as error:
+        click.echo(error.message, err=True)
+        return
+    if not yes:
+        click.confirm(
+            f"Delete the VM of {shown(where.project)}, with its allowlist and every login made in"
+            " it?",
+            abort=True, err=True,
+        )  # fmt: skip
+    running.reset(where)
