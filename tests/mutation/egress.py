@@ -542,7 +542,8 @@ MUTANTS = (
         "the fields are judged without an offer of HTTP/2, and sent on with it",
         "egress/addon.py",
         "            request = self._request(flow)",
-        "            request = self._request(flow)\n            flow.request.data.headers.fields = fields",
+        "            request = self._request(flow)\n"
+        "            flow.request.data.headers.fields = fields",
         ("egress/test_h2c.py",),
     ),
     Mutant(
