@@ -15,7 +15,7 @@ Examples:
   gitguard vm ssh                           another shell, while the VM runs
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
-  gitguard vm secret set --preset github    a token that the guest can use, but never has
+  gitguard vm secret set --preset github    a token that the guest never has
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 
