@@ -33,6 +33,7 @@ from gitguardfs.vm import (
     logs,
     provision,
     qmp,
+    refusals,
     running,
     seed,
     settings,
@@ -204,13 +205,15 @@ def refuse_root() -> None:
 def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
-    process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
-    try:
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    # In a session with a terminal, that is the agent's.
+    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
     if status == ssh.FAILED and not _answers(state):
         if has_panicked(state):
             print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)

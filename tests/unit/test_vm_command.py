@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from gitguardfs.audit import trust
+from gitguardfs.egress.tail import CHUNK_BYTES
 from gitguardfs.errors import UserError
 from gitguardfs.host import packages
 from gitguardfs.vm import (
@@ -492,10 +493,10 @@ def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
 
 
 def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
-    Path(state.console).write_bytes(b"a" * (3 * logs.CHUNK_BYTES) + b"\nlast\n")
+    Path(state.console).write_bytes(b"a" * (3 * CHUNK_BYTES) + b"\nlast\n")
     found = [line for line in logs.lines(state) if not line.startswith("== ")]
-    assert max(map(len, found)) <= 2 * logs.CHUNK_BYTES
-    assert "".join(found) == "a" * (3 * logs.CHUNK_BYTES) + "last"
+    assert max(map(len, found)) <= 2 * CHUNK_BYTES
+    assert "".join(found) == "a" * (3 * CHUNK_BYTES) + "last"
 
 
 def test_the_last_line_is_what_was_said_last(state: State) -> None:
