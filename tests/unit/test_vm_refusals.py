@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,14 +28,14 @@ KEYS = f"{refusals.KEYS}\n"
 
 
 @pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
-    (tmp_path / "p").mkdir()
-    state = State(str(tmp_path / "p"), str(tmp_path / "s/gitguardfs/vm" / states.name_of(
-        os.path.realpath(tmp_path / "p"))))  # fmt: skip
-    states.create(state)
-    Path(state.path("allowlist.txt")).write_text("GET https://old.test/\n")
-    return state
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:  # the path of a socket is limited
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/p")
+        state = states.state_of(f"{short}/p")
+        states.create(state)
+        Path(state.path("allowlist.txt")).write_text("GET https://old.test/\n")
+        yield state
 
 
 def block(state: State, *urls: str, method: str = "GET", kind: BlockKind = BlockKind.RULE) -> None:
