@@ -152,6 +152,8 @@ class AllowlistAddon:
         self._clients.set_idle(client)
         reader.permit(MAX_WHOLE)
         try:
+            fields = flow.request.data.headers.fields
+            flow.request.data.headers.fields = requests.without_h2c(fields)
             request = self._request(flow)
             decision = self._decide(flow, request)
             if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:

@@ -14,9 +14,10 @@ from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
+from gitguardfs.vm import guest_tools
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
-PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
+PROXY = guest_tools.PROXY
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
@@ -34,8 +35,10 @@ PANIC_TIMEOUT = -1
 RULES = f"""
 - This is a sandbox VM. Never run `git push`, and never ask for credentials that would allow it.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
-  response with status 418 says what to ask the human for. Many programs do not show it, pip among
-  them: `gitguard-blocked` prints the last of these texts. Do not look for another way out.
+  response with status 418, or 426 for a WebSocket, says what to ask the human for. Many programs do
+  not show it, pip among them: `gitguard-blocked` prints the last of these texts. Do not look for
+  another way out.
+- Git is asked for HTTPS where an address says SSH (`git@github.com:`, `ssh://`); SSH has no way out.
 - What you change in the project changes on the human's disk at once. There is no undo.
 """
 
@@ -53,7 +56,7 @@ class GuestFile:
     """A file of the guest that belongs to root."""
 
     path: str
-    content: str
+    content: str | bytes
     mode: int = 0o644
 
 
@@ -94,6 +97,7 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
+        *(GuestFile(path, content) for path, content in guest_tools.files(guest.ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
         GuestFile(provision_path, guest.provision, 0o755),
@@ -102,11 +106,6 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
 
 def environment() -> dict[str, str]:
     """Return the variables by which programs find the proxy and trust its certificates."""
-    java = (
-        f"-Dhttp.proxyHost={PROXY_ADDRESS} -Dhttp.proxyPort={PROXY_PORT}"
-        f" -Dhttps.proxyHost={PROXY_ADDRESS} -Dhttps.proxyPort={PROXY_PORT}"
-        " -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
-    )
     proxies = dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"), PROXY
     )
@@ -124,8 +123,7 @@ def environment() -> dict[str, str]:
         **bundles,
         "CARGO_HTTP_PROXY": PROXY,
         "NPM_CONFIG_GLOBALCONFIG": "/etc/npmrc",
-        "NODE_USE_ENV_PROXY": "1",
-        "JAVA_TOOL_OPTIONS": java,
+        **guest_tools.environment(),
     }
 
 
@@ -154,6 +152,7 @@ def _git(guest: GuestSettings) -> str:
         "[user]\n"
         f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
         f"[http]\n\tproxy = {PROXY}\n\tsslCAInfo = {BUNDLE}\n"
+        f"{guest_tools.git_rules()}"
     )
 
 

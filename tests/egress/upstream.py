@@ -37,6 +37,9 @@ NAMES = {
     "xn--bcher-kva.test": [PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
+    "github.com": [PUBLIC],
+    "codeberg.org": [PUBLIC],
+    "git.other.test": [PUBLIC],
 }
 UNTRUSTED_PORT = 444
 SILENT_PORT = 445
@@ -62,6 +65,8 @@ class Upstream:
 
     def __init__(self, directory: Path) -> None:
         self.connections: list[Connection] = []
+        self.files: dict[str, bytes] = {}
+        """What is served, by path and query; other requests get an answer of two bytes."""
         self.ca = make_authority(directory / "ca")
         good = _context(self.ca, self)
         bad = _context(make_authority(directory / "bad"), self)
@@ -112,14 +117,14 @@ class Upstream:
                 seen.sni = getattr(client, "seen_sni", None)
                 seen.alpn = client.selected_alpn_protocol()
             with client:
-                _answer(client, seen)
+                _answer(client, seen, self.files)
 
 
 def _start(function, *arguments) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
-def _answer(client: socket.socket, seen: Connection) -> None:
+def _answer(client: socket.socket, seen: Connection, files: dict[str, bytes]) -> None:
     """Answer requests until the client closes. All that comes is noted before it is read."""
     buffer = bytearray()
 
@@ -157,7 +162,7 @@ def _answer(client: socket.socket, seen: Connection) -> None:
         if b"\r\nupgrade: websocket" in fields and "/ws" in target:
             _echo(client, head + b"\r\n\r\n", buffer, more)
             return
-        _respond(client, head.startswith(b"HEAD"), target)
+        _respond(client, head.startswith(b"HEAD"), target, files.get(target))
         if target.endswith("/101"):
             while more():
                 client.sendall(b"ECHO")
@@ -184,7 +189,13 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
         buffer.clear()
 
 
-def _respond(client: socket.socket, is_head: bool, target: str) -> None:
+def _respond(client: socket.socket, is_head: bool, target: str, content: bytes | None) -> None:
+    if content is not None:
+        kinds = {b"{": b"application/json", b"<": b"text/html"}
+        kind = kinds.get(content[:1], b"application/octet-stream")
+        fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(content))
+        client.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + content * (not is_head))
+        return
     if target.endswith("/101"):
         client.sendall(
             b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n"

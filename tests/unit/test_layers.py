@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
     "sessions": {"serving", "linux"},
-    "private": {"accounts", "command_line", "installation", "linux", "store_directory"},
+    "private": {"accounts", "command_line", "guard", "installation", "linux", "store_directory"},
     "local": {
         "audit", "command_line", "findings", "fs", "guard", "linux", "mounting", "options",
         "render", "serving", "store_directory",
