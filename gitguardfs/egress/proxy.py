@@ -26,9 +26,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import blocked
 from gitguardfs.egress.clients import limit_server
-from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
+from gitguardfs.egress.files import StateFiles, create_files
+from gitguardfs.egress.masks import MASKS
 from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
@@ -308,7 +310,7 @@ def _start_log(files: StateFiles) -> logging.Handler:
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            text = super().format(record)
+            text = MASKS.masked_text(super().format(record))
             cut = "..." if len(text) > MAX_MESSAGE else ""
             return shown(text[:MAX_MESSAGE] + cut, keep="\n")
 

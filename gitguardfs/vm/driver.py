@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import config_files
+from gitguardfs.credentials import secrets as credentials
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
@@ -100,7 +101,9 @@ def up(state: State, arguments: UpArguments) -> int:
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, arguments.settings, pairs, ca)
+        content = provision.content(
+            state.name, arguments.settings, pairs, ca, credentials.load(files)
+        )
         instance = seed.instance(state, content)
         meta_data = seed.meta_data(state.name, instance).encode()
         seed.write(state.seed, {**content, "meta-data": meta_data})

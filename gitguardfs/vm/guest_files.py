@@ -11,10 +11,11 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
-from gitguardfs.vm import guest_tools
+from gitguardfs.vm import guest_secrets, guest_tools
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 PROXY = guest_tools.PROXY
@@ -78,6 +79,7 @@ class GuestSettings:
     git_email: str
     provision: str
     """The provisioning script."""
+    secrets: tuple[Secret, ...] = ()
 
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
@@ -86,13 +88,20 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
-        GuestFile("/etc/environment", _environment_file()),
+        GuestFile(
+            guest_secrets.ENVIRONMENT,
+            _environment_file() + guest_secrets.environment(guest.secrets),
+        ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/apt/apt.conf.d/95gitguard-vm", _apt()),
         GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
-        GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
-        GuestFile("/etc/gitconfig", _git(guest)),
+        GuestFile(
+            guest_secrets.NPMRC,
+            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"
+            + guest_secrets.npm(guest.secrets),
+        ),
+        GuestFile(guest_secrets.GITCONFIG, _git(guest) + guest_secrets.git(guest.secrets)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),

@@ -21,10 +21,10 @@ def main() -> int:
     elif fault == "requestheaders":
         whole = addon.AllowlistAddon.requestheaders
 
-        def now_and_then(self, flow) -> None:
+        async def now_and_then(self, flow) -> None:
             if "BROKEN" in flow.request.path:
                 broken()
-            whole(self, flow)
+            await whole(self, flow)
 
         addon.AllowlistAddon.requestheaders = now_and_then  # type: ignore[method-assign]
     elif fault == "all-but-server_connect":

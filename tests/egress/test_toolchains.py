@@ -285,7 +285,9 @@ def test_git(guest: Guest, upstream: Upstream, address: str, tmp_path: Path) -> 
 
 def test_a_gem(guest: Guest, upstream: Upstream, tmp_path: Path) -> None:
     gem = program("gem")
-    subprocess.run([program("ruby"), "-e", GEM], cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        [program("ruby"), "-e", GEM], cwd=tmp_path, stdout=subprocess.DEVNULL, check=True
+    )
     file = (tmp_path / "one-1.0.0.gem").read_bytes()
     upstream.files |= {
         "/gems/specs.4.8.gz": (tmp_path / "specs").read_bytes(),
