@@ -34,6 +34,7 @@ from gitguardfs.egress.masks import MASKS
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
+from gitguardfs.egress.usage import UsageLog
 from gitguardfs.errors import UserError
 
 log = logging.getLogger("gitguardfs.egress")
@@ -79,6 +80,7 @@ class AllowlistAddon:
         self._files = files
         self._connections = connections
         self._log = BlockedLog(files.blocked)
+        self._usage = UsageLog(files.usage)
         self._clients = Clients(self.close)
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
@@ -193,6 +195,7 @@ class AllowlistAddon:
                 self._files.directory, checked, Head(data.path, data.headers.fields)
             )
             log.info("allowed %s %s", method, checked.url)
+            self._usage.note(rule.line)
             self._clients.set_busy(client)  # the keyring may ask its user
             # Nothing from here on may log what is in the request.
             data.path, data.headers.fields = await secrets.with_values()

@@ -28,10 +28,12 @@ from gitguardfs.host.directory import existing_directory
 from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
+    forwarding,
     host_guard,
     images,
     keys,
     logs,
+    ports,
     provision,
     qmp,
     refusals,
@@ -86,6 +88,8 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
         wanted, cache = arguments.settings.image, states.cache_directory()
         image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
@@ -115,6 +119,7 @@ def up(state: State, arguments: UpArguments) -> int:
         )
         stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch)
+        stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         seed.save_instance(state, instance)
         with open(state.ready, "wb"):
