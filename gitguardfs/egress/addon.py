@@ -34,6 +34,7 @@ from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost, answers_of
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
+from gitguardfs.egress.usage import UsageLog
 from gitguardfs.errors import UserError
 
 log = logging.getLogger("gitguardfs.egress")
@@ -72,6 +73,7 @@ class AllowlistAddon:
         self._upstream = upstream
         self._connections = connections
         self._log = BlockedLog(files.blocked)
+        self._usage = UsageLog(files.usage)
         self._clients = Clients(self.close)
         self._readers: dict[str, LimitedReader] = {}
         self._approvals: dict[str, Approval] = {}
@@ -186,6 +188,7 @@ class AllowlistAddon:
                 self._files.directory, checked, Head(data.path, data.headers.fields)
             )
             log.info("allowed %s %s", method, checked.url)
+            self._usage.note(rule.line)
             self._clients.set_busy(client)  # the keyring may ask its user
             # Nothing from here on may log what is in the request.
             data.path, data.headers.fields = await secrets.with_values()

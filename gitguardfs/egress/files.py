@@ -34,6 +34,11 @@ class StateFiles:
         return self.directory / "blocked.jsonl"
 
     @property
+    def usage(self) -> Path:
+        """When each line of the allowlist was used last, as JSON."""
+        return self.directory / "usage.json"
+
+    @property
     def log(self) -> Path:
         """The proxy's log. The older part's name ends in ``.1``."""
         return self.directory / "mitmdump.log"

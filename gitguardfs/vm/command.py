@@ -13,6 +13,7 @@ Examples:
   gitguard vm up --allow anthropic          a shell in the guest
   gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs
+  gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
   gitguard vm secret set --preset github    a token that the guest never has
@@ -27,7 +28,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
     machine.status, machine.logs, machine.stop, machine.reset,
-    egress.blocked, egress.allow, egress.proxy, secret.secret,
+    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
 )  # fmt: skip
 
 

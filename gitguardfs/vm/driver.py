@@ -30,12 +30,15 @@ from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
     company_proxy,
+    forwarding,
     host_guard,
     images,
     keys,
     logs,
+    ports,
     provision,
     qmp,
+    refusals,
     running,
     seed,
     settings,
@@ -92,6 +95,8 @@ def up(state: State, arguments: UpArguments) -> int:
         states.remove_leftovers()
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
         wanted, cache = arguments.settings.image, states.cache_directory()
         image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
@@ -121,6 +126,7 @@ def up(state: State, arguments: UpArguments) -> int:
         )
         stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch)
+        stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         seed.save_instance(state, instance)
         with open(state.ready, "wb"):
@@ -214,13 +220,15 @@ def refuse_root() -> None:
 def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
-    process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
-    try:
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    # In a session with a terminal, that is the agent's.
+    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
     if status == ssh.FAILED and not _answers(state):
         if has_panicked(state):
             print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)
