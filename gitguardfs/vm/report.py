@@ -55,7 +55,7 @@ def status(state: State, width: int) -> str:
     }
     longest = max(map(len, rows))
     lines = [f"{name:<{longest}}  {value}" for name, value in rows.items()]
-    table = border_table.text(border.found(state, own), width)
+    table = border_table.text(border.found(state, own), width, runs=running.is_running(state))
     return "\n".join([*lines, *_allowlist(state), "", table]) + "\n"
 
 
