@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 SERVICE = "gitguardfs"
 """The name of the service in the keyring, for all keys."""
-FILE = "secrets.json"
+FILE = "secret-values.json"
 READ_LIMIT = 20.0
 """Seconds for the keyring to answer. If it is locked, its user may be asked for a password."""
 WRITE_LIMIT = 120.0

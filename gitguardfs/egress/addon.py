@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
 import sys
 from collections.abc import Mapping
-from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -34,6 +32,8 @@ from gitguardfs.egress.masks import MASKS
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
+from gitguardfs.egress.resolved import RESOLVED, ResolvedHost, answers_of
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.egress.usage import UsageLog
 from gitguardfs.errors import UserError
 
@@ -60,24 +60,17 @@ class Approval(NamedTuple):
     url: str
 
 
-class ResolvedHost(NamedTuple):
-    """A host's addresses to which the proxy may connect."""
-
-    address: tuple[str, int]
-    answers: list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
-
-
-RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
-"""The host of the connection that is being opened. The event loop connects to no other address."""
-
-
 class AllowlistAddon:
     """Answers or sends on each request, as the allowlist says."""
 
     def __init__(
-        self, files: StateFiles, connections: Mapping[tuple[str, int] | str, ConnectionHandler]
+        self,
+        files: StateFiles,
+        connections: Mapping[tuple[str, int] | str, ConnectionHandler],
+        upstream: UpstreamProxy | None = None,
     ) -> None:
         self._files = files
+        self._upstream = upstream
         self._connections = connections
         self._log = BlockedLog(files.blocked)
         self._usage = UsageLog(files.usage)
@@ -327,12 +320,7 @@ class AllowlistAddon:
         Raises OSError if there is none.
         """
         host, port = approval.host, approval.port
-        try:
-            answers = await asyncio.to_thread(
-                socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            )
-        except OSError as error:
-            raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
+        answers = await answers_of(host, host, port)
         own = interfaces.networks()
         usable = []
         blocked_addresses = []
@@ -347,14 +335,18 @@ class AllowlistAddon:
                 if address is not None and not addresses.why_blocked(address, host, True, own):
                     kind = BlockKind.ADDRESS
             else:
-                usable.append((*answer[:4], answer[4]))
+                usable.append(answer)
                 if address is not None and addresses.why_blocked(address, host, False, own):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
             self._record(approval.method, approval.url, reason, kind)
             raise OSError(reason)
-        return ResolvedHost((host, port), usable)
+        proxy = self._upstream
+        if proxy is None or not proxy.leads_to(host, port):
+            return ResolvedHost((host, port), usable)
+        found = await answers_of("the company proxy", proxy.host, proxy.port)
+        return ResolvedHost((host, port), usable, (proxy, found))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Stream a response; kill one that switches to another protocol than a WebSocket's."""

@@ -22,6 +22,10 @@ MAX_ESCAPED = 3
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{24,}")
 _MARK = re.compile(PLACEHOLDER.pattern.encode(), re.IGNORECASE)
 _AUTHORIZATION = b"authorization"
+_OUT_OF_THE_BODY = (
+    "If an agent has read it, each of its requests to its model quotes it: go back to before that,"
+    " or begin a new conversation"
+)
 
 
 class MisplacedError(Exception):
@@ -79,7 +83,7 @@ class BodySearch:
         text = self._end + part.lower()
         self._end = text[-self._overlap :] if self._overlap else b""
         found = [secret for secret, word in self._words if word in text]
-        return _why(found[0], "in the body") if found else ""
+        return f"{_why(found[0], 'in the body')}. {_OUT_OF_THE_BODY}" if found else ""
 
 
 def without_secrets(text: str) -> str:

@@ -64,6 +64,11 @@ class StateFiles:
         return self.directory / "upstream-ca.pem"
 
     @property
+    def upstream_proxy(self) -> Path:
+        """The URL of the company's proxy that the user has set, without its password."""
+        return self.directory / "upstream-proxy"
+
+    @property
     def upstream_trust(self) -> Path:
         """All authorities that are trusted for servers; written when the proxy starts."""
         return self.ca_directory / "upstream-trust.pem"

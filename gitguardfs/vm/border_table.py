@@ -70,6 +70,8 @@ def _rows(border: dict[str, Any]) -> Iterator[Row]:
         arrow = _ARROWS.get(opening["direction"], "-->")
         host = opening["host"].rpartition("/")[2]  # the state directory is in a row above
         yield Row(opening["name"], f"{host} {arrow} {opening['guest']}", opening["what"])
+    if border["upstream_proxy"]:
+        yield Row("servers", border["upstream_proxy"], "all that the allowlist allows")
     yield from _allowed(border["allowlist"])
 
 

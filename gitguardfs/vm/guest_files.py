@@ -39,8 +39,11 @@ RULES = f"""
   response with status 418, or 426 for a WebSocket, says what to ask the human for. Many programs do
   not show it, pip among them: `gitguard-blocked` prints the last of these texts. Do not look for
   another way out.
-- Git is asked for HTTPS where an address says SSH (`git@github.com:`, `ssh://`); SSH has no way out.
+- SSH has no way out. Git uses HTTPS where an address says SSH (`git@github.com:`, `ssh://`).
 - What you change in the project changes on the human's disk at once. There is no undo.
+- A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
+  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
+  that has it anywhere else, and your own next request would have it.
 """
 
 _BLOCKED = f"""\
@@ -59,6 +62,11 @@ class GuestFile:
     path: str
     content: str | bytes
     mode: int = 0o644
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        return self.content if isinstance(self.content, bytes) else self.content.encode()
 
 
 @dataclass(frozen=True)

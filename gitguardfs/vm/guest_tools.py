@@ -17,7 +17,7 @@ from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 JAVA_TRUST = "/etc/gitguard-vm/java-trust.jks"
-"""A trust store for each Java in the guest: that of a JDK from a tarball is in its own directory."""
+"""The trust store of every Java in the guest; a JDK from a tarball has another of its own."""
 NODE_PROXY = "/etc/gitguard-vm/node-proxy.cjs"
 """What each Node in the guest loads first."""
 
@@ -27,8 +27,8 @@ _SSH_HOSTS = (
 )  # fmt: skip
 """Hosts whose ``git@HOST:PATH`` is ``https://HOST/PATH`` too. Git replaces only the beginning of an
 address, so each host needs a rule of its own; ``ssh://`` does not."""
-_STORE_PASSWORD = "changeit"
-"""The password of Java's own trust stores; Java reads them without it."""
+_CHECKED_WITH = "changeit"
+"""What goes into a trust store's digest: keytool's usual password. Java needs none to read it."""
 
 
 def environment() -> dict[str, str]:
@@ -40,7 +40,8 @@ def environment() -> dict[str, str]:
         "javax.net.ssl.trustStore": JAVA_TRUST, "javax.net.ssl.trustStoreType": "JKS",
     }  # fmt: skip
     return {
-        # JDK_JAVA_OPTIONS is read by the program java only, and announced on stderr just the same.
+        # Java names the variable on stderr. So it does with JDK_JAVA_OPTIONS, which fewer programs
+        # read.
         "JAVA_TOOL_OPTIONS": " ".join(f"-D{name}={value}" for name, value in java.items()),
         "NODE_USE_ENV_PROXY": "1",
         "NODE_OPTIONS": f"--require={NODE_PROXY}",
@@ -50,14 +51,14 @@ def environment() -> dict[str, str]:
     }
 
 
-def files(ca: str) -> dict[str, str | bytes]:
-    """Return more files for the guest by path. ``ca`` is the proxy's authority as PEM.
+def files(ca: str | None) -> dict[str, str | bytes]:
+    """Return more files for the guest by path. ``ca`` is the proxy's authority as PEM, or None.
 
-    Raises ValueError if it is none; OSError.
+    Raises ValueError if it is not PEM; OSError.
     """
     docker = {"httpProxy": PROXY, "httpsProxy": PROXY, "noProxy": NOT_PROXIED}
     return {
-        JAVA_TRUST: java_trust_store(ca),
+        **({} if ca is None else {JAVA_TRUST: java_trust_store(ca)}),
         NODE_PROXY: installation.text("vm/files/node-proxy.cjs"),
         # The agent gets a copy, which docker login may write to.
         "/etc/skel/.docker/config.json": json.dumps({"proxies": {"default": docker}}) + "\n",
@@ -83,7 +84,7 @@ def java_trust_store(ca: str) -> bytes:
     entry = struct.pack(">I", 2) + _utf("gitguard-vm") + struct.pack(">Q", made)
     entry += _utf("X.509") + struct.pack(">I", len(certificate)) + certificate
     data = struct.pack(">III", 0xFEEDFEED, 2, 1) + entry
-    salted = _STORE_PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + data
+    salted = _CHECKED_WITH.encode("utf-16-be") + b"Mighty Aphrodite" + data
     return data + hashlib.sha1(salted, usedforsecurity=False).digest()
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from gitguardfs.egress import reports
-from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress import reports, upstream_proxy
 from gitguardfs.errors import UserError, counted, shown
 from gitguardfs.vm import border, border_table, provision, qmp, running, settings
-from gitguardfs.vm.state import State, is_held
+from gitguardfs.vm.state import State
 
 _PLACES = {"guest": "in the guest", "host": "on the host"}
 """Where .git is guarded, by the setting ``guard``."""
@@ -38,7 +37,7 @@ def as_json(state: State) -> str:
     return json.dumps(facts, indent=2) + "\n"
 
 
-def status(state: State, width: int) -> str:
+def status(state: State, width: int = sys.maxsize) -> str:
     """Return the text of `vm status` for a terminal of ``width``. Raises UserError, OSError."""
     own = settings.load(state)
     rows = {
@@ -98,17 +97,18 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
-    pid = proxy_pid(state)
-    return "not running" if pid is None else f"running, process {pid}"
+    found = border.running_proxy(state)
+    if found is None:
+        next_time = upstream_proxy.status(Path(state.directory))
+        return "not running" + (f"; the next one: {next_time}" if next_time else "")
+    through = found.get("through")
+    return f"running, process {found['pid']}" + (f", {through}" if through else "")
 
 
 def proxy_pid(state: State) -> int | None:
     """Return the process id of the VM's proxy; None if none runs."""
-    path = StateFiles(Path(state.directory)).proxy
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if is_held(str(path)):  # the proxy holds this lock while it lives
-            return int(json.loads(path.read_bytes())["pid"])
-    return None
+    found = border.running_proxy(state)
+    return None if found is None else found["pid"]
 
 
 def _allowlist(state: State) -> Iterator[str]:

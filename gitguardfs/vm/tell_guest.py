@@ -11,6 +11,7 @@ from gitguardfs.credentials import secrets
 from gitguardfs.egress import proxy as egress
 from gitguardfs.errors import UserError, shown
 from gitguardfs.vm import guest_secrets, provision, running, settings, ssh
+from gitguardfs.vm.guest_files import GuestFile
 from gitguardfs.vm.keys import ADMIN
 from gitguardfs.vm.state import State
 
@@ -31,18 +32,22 @@ def tell_guest(state: State) -> str | None:
         files = provision.guest_files(
             settings.load(state), egress.ca_certificate(directory), secrets.load(directory)
         )
-        lines = [
-            f"printf %s {shlex.quote(file.content)} >{file.path}.new"
-            f" && chmod {file.mode:o} {file.path}.new && mv -fT {file.path}.new {file.path} || exit"
-            for file in files
-            if file.path in guest_secrets.FILES
-        ]
         done = subprocess.run(
             ssh.command(guest, ADMIN, remote="sh -s"),
-            input="\n".join(lines), capture_output=True, text=True, check=False, timeout=TELL_LIMIT,
+            input=script([file for file in files if file.path in guest_secrets.FILES]),
+            capture_output=True, text=True, check=False, timeout=TELL_LIMIT,
         )  # fmt: skip
     except (UserError, OSError, subprocess.TimeoutExpired) as error:
         return f"; the running guest could not be told: {shown(str(error))}"
     if done.returncode != 0:
         return f"; the running guest could not be told: {shown(done.stderr.strip())}"
     return None
+
+
+def script(files: list[GuestFile]) -> str:
+    """Return a script for the guest's shell that writes files, each atomically."""
+    return "".join(
+        f"printf %s {shlex.quote(str(file.content))} >{file.path}.new"
+        f" && chmod {file.mode:o} {file.path}.new && mv -fT {file.path}.new {file.path} || exit\n"
+        for file in files
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 
-from gitguardfs.egress import addon, clients, faults, http1, proxy
+from gitguardfs.egress import addon, clients, faults, http1, proxy, tunnel
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.blocked import BlockedLog
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 
 def broken(*_: object) -> None:
@@ -37,6 +39,14 @@ def main() -> int:
         addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
+    elif fault == "hasty tunnels":
+        tunnel.LIMIT = 2.0
+    elif fault == "past the company's proxy":
+        proxy._ApprovedAddressLoop.create_connection = (  # type: ignore[method-assign]
+            asyncio.SelectorEventLoop.create_connection
+        )
+    elif fault == "no company's proxy":
+        UpstreamProxy.leads_to = lambda *_: False  # type: ignore[assignment, method-assign]
     elif fault == "no automatic collection":
         gc.disable()
     elif fault == "trailers":

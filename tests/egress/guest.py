@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.vm import guest_files, provision, qemu_command
+from gitguardfs.vm.guest_files import GuestFile
 from gitguardfs.vm.settings import Settings
 from tests.egress.world import World
 
@@ -32,29 +33,28 @@ class Guest:
 
     def __init__(self, world: World, directory: Path) -> None:
         self._world = world
-        self._etc = directory / "etc"
-        self.home = directory / "home"
-        self.home.mkdir()
+        self._etc = directory.resolve() / "etc"
         shutil.copytree("/etc", self._etc, symlinks=True)
         for file in provision.guest_files(Settings("/srv/p"), world.ca):
             if file.path.startswith("/etc/"):
                 self._write(file)
-        bundle = self._etc / guest_files.BUNDLE.removeprefix("/etc/")
-        bundle.write_text(bundle.read_text() + world.ca)  # as provisioning does
-        for name in ("resolv.conf", "hosts"):
-            (self._etc / name).unlink(missing_ok=True)
-            (self._etc / name).write_text("127.0.0.1 localhost\n" if name == "hosts" else "")
+        bundle = Path(guest_files.BUNDLE)
+        trusted = bundle.read_text() if bundle.exists() else ""
+        for path, text in (
+            (guest_files.BUNDLE, trusted + world.ca),  # as provisioning does
+            ("/etc/resolv.conf", ""), ("/etc/hosts", "127.0.0.1 localhost\n"),
+        ):  # fmt: skip
+            self._write(GuestFile(path, text))
         lines = (self._etc / "environment").read_text().splitlines()
         self.environment = dict(line.replace('"', "").split("=", 1) for line in lines)
-        self.environment["HOME"] = str(self.home)
         self._listen()
 
-    def _write(self, file: guest_files.GuestFile) -> None:
+    def _write(self, file: GuestFile) -> None:
         path = self._etc / file.path.removeprefix("/etc/")
         path.parent.mkdir(parents=True, exist_ok=True)
+        assert path.parent.resolve().is_relative_to(self._etc), "a link leads out of the copy"
         path.unlink(missing_ok=True)
-        content = file.content
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.write_bytes(file.data)
         path.chmod(file.mode)
 
     def _listen(self) -> None:
@@ -87,14 +87,19 @@ class Guest:
                 threading.Thread(target=_relay, args=arguments, daemon=True).start()
 
     def run(self, command: Sequence[str | Path], directory: Path, **more: str) -> str:
-        """Run a command and return what it prints; ``more`` are variables with addresses."""
+        """Run a command and return what it prints; ``more`` are variables with addresses.
+
+        Its home directory is in the directory.
+        """
         script = f"mount --bind {shlex.quote(str(self._etc))} /etc && cd -- "
         script += f'{shlex.quote(str(directory))} && exec "$@"'
         network = f"--net=/proc/{os.getpid()}/fd/{self._network}"
+        home = directory / "home"
+        home.mkdir(exist_ok=True)
         path = f"{Path(command[0]).parent}:{SYSTEM_PATH}"
         done = subprocess.run(
             ["nsenter", network, "unshare", "--mount", "sh", "-ec", script, "sh", *command],
-            env={**self.environment, **more, "PATH": path},
+            env={**self.environment, **more, "PATH": path, "HOME": str(home)},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=PATIENCE, check=False,
         )  # fmt: skip

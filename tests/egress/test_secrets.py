@@ -190,8 +190,16 @@ def test_a_short_body_arrives_whole(vm: Secrets) -> None:
     for size in (1, MAX_KEPT - 1, MAX_KEPT, MAX_KEPT + 1, 1 << 20):
         vm.world.forget()
         body = os.urandom(size)
-        right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
-        assert vm.get(f"https://{HOST}/post", right, method="POST", body=body).status == 200
+        fields = (
+            f"Authorization: Bearer {vm.placeholder('BEARER')}", f"Content-Length: {size}",
+            "Expect: 100-continue",
+        )  # fmt: skip
+        with vm.world.client() as client:
+            client.tunnel()
+            client.send(head("POST /post", *fields))
+            assert b" 100 " in client.anything(5)
+            client.send(body)
+            assert client.answer().status == 200
         start, _, rest = vm.world.upstream.raw.partition(b"\r\n\r\n")
         assert value("BEARER").encode() in start
         assert rest == body
@@ -355,6 +363,11 @@ def test_what_a_server_repeats_in_its_header_is_masked(vm: Secrets) -> None:
         answer = vm.get(f"https://{HOST}/echo", give(vm.placeholder(name)))
         assert answer.status == 302
         assert answer.headers["X-Sent-0"] == give(vm.placeholder(name))
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send(head("GET /echo", f"X-Api-Key: {vm.placeholder('HEADER')}"))
+        said = client.anything(5).decode()
+    assert said.startswith(f"HTTP/1.1 302 Found, X-Api-Key: {vm.placeholder('HEADER')}\r\n")
     answer = vm.get(f"https://{HOST}/echo?key={vm.placeholder('QUERY')}")
     assert answer.headers["Location"] == f"https://other.test/?key={vm.placeholder('QUERY')}"
     vm.world.forget()
@@ -381,7 +394,7 @@ def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets
         "QUERY": lambda text: (f"?key={text}", "X: y"),
     }.items():
         query, field = give(vm.placeholder(name))
-        for where in ("", "/broken", "/cut", "/field", "/status"):
+        for where in ("", "/broken", "/cut", "/field", "/status", "/more"):
             answer = vm.get(f"https://{HOST}/echo{where}{query}", field)
             pages += answer.body + str(answer.headers).encode()
         vm.get(f"https://other.test/ok{query}", field)
@@ -399,6 +412,7 @@ def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets
         ).body  # a certificate that is not trusted
         vm.record({n: (p,) for n, p in PLACES.items()})
     assert b"502 Bad Gateway" in pages
+    vm.world.wait_until(lambda: "Unexpected data from server" in vm.world.log)
     process = Path(f"/proc/{vm.world.proxy.pid}")
     written = {str(path): path.read_bytes() for path in vm.directory.rglob("*") if path.is_file()}
     assert str(vm.directory / "mitmdump.log") in written

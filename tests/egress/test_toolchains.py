@@ -10,6 +10,7 @@ import base64
 import hashlib
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.constants import SYSTEM_PATH
+from gitguardfs.vm import guest_tools
 from tests.egress import guest as guests
 from tests.egress.guest import Guest
 from tests.egress.upstream import Upstream
@@ -40,11 +42,17 @@ const get = (module, url, options = {}) => new Promise((resolve, reject) =>
 const text = async (url) => (await fetch(url)).text();
 async function main() {
   console.log(await text('https://allowed.test/one'), await text('http://allowed.test/one'));
-  console.log(await get(https, 'https://allowed.test/one'), await get(http, 'http://allowed.test/one'));
+  for (const agent of [{}, { agent: false }, 'own']) {
+    const own = (module) => ({ agent: new module.Agent({ keepAlive: true }) });
+    const options = (module) => (agent === 'own' ? own(module) : agent);
+    console.log(await get(https, 'https://allowed.test/one', options(https)),
+      await get(http, 'http://allowed.test/one', options(http)));
+  }
   console.log((await fetch('https://allowed.test/two', { method: 'POST', body: 'abc' })).status);
   console.log((await text('https://other.test/')).includes('gitguard vm allow'));
-  if (!isMainThread) return;
-  const local = http.createServer((_, answer) => answer.end('local')).listen(0, '127.0.0.1', async () => {
+  if (!isMainThread) process.exit();
+  const local = http.createServer((_, answer) => answer.end('local'));
+  local.listen(0, '127.0.0.1', async () => {
     const url = `http://127.0.0.1:${local.address().port}/`;
     console.log(await text(url), await get(http, url));
     local.close();
@@ -54,7 +62,7 @@ async function main() {
 }
 main();
 """
-NODE_SAYS = "one one\none one\n200\ntrue\n"
+NODE_SAYS = "one one\n" * 4 + "200\ntrue\n"
 JAVA = """
 import java.net.*;
 import java.net.http.*;
@@ -132,7 +140,7 @@ def test_node(guest: Guest, world: World, tmp_path: Path) -> None:
     script.write_text(NODE)
     said = guest.run([program("node"), script], tmp_path)
     assert said.endswith(f"{NODE_SAYS}local local\n{NODE_SAYS}")
-    assert world.upstream.raw.count(b"GET /one HTTP/1.1") == 8
+    assert world.upstream.raw.count(b"GET /one HTTP/1.1") == 16
 
 
 @pytest.mark.parametrize("command", ["npm", "pnpm", "yarn", "berry"])
@@ -197,6 +205,8 @@ def test_java(guest: Guest, world: World, jdk: Path, tmp_path: Path) -> None:
     said = guest.run([jdk.with_name("java"), "Fetch", *addresses], tmp_path)
     assert said.splitlines()[1:] == ["one"] * 4  # the first names the variable
     assert b"h2c" not in world.upstream.raw
+    options = ["-list", "-keystore", guest_tools.JAVA_TRUST, "-storepass", "changeit"]
+    assert "gitguard-vm" in guest.run([jdk.with_name("keytool"), *options], tmp_path)
 
 
 def test_a_module_of_go(guest: Guest, upstream: Upstream, tmp_path: Path) -> None:
@@ -259,7 +269,7 @@ def project(directory: Path, dependency: str, name: str = "x") -> None:
 
 
 def served(at: str, work_tree: Path) -> dict[str, bytes]:
-    """The files of a repository with all of a directory, for git's old protocol without a program."""
+    """The files of a repository with all of a directory, as a server without git serves them."""
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x.test", "-C", str(work_tree)]
     for words in ("init -q -b main", "add .", "commit -q -m x", "update-server-info"):
         subprocess.run([*git, *words.split()], check=True)
@@ -279,7 +289,10 @@ def test_git(guest: Guest, upstream: Upstream, address: str, tmp_path: Path) -> 
     (tmp_path / "two").mkdir()
     (tmp_path / "two/file").write_text("two")
     upstream.files |= served("/one/two.git", tmp_path / "two")
-    guest.run([program("git"), "clone", "-q", address, "clone"], tmp_path)
+    git = program("git")
+    shown = guest.run([git, "ls-remote", "--get-url", address], tmp_path)
+    assert re.fullmatch(r"https://[a-z.]+/one/two\.git\n", shown), "a name of a user would stay"
+    guest.run([git, "clone", "-q", address, "clone"], tmp_path)
     assert (tmp_path / "clone/file").read_text() == "two"
 
 

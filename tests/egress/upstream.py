@@ -37,6 +37,8 @@ NAMES = {
     "xn--bcher-kva.test": [PUBLIC],
     "registry.npmjs.org": [PUBLIC],
     "upload.pypi.org": [PUBLIC],
+    "proxy.test": [PRIVATE],
+    "double.test": [OTHER, PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
     "github.com": [PUBLIC],
@@ -209,6 +211,8 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
     elif what == "/status":
         client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
+    elif what == "/more":
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" + b"|".join(sent))
     else:
         query = target.partition("?")[2].encode()
         again = b"".join(b"X-Sent-%d: %s\r\n" % (n, line) for n, line in enumerate(sent))

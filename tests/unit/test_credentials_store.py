@@ -134,7 +134,7 @@ def test_a_damaged_file_is_named_and_kept(text: str, file: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text(text)
     for use in (store.read, store.delete, lambda key: store.write(key, "value")):
-        with pytest.raises(UserError, match=r"secrets.json is damaged"):
+        with pytest.raises(UserError, match=r"secret-values.json is damaged"):
             use(KEY)
     assert file.read_text() == text
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.credentials.secrets import Kind, Place, Secret, new_placeholder
+from gitguardfs.credentials.secrets import Kind, Place, Secret
 from gitguardfs.egress import exchange
 from gitguardfs.egress.exchange import BodySearch, Head, MisplacedError
 from gitguardfs.egress.masks import Masks
@@ -25,9 +25,9 @@ PLACES = (
     Place(HOST, 443, Kind.HEADER, "X-Api-Key"),
     Place(HOST, 443, Kind.QUERY, "key"),
 )
-SECRET = Secret("TOKEN", new_placeholder("TOKEN"), PLACES, "the keyring")
-OTHER = Secret("OTHER", new_placeholder("OTHER"), (PLACES[2],), "the keyring")
-FOREIGN = new_placeholder("TOKEN").encode()
+SECRET = Secret("TOKEN", "gitguard-secret-TOKEN-" + "0123456789abcdef" * 2, PLACES, "the keyring")
+OTHER = Secret("OTHER", "gitguard-secret-OTHER-" + "a0" * 16, (PLACES[2],), "the keyring")
+FOREIGN = b"gitguard-secret-TOKEN-" + b"b1" * 16
 """A placeholder of another VM, or of a secret that was removed."""
 P = SECRET.placeholder.encode()
 
@@ -151,7 +151,11 @@ def test_a_placeholder_in_another_place_is_refused(name: str) -> None:
     assert SECRET.placeholder not in str(caught.value)  # an agent would quote it in its next body
 
 
-@pytest.mark.parametrize("text", [FOREIGN, escaped(FOREIGN), base64.b64encode(FOREIGN)])
+@pytest.mark.parametrize(
+    "text",
+    [FOREIGN, escaped(FOREIGN), base64.b64encode(FOREIGN)],
+    ids=["plain", "escaped", "base64"],
+)
 def test_a_placeholder_that_the_vm_does_not_know_is_not_sent(text: bytes) -> None:
     for secrets in ((), (SECRET,)):
         with pytest.raises(MisplacedError, match="does not have"):

@@ -57,7 +57,7 @@ KEYS: dict[str, Any] = {
         "project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened",
         "publish", "git_name", "git_email",
     },
-    "border": {"shares", "ports", "secrets", "allowlist", "openings"},
+    "border": {"shares", "ports", "secrets", "allowlist", "openings", "upstream_proxy"},
 }  # fmt: skip
 KEYS_WITHIN = {
     "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from gitguardfs.errors import UserError
 from gitguardfs.installation import PACKAGE_PARENT
-from gitguardfs.vm import driver, forwarding, keys, ports, settings, ssh
+from gitguardfs.vm import driver, forwarding, keys, ports, settings, ssh, trusted_programs
 from gitguardfs.vm import state as states
 from gitguardfs.vm.commands import up as up_command
 from gitguardfs.vm.ports import FORWARD, PUBLISH, OpenPort, Port
@@ -145,7 +145,7 @@ def test_up_refuses_a_taken_port_before_anything_is_made(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 300)
     monkeypatch.setattr(driver, "check_installed", lambda *_: None)
-    monkeypatch.setattr(driver.trusted_programs, "check", lambda *_: None)
+    monkeypatch.setattr(trusted_programs, "check", lambda *_: None)
     (tmp_path / "p").mkdir()
     state = states.state_of(str(tmp_path / "p"))
     with socket.create_server(("127.0.0.1", 0)) as busy:

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -344,9 +345,9 @@ sys.exit(driver._session_in(where, None, tuple(sys.argv[2:])))
 """
 
 
-def session(state: State, *line: str, **how: object) -> Terminal:
+def session(state: State, *line: str, **how: Any) -> AbstractContextManager[Terminal]:
     """Run a session of `vm up` whose command runs on the host."""
-    return running([sys.executable, "-P", "-c", TOLD, state.directory, *line], **how)  # type: ignore[return-value]
+    return running([sys.executable, "-P", "-c", TOLD, state.directory, *line], **how)
 
 
 def test_a_command_without_a_terminal_tells_what_is_blocked_at_once(state: State) -> None:

@@ -22,6 +22,7 @@ from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress import reports
+from gitguardfs.egress.proxy import ca_certificate
 from gitguardfs.errors import UserError
 from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
 from gitguardfs.vm import state as states
@@ -102,7 +103,7 @@ def test_without_a_keyring_the_file_is_named(vm: State) -> None:
     from keyring.backends import fail
 
     keyring.set_keyring(fail.Keyring())
-    path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secrets.json"
+    path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secret-values.json"
     assert path in done(vm, "set", "TOKEN", *BEARER)
     assert path in done(vm, "list")
     assert value(vm, "TOKEN") == VALUE
@@ -301,8 +302,9 @@ def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
 
 
 def files_of(vm: State) -> dict[str, str]:
-    found = provision.guest_files(Settings(vm.project), "CA", loaded(vm))
-    return {file.path: file.content for file in found}
+    certificate = ca_certificate(Path(vm.directory))
+    found = provision.guest_files(Settings(vm.project), certificate, loaded(vm))
+    return {file.path: file.content for file in found if isinstance(file.content, str)}
 
 
 def test_the_guest_has_placeholders_only(vm: State) -> None:
@@ -345,6 +347,27 @@ def test_git_gets_the_placeholder_for_github_and_for_no_other_host(
     assert f"username=x-access-token\npassword={secret.placeholder}\n" in said
     assert asked("example.org", GITHUB_TOKEN=secret.placeholder) == ""
     assert asked("github.com") == ""
+
+
+def test_a_running_guest_gets_the_same_files_as_at_its_start(vm: State, tmp_path: Path) -> None:
+    for name in PRESETS:
+        done(vm, "set", "--preset", name)
+    found = files_of(vm)
+    files = [
+        guest_files.GuestFile(f"{tmp_path}/{Path(path).name}", found[path])
+        for path in guest_secrets.FILES
+    ]
+    Path(files[0].path).write_text("old")
+    subprocess.run(["sh", "-s"], input=tell_guest.script(files), text=True, check=True)
+    for file in files:
+        assert Path(file.path).read_text() == file.content
+        assert stat.S_IMODE(Path(file.path).stat().st_mode) == 0o644
+    missing = guest_files.GuestFile(f"{tmp_path}/none/x", "x")
+    script = tell_guest.script([missing, files[0]])
+    assert (
+        subprocess.run(["sh", "-s"], input=script, text=True, stderr=subprocess.DEVNULL).returncode
+        != 0
+    )
 
 
 def test_a_guest_that_does_not_run_is_told_at_its_next_start(vm: State) -> None:

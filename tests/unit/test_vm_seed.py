@@ -42,7 +42,8 @@ def data_of(text: str) -> dict[str, Any]:
 
 
 def files_of(settings: Settings) -> dict[str, str]:
-    return {file.path: file.content for file in provision.guest_files(settings, CA)}
+    found = provision.guest_files(settings, CA)
+    return {file.path: file.data.decode(errors="replace") for file in found}
 
 
 def test_the_agent_has_no_way_to_become_root() -> None:
@@ -177,10 +178,10 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
     guest = GuestSettings(CA, "/v", "deny", (), "", name, mail, "")
-    text = {f.path: f.content for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
+    text = {f.path: f.data for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
-            ["git", "config", "-z", "--file", "-", key], input=text.encode(), capture_output=True
+            ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
         )
         assert done.stdout == value.encode() + b"\0", text
 
@@ -190,9 +191,9 @@ def test_the_provisioning_script_reads_its_values_as_they_were_given(
     view: str, options: str
 ) -> None:
     guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), options, "n", "m", "")
-    text = {f.path: f.content for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
-    shown = text + '\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
-    done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)
+    text = {f.path: f.data for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
+    shown = text + b'\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
+    done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", options, ""]
 
 

@@ -1,86 +1,118 @@
-// Lets Node before 22.21 use the proxy that the environment names, as newer ones do by themselves
-// (NODE_USE_ENV_PROXY). NODE_OPTIONS loads it into every Node of the guest. Each connection to
-// another machine becomes a tunnel through the proxy (CONNECT).
+// Lets Node use the proxy that https_proxy names. NODE_OPTIONS loads this into every Node of the
+// guest. Node 22.21 and later do that by themselves (NODE_USE_ENV_PROXY), but for the programs that
+// make an Agent of http or https of their own; before, fetch and every Agent need it. A connection
+// to another machine becomes a tunnel through the proxy (CONNECT).
 'use strict';
 
-if (!process.allowedNodeEnvironmentFlags.has('--use-env-proxy')) install();
+const http = require('http');
+const https = require('https');
+const net = require('net');
+const tls = require('tls');
 
-function install() {
-  const named = process.env.https_proxy || process.env.HTTPS_PROXY;
-  if (!named || !URL.canParse?.(named)) return;
-  const proxy = new URL(named);
-  const direct = (process.env.no_proxy || process.env.NO_PROXY || '').toLowerCase().split(/[\s,]+/);
-  const http = require('http');
-  const https = require('https');
-  const net = require('net');
-  const tls = require('tls');
-  const bare = (host) => host.replace(/^\[(.*)\]$/, '$1').toLowerCase();
+const { env } = process;
+const isNative = process.allowedNodeEnvironmentFlags.has('--use-env-proxy');
+const proxy = parsed(env.https_proxy || env.HTTPS_PROXY);
+const unproxied = (env.no_proxy || env.NO_PROXY || '').toLowerCase().split(/[\s,]+/);
+if (proxy) {
+  useInAgents(http.Agent.prototype, 80, (options, socket) => socket);
+  useInAgents(https.Agent.prototype, 443, (options, socket, connect) => connect({ ...options, socket }));
+  if (!isNative) useInFetch();
+  else if (process.versions.node.startsWith('22.')) hideWarning();
+}
 
-  function isDirect(host, port) {
-    if (host === bare(proxy.hostname) && Number(port) === Number(proxy.port)) return true;
-    return direct.some((name) => name === '*' || name === host
-      || (name.startsWith('.') && host.endsWith(name)));
+// Node 22 would warn at each start that what NODE_USE_ENV_PROXY uses is experimental.
+function hideWarning() {
+  const { emit } = process;
+  process.emit = function filtered(event, warning) {
+    if (event !== 'warning' || warning?.code !== 'UNDICI-EHPA') return emit.apply(this, arguments);
+    process.emit = emit;
+    return true;
+  };
+}
+
+function parsed(text) {
+  try {
+    const url = new URL(text);
+    return url.protocol === 'http:' ? { host: bare(url.hostname), port: Number(url.port) || 80 } : null;
+  } catch {
+    return null;
   }
+}
 
-  // Calls back with a socket that the proxy connects to the host.
-  function tunnel(host, port, callback) {
-    const path = `${net.isIPv6(host) ? `[${host}]` : host}:${port}`;
-    const connect = () => net.connect(proxy.port, proxy.hostname);
-    const request = http.request({ method: 'CONNECT', path, headers: { host: path }, createConnection: connect });
-    request.once('error', callback);
-    request.once('connect', (answer, socket, head) => {
-      request.off('error', callback);
-      if (answer.statusCode !== 200) {
-        socket.destroy();
-        callback(new Error(`the proxy says ${answer.statusCode} ${answer.statusMessage}`));
-        return;
-      }
-      if (head.length) socket.unshift(head);
+function bare(host) {
+  return String(host).replace(/^\[(.*)\]$/, '$1').toLowerCase();
+}
+
+function isDirect(host, port) {
+  if (host === proxy.host && Number(port) === proxy.port) return true;
+  return unproxied.some((name) => name === '*' || name === host
+    || (name.startsWith('.') && host.endsWith(name)));
+}
+
+// Calls back with an error, or with a socket that the proxy connects to the host.
+function tunnel(host, port, callback) {
+  const target = `${net.isIPv6(host) ? `[${host}]` : host}:${port}`;
+  const request = http.request({
+    method: 'CONNECT', path: target, headers: { host: target },
+    createConnection: () => net.connect(proxy.port, proxy.host),
+  });
+  request.once('error', callback);
+  request.once('connect', (answer, socket, early) => {
+    request.off('error', callback);
+    if (answer.statusCode === 200) {
+      if (early.length) socket.unshift(early);
       callback(null, socket);
+    } else {
+      socket.destroy();
+      callback(new Error(`the proxy answers ${answer.statusCode} ${answer.statusMessage}`));
+    }
+  });
+  request.end();
+}
+
+// Every Agent connects by this function of its prototype; Node's own proxying one has proxyEnv.
+function useInAgents(prototype, usualPort, finish) {
+  const original = prototype.createConnection;
+  prototype.createConnection = function createConnection(options, callback) {
+    const host = options?.host && bare(options.host);
+    const port = options?.port || usualPort;
+    if (!host || options.socketPath || !callback || this.options?.proxyEnv || isDirect(host, port)) {
+      return original.apply(this, arguments);
+    }
+    tunnel(host, port, (error, socket) => {
+      if (error) callback(error);
+      else callback(null, finish(options, socket, (more) => original.call(this, more)));
     });
-    request.end();
-  }
+  };
+}
 
-  // All agents of http and https: they connect by their prototype's function.
-  function patch(prototype, port, finish) {
-    const original = prototype.createConnection;
-    prototype.createConnection = function createConnection(options, callback) {
-      const host = options && options.host && bare(String(options.host));
-      if (!host || options.socketPath || typeof callback !== 'function' || isDirect(host, options.port)) {
-        return original.apply(this, arguments);
-      }
-      tunnel(host, options.port || port, (error, socket) => {
-        if (error) callback(error);
-        else callback(null, finish(original, this, options, socket));
-      });
-    };
-  }
-  patch(http.Agent.prototype, 80, (original, agent, options, socket) => socket);
-  patch(https.Agent.prototype, 443, (original, agent, options, socket) =>
-    original.call(agent, { ...options, socket }));
-
-  // fetch, and undici from npm, which uses the same dispatcher unless told otherwise
-  void globalThis.Response;
+// undici of npm uses the same dispatcher, unless a program sets another.
+function useInFetch() {
+  void globalThis.Response; // loads Node's own undici, which makes the dispatcher
   const key = Symbol.for('undici.globalDispatcher.1');
   const Agent = globalThis[key]?.constructor;
-  if (!Agent) return;
-  globalThis[key] = new Agent({
-    connect(options, callback) {
-      const host = bare(options.hostname);
-      const isTls = options.protocol === 'https:';
-      const port = Number(options.port) || (isTls ? 443 : 80);
-      const done = (error, socket) => {
-        if (error) { callback(error); return; }
-        if (!isTls) { callback(null, socket); return; }
-        const servername = options.servername || (net.isIP(host) ? '' : host);
-        const secure = tls.connect({ socket, servername, ALPNProtocols: ['http/1.1'] });
-        secure.once('error', callback);
-        secure.once('secureConnect', () => { secure.off('error', callback); callback(null, secure); });
-      };
-      if (!isDirect(host, port)) { tunnel(host, port, done); return; }
-      const socket = net.connect(port, host);
-      socket.once('error', callback);
-      socket.once('connect', () => { socket.off('error', callback); done(null, socket); });
-    },
-  });
+  if (Agent) globalThis[key] = new Agent({ connect: connectForFetch });
+}
+
+function connectForFetch(options, callback) {
+  const host = bare(options.hostname);
+  const isTls = options.protocol === 'https:';
+  const port = Number(options.port) || (isTls ? 443 : 80);
+  const once = (socket, event, done) => {
+    socket.once('error', callback);
+    socket.once(event, () => {
+      socket.off('error', callback);
+      done(null, socket);
+    });
+  };
+  const secure = (error, socket) => {
+    if (error || !isTls) {
+      callback(error, socket);
+      return;
+    }
+    const servername = options.servername || (net.isIP(host) ? '' : host);
+    once(tls.connect({ socket, servername, ALPNProtocols: ['http/1.1'] }), 'secureConnect', callback);
+  };
+  if (isDirect(host, port)) once(net.connect(port, host), 'connect', secure);
+  else tunnel(host, port, secure);
 }
