@@ -16,7 +16,7 @@ from tests.egress.world import World, running
 from tests.support.terminal import running as terminal_of
 
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
-KEYS = "a allows this line, s skips it, q quits\n"
+KEYS = "a allows this line, s skips, q quits\n"
 
 
 def test_one_key_lets_the_next_request_out(
