@@ -184,4 +184,15 @@ MUTANTS = (
         "",
         ("unit/test_vm_border.py::test_the_json_says_what_there_is",),
     ),
+    Mutant(
+        "port-of-another-program-is-published",
+        "127.0.0.1:3000 is another program's, which took it while the guest booted",
+        "vm/forwarding.py",
+        "        if not _is_listening(process):\n",
+        "        if _is_listening(process) is None:\n",
+        (
+            "unit/test_vm_forwarding.py"
+            "::test_a_port_that_another_program_takes_meanwhile_ends_the_start",
+        ),
+    ),
 )

@@ -29,6 +29,7 @@ SERVER = """
 import socket, sys
 servers = [socket.create_server(("127.0.0.1", int(port))) for port in sys.argv[2:]]
 open(sys.argv[1], "w").close()
+print(flush=True)
 for server in servers:
     while True:
         server.accept()[0].sendall(b"guest")
@@ -125,6 +126,8 @@ def test_they_listen_on_this_machine_alone_and_lead_to_both_addresses_of_the_gue
     targets = [words[i + 1] for i, word in enumerate(words) if word == "-L"]
     assert targets == ["127.0.0.1:3000:localhost:80", "127.0.0.1:5173:localhost:5173"]
     assert not {"-g", "-D", "-R"}.intersection(words)
+    assert {"LocalCommand=echo", "ExitOnForwardFailure=yes"} <= set(words)
+    assert "PermitLocalCommand=no" in ssh.command(GUEST, keys.AGENT)
 
 
 def test_a_taken_port_is_one_line_with_a_command_that_helps(
@@ -226,6 +229,17 @@ def test_a_port_that_ssh_does_not_open_ends_the_start(
     state: State, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(ssh, "forward", lambda *_: ["sh", "-c", "exit 255"])
+    refused(state, free)
+
+
+def test_a_port_that_another_program_takes_meanwhile_ends_the_start(
+    state: State, free: int, server: None
+) -> None:
+    with socket.create_server(("127.0.0.1", free)):
+        refused(state, free)
+
+
+def refused(state: State, free: int) -> None:
     with (
         pytest.raises(UserError, match=r"did not open the ports"),
         forwarding.published(state, GUEST, [Port(free, 80)]),
