@@ -244,9 +244,7 @@ class AllowlistAddon:
         elif flow.killable:
             text = reports.explanation(method, url, reason, kind)
             flow.response = http.Response.make(
-                418,
-                "" if flow.request.method == "HEAD" else text,
-                _TEXT,
+                418, "" if flow.request.method == "HEAD" else text, _TEXT
             )
             flow.response.reason = "Blocked - run gitguard-blocked"  # many programs show only this
             if kind is BlockKind.RULE and method == requests.WEBSOCKET:
