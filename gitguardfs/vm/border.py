@@ -38,7 +38,7 @@ def found(state: State, own: Settings) -> dict[str, Any]:
         ],
         "allowlist": _allowlist(StateFiles(Path(state.directory))),
         "openings": _openings(state, own),
-        "upstream_proxy": _through(state),
+        "upstream_proxy": through(state),
     }
 
 
@@ -116,8 +116,8 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _through(state: State) -> str | None:
-    """Return how the proxy reaches servers, if that is through a company's proxy."""
+def through(state: State) -> str | None:
+    """Return which company proxy the VM's proxy uses, or the next one will; None if none."""
     proxy = running_proxy(state)
     if proxy is not None:
         return proxy.get("through") or None

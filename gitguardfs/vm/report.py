@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from gitguardfs.egress import reports, upstream_proxy
+from gitguardfs.egress import reports
 from gitguardfs.errors import UserError, counted, shown
 from gitguardfs.vm import border, border_table, provision, qmp, running, settings
 from gitguardfs.vm.state import State
@@ -97,12 +97,10 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
-    found = border.running_proxy(state)
-    if found is None:
-        next_time = upstream_proxy.status(Path(state.directory))
-        return "not running" + (f"; the next one: {next_time}" if next_time else "")
-    through = found.get("through")
-    return f"running, process {found['pid']}" + (f", {through}" if through else "")
+    pid, through = proxy_pid(state), border.through(state)
+    if pid is None:
+        return "not running" + (f"; the next one: {through}" if through else "")
+    return f"running, process {pid}" + (f", {through}" if through else "")
 
 
 def proxy_pid(state: State) -> int | None:
