@@ -35,7 +35,7 @@ class Keyboard:
         """Forget what was typed so far, once the terminal has all output."""
         sys.stdout.flush()
         with suppress(termios.error):  # the terminal is gone
-            termios.tcdrain(sys.stdout.fileno())
+            termios.tcdrain(self._fd)
             termios.tcflush(self._fd, termios.TCIFLUSH)
 
 
