@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import config_files
+from gitguardfs.credentials import secrets as credentials
 from gitguardfs.egress import proxy as egress
+from gitguardfs.egress import upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
@@ -27,12 +29,16 @@ from gitguardfs.host.directory import existing_directory
 from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
+    company_proxy,
+    forwarding,
     host_guard,
     images,
     keys,
     logs,
+    ports,
     provision,
     qmp,
+    refusals,
     running,
     seed,
     settings,
@@ -61,6 +67,8 @@ class UpArguments:
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
+    upstream_proxy: str | None = None
+    """The company's proxy; None for the remembered one, "" for none."""
     upstream_ca: str | None = None
     """A file with certificate authorities to trust for servers, besides the system's."""
     restricted: bool = True
@@ -77,6 +85,8 @@ def up(state: State, arguments: UpArguments) -> int:
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
+    if arguments.upstream_proxy:
+        upstream_proxy.setting(arguments.upstream_proxy)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -84,6 +94,9 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
+        company_proxy.prepare(state, arguments.upstream_proxy)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
         wanted, cache = arguments.settings.image, states.cache_directory()
         image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
@@ -99,7 +112,9 @@ def up(state: State, arguments: UpArguments) -> int:
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, arguments.settings, pairs, ca)
+        content = provision.content(
+            state.name, arguments.settings, pairs, ca, credentials.load(files)
+        )
         instance = seed.instance(state, content)
         meta_data = seed.meta_data(state.name, instance).encode()
         seed.write(state.seed, {**content, "meta-data": meta_data})
@@ -111,6 +126,7 @@ def up(state: State, arguments: UpArguments) -> int:
         )
         stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch)
+        stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         seed.save_instance(state, instance)
         with open(state.ready, "wb"):
@@ -204,13 +220,15 @@ def refuse_root() -> None:
 def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
-    process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
-    try:
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    # In a session with a terminal, that is the agent's.
+    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
     if status == ssh.FAILED and not _answers(state):
         if has_panicked(state):
             print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)

@@ -11,10 +11,11 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
-from gitguardfs.vm import guest_tools
+from gitguardfs.vm import guest_secrets, guest_tools
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 PROXY = guest_tools.PROXY
@@ -40,6 +41,9 @@ RULES = f"""
   another way out.
 - SSH has no way out. Git uses HTTPS where an address says SSH (`git@github.com:`, `ssh://`).
 - What you change in the project changes on the human's disk at once. There is no undo.
+- A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
+  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
+  that has it anywhere else, and your own next request would have it.
 """
 
 _BLOCKED = f"""\
@@ -83,6 +87,7 @@ class GuestSettings:
     git_email: str
     provision: str
     """The provisioning script."""
+    secrets: tuple[Secret, ...] = ()
 
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
@@ -91,13 +96,20 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
-        GuestFile("/etc/environment", _environment_file()),
+        GuestFile(
+            guest_secrets.ENVIRONMENT,
+            _environment_file() + guest_secrets.environment(guest.secrets),
+        ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/apt/apt.conf.d/95gitguard-vm", _apt()),
         GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
-        GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
-        GuestFile("/etc/gitconfig", _git(guest)),
+        GuestFile(
+            guest_secrets.NPMRC,
+            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"
+            + guest_secrets.npm(guest.secrets),
+        ),
+        GuestFile(guest_secrets.GITCONFIG, _git(guest) + guest_secrets.git(guest.secrets)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),

@@ -1,11 +1,19 @@
-"""Commands about the proxy and its allowlist: ``blocked``, ``allow`` and ``proxy``."""
+"""Commands about the proxy and its allowlist: ``blocked``, ``watch``, ``allow`` and ``proxy``."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import click
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm.commands.common import PROJECT, NeedsExtra
+
+WATCH_EPILOG = """\b
+Examples:
+  gitguard vm watch                 in a second terminal, beside the agent's
+  gitguard vm watch >blocked.log    only writes, and takes no keys
+"""
 
 ALLOW_EPILOG = """\b
 Examples:
@@ -24,6 +32,20 @@ def blocked(project: str | None) -> None:
     from gitguardfs.vm import state
 
     click.echo(reports.blocked_text(Path(state.existing(project).directory)))
+
+
+@click.command(cls=NeedsExtra, short_help="Show what is blocked as it comes.", epilog=WATCH_EPILOG)
+@PROJECT
+def watch(project: str | None) -> None:
+    """Show requests as the proxy blocks them, and allow lines for this VM by one key.
+
+    In a terminal it offers the line that would allow the last one: a allows it, s skips it, q
+    quits. The line that is on the screen is the one that is allowed.
+    """
+    from gitguardfs.vm import refusals, state
+
+    with suppress(KeyboardInterrupt):
+        refusals.watch(state.existing(project))
 
 
 @click.command(cls=NeedsExtra, short_help="Add a line to the allowlist.", epilog=ALLOW_EPILOG)

@@ -62,9 +62,11 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
 def forward(project: str | None, ports: str) -> int:
     """Forward a port of this machine's 127.0.0.1 into the VM, until Ctrl-C: for a dev server."""
     from gitguardfs.vm import forwarding, running, state
+    from gitguardfs.vm.ports import parsed
 
-    here, there = forwarding.ports_of(ports)
-    return forwarding.run(running.guest(state.existing(project)), here, there)
+    port = parsed(ports)
+    where = state.existing(project)
+    return forwarding.run(where, running.guest(where), port)
 
 
 @click.command(

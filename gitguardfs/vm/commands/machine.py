@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from contextlib import suppress
 
 import click
@@ -10,16 +12,20 @@ from gitguardfs.errors import UserError, shown
 from gitguardfs.vm.commands.common import PROJECT, NeedsExtra
 
 
-@click.command(cls=NeedsExtra, short_help="Show whether the VM runs, and its settings.")
+@click.command(cls=NeedsExtra, short_help="Show what runs, the settings, what crosses the border.")
 @PROJECT
-def status(project: str | None) -> None:
-    """Show whether VM and proxy run, the settings, and what to know of the allowlist.
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def status(project: str | None, as_json: bool) -> None:
+    """Show whether VM and proxy run, the settings, and what crosses the border.
 
-    Of the allowlist: lines that are ignored, and WebSockets that are allowed and not looked into.
+    Of the allowlist: the lines with their last use, those that are ignored, and WebSockets that are
+    allowed and not looked into.
     """
     from gitguardfs.vm import report, state
 
-    click.echo(report.status(state.existing(project)), nl=False)
+    where = state.existing(project)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    click.echo(report.as_json(where) if as_json else report.status(where, width), nl=False)
 
 
 @click.command(cls=NeedsExtra, short_help="Print the logs of guest, QEMU and proxy.")
@@ -45,11 +51,16 @@ def stop(project: str | None) -> None:
     running.stop(state.existing(project))
 
 
-@click.command(cls=NeedsExtra, short_help="Delete the VM: disk, keys, allowlist, logs, logins.")
+@click.command(
+    cls=NeedsExtra, short_help="Delete the VM: disk, keys, secrets, allowlist, logs, logins."
+)
 @PROJECT
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
-    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays.
+
+    The values of its secrets are deleted from the keyring, or from the file that has them.
+    """
     from gitguardfs.vm import running, state
 
     try:
@@ -59,8 +70,9 @@ def reset(project: str | None, yes: bool) -> None:
         return
     if not yes:
         click.confirm(
-            f"Delete the VM of {shown(where.project)}, with its allowlist and every login made in"
-            " it?",
+            f"Delete the VM of {shown(where.project)}, with its allowlist, its secrets and every"
+            " login made in it?",
             abort=True, err=True,
         )  # fmt: skip
-    running.reset(where)
+    for line in running.reset(where):
+        click.echo(f"warning: {shown(line)}", err=True)

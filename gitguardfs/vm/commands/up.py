@@ -20,8 +20,10 @@ Examples:
   gitguard vm up --allow anthropic --allow npm
   gitguard vm up --hide .env --hide '*.pem'     hides these names too, from now on
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
+  gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
+  gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password, once
 
 Settings are remembered for the next start; vm status shows them, vm reset deletes them.
 """
@@ -52,11 +54,16 @@ Settings are remembered for the next start; vm status shows them, vm reset delet
 @NO_LOCAL
 @click.option("--hardened/--no-hardened", default=None,
               help="Do not let QEMU start programs; an SSH tunnel leads to the proxy.")  # fmt: skip
+@click.option("--publish", metavar="PORT[:GUEST_PORT]", multiple=True,
+              help="Let a port of this machine's 127.0.0.1 lead into the guest while the VM runs. "
+              "Repeatable. Adds to the remembered ones; '' clears those.")  # fmt: skip
 @click.option("--allow", "presets", metavar="PRESET", multiple=True,
               type=click.Choice(list(PRESETS)), help="Add a service's lines to the allowlist: "
               f"{', '.join(PRESETS)}. Repeatable.")  # fmt: skip
 @click.option("--upstream-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="Also trust this certificate authority (PEM) for servers.")  # fmt: skip
+@click.option("--upstream-proxy", metavar="URL", help="Reach servers through your company's proxy, "
+              "http://[USER@]HOST:PORT; '' forgets it.  [default: $HTTPS_PROXY]")  # fmt: skip
 @click.option("--git-name", metavar="NAME", help="The agent's name in git.  [default: AI Agent]")
 @click.option("--git-email", metavar="MAIL",
               help="The agent's address in git.  [default: agent@internal.sandbox]")  # fmt: skip
@@ -66,9 +73,11 @@ def up(
     presets: tuple[str, ...],
     words: tuple[str, ...],
     upstream_ca: str | None,
+    upstream_proxy: str | None,
     memory: str | None,
     image: str | None,
     hide: tuple[str, ...],
+    publish: tuple[str, ...],
     local: tuple[str, ...],
     no_local: bool,
     **given: Any,
@@ -89,6 +98,7 @@ def up(
         "memory": None if memory is None else mebibytes(memory, "--memory"),
         "image": None if image is None else images.resolved(image),
         "hide": hide,
+        "publish": publish,
         "local": local_names(local, no_local),
     }
     new = settings.merged(old, wanted)
@@ -98,4 +108,4 @@ def up(
     trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
     if line := trust.line():
         click.echo(line, err=True)
-    return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
+    return driver.up(where, driver.UpArguments(new, presets, words, upstream_proxy, upstream_ca))
