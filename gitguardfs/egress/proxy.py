@@ -29,14 +29,14 @@ from typing import TYPE_CHECKING, Any
 from gitguardfs.egress import blocked
 from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
-from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
+from gitguardfs.egress.start import LISTENING, RunningProxy, begin_proxy, start_proxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
 if TYPE_CHECKING:
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.master import Master
 
-__all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy"]
+__all__ = ["RunningProxy", "begin_proxy", "ca_certificate", "create_files", "run", "start_proxy"]
 
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30

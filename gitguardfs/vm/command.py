@@ -14,6 +14,7 @@ from gitguardfs.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, CommandGro
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.render.size import mebibytes
+from gitguardfs.vm.images_command import images as images_command
 
 GIT_MODES = ("private", "readonly", "deny")
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
@@ -98,8 +99,9 @@ class _Group(CommandGroup):
 def command() -> None:
     """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 
-    The first `vm up` fetches an image of Debian and sets the guest up. It needs QEMU and ssh, but
-    not root. The agent's user has no sudo; `vm ssh --root` lets you administer the guest.
+    The first `vm up` fetches an image of Debian and sets a guest up, once for all projects. It
+    needs QEMU and ssh, but not root. The agent's user has no sudo; `vm ssh --root` lets you
+    administer the guest.
     """
 
 
@@ -253,7 +255,7 @@ def stop(project: str | None) -> None:
 @_project
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
-    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. Images stay."""
     from gitguardfs.vm import running, state
 
     try:
@@ -343,3 +345,6 @@ def ssh_config(project: str | None) -> None:
 
     where = state.existing(project)
     click.echo(ssh_command.config(running.guest(where), f"gitguard-{where.name}"), nl=False)
+
+
+command.add_command(images_command)

@@ -28,11 +28,13 @@ from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
     host_guard,
+    image_store,
     images,
     keys,
     logs,
     provision,
     qmp,
+    ready,
     running,
     seed,
     settings,
@@ -84,12 +86,10 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
-        wanted, cache = arguments.settings.image, states.cache_directory()
-        image = images.used_by(wanted, state.disk, cache) or images.obtain(
-            wanted, platform.machine(), cache
-        )
-        images.refuse_image_in_project(image, state.project)
-        images.ensure_overlay(image, state.disk)
+        cache = states.cache_directory()
+        with image_store.in_use(cache):
+            builder = ready.Builder(arguments.settings, authority)
+            image, is_over_ready = ready.disk_for(state, builder, cache)
         settings.save(state, settings.before_start(settings.load(state), arguments.settings))
         pairs = keys.ensure(state)
         files = Path(state.directory)
@@ -99,20 +99,19 @@ def up(state: State, arguments: UpArguments) -> int:
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, arguments.settings, pairs, ca)
-        instance = seed.instance(state, content)
-        meta_data = seed.meta_data(state.name, instance).encode()
-        seed.write(state.seed, {**content, "meta-data": meta_data})
-        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
-        proxy = egress.start_proxy(files)
+        proxy = egress.begin_proxy(files)
         stack.callback(proxy.stop)
+        content = provision.content(
+            state.name, arguments.settings, pairs, ca, by_cloud_init=not is_over_ready
+        )
+        seed.write(state.seed, content)
+        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
         stack.enter_context(logs.size_limited(state.console))
-        guest = boot(stack, launch)
+        guest = boot(stack, launch).guest
         settings.save(state, arguments.settings)
-        seed.save_instance(state, instance)
         with open(state.ready, "wb"):
             pass
         return _session_in(state, guest, arguments.words)

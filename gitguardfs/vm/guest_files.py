@@ -18,7 +18,7 @@ from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
+"""Debian's bundle of trusted certificates; PROGRAM appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
 """The proxy's authority, where update-ca-certificates finds it when a package runs that."""
 AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
@@ -26,7 +26,9 @@ AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
 BLOCKED_PROGRAM = "/usr/local/bin/gitguard-blocked"
 """Shows what the proxy has blocked: programs such as pip do not show the proxy's answer."""
 CONFIG = "/etc/gitguard-vm/config"
-"""The settings that the provisioning script reads."""
+"""The settings that the program reads."""
+PROGRAM = "/usr/local/sbin/gitguard-vm"
+"""The program that sets the guest up, and prepares it at each start."""
 
 PANIC_TIMEOUT = -1
 """Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
@@ -48,6 +50,39 @@ exec curl -q --silent --show-error --fail-with-body --max-time 30 \\
 """
 
 
+_START_UNIT = f"""\
+[Unit]
+Description=What this VM is given by its host
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target shutdown.target
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} start
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+_GUARD_UNIT = f"""\
+[Unit]
+Description=The guarded project
+Requires=gitguard-vm-start.service
+After=gitguard-vm-start.service ssh.service sshd.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} guard
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
 @dataclass(frozen=True)
 class GuestFile:
     """A file of the guest that belongs to root."""
@@ -61,8 +96,8 @@ class GuestFile:
 class GuestSettings:
     """What differs from one VM to the next."""
 
-    ca: str
-    """The proxy's certificate authority, as PEM."""
+    ca: str | None
+    """The proxy's certificate authority, as PEM; None for a disk that VMs are to share."""
     view: str
     """The path of the guarded project."""
     git: str
@@ -73,15 +108,15 @@ class GuestSettings:
     """The value of vm-mount's ``-o``; may be empty."""
     git_name: str
     git_email: str
-    provision: str
-    """The provisioning script."""
+    program: str
+    """The text of PROGRAM."""
 
 
-def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
-    """Return all files for the guest. The provisioning script is put at ``provision_path``."""
+def files(guest: GuestSettings) -> list[GuestFile]:
+    """Return all files for the guest."""
     rules = agent_rules.text(GitMode(guest.git), guest.local) + RULES
     return [
-        GuestFile(CA_FILE, guest.ca),
+        *([] if guest.ca is None else [GuestFile(CA_FILE, guest.ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
         GuestFile("/etc/environment", _environment_file()),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
@@ -96,7 +131,15 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
-        GuestFile(provision_path, guest.provision, 0o755),
+        GuestFile(PROGRAM, guest.program, 0o755),
+        GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
+        GuestFile("/etc/systemd/system/gitguard-vm-start.service", _START_UNIT),
+        GuestFile("/etc/systemd/system/gitguard-vm-guard.service", _GUARD_UNIT),
+        # The guarded view of any path, which vm-mount makes: the host is told once it is there.
+        GuestFile(
+            "/etc/systemd/system/gitguardfs@.service.d/50-gitguard-vm.conf",
+            "[Unit]\nBefore=gitguard-vm-guard.service\n",
+        ),
     ]
 
 
@@ -127,6 +170,9 @@ def environment() -> dict[str, str]:
         "NODE_USE_ENV_PROXY": "1",
         "JAVA_TOOL_OPTIONS": java,
     }
+
+
+_JOURNAL = "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\n"
 
 
 def _environment_file() -> str:

@@ -11,6 +11,8 @@ from gitguardfs.vm.state import State
 
 TAG = "project"
 """The mount tag of the share."""
+CHANNEL = "gitguard"
+"""The name of the port by which root in the guest tells how far it is."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
 """Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
 GUEST_ADDRESS = "10.0.2.15"
@@ -30,8 +32,8 @@ class Machine:
 
     state: State
     image: Image
-    exported: str
-    """The directory that is shared: the project, or the guarded view of it."""
+    exported: str | None
+    """The directory that is shared: the project, or the guarded view of it; None for none."""
     memory: int
     cpus: int
     accelerator: str
@@ -40,6 +42,8 @@ class Machine:
     """platform.machine() of the host."""
     relay: tuple[str, ...]
     """The program that connects the guest to the proxy; unused if hardened."""
+    channel: int
+    """The descriptor of a socket on which root in the guest tells how far it is."""
     hardened: bool = False
     is_mac: bool = False
     firmware: str = ""
@@ -69,8 +73,11 @@ def command(machine: Machine) -> list[str]:
         *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
         *_disks(machine),
         *("-device", "virtio-rng-pci"),
+        *("-chardev", f"socket,id={CHANNEL},fd={machine.channel}"),
+        *("-device", "virtio-serial-pci"),
+        *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
         *_network(machine),
-        *qemu.p9_share(machine.exported, TAG),
+        *(() if machine.exported is None else qemu.p9_share(machine.exported, TAG)),
         *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
     ]
 

@@ -58,7 +58,7 @@ class State:
 
     @property
     def seed(self) -> str:
-        """The ISO image that cloud-init reads."""
+        """The ISO image with what the guest is given at each start."""
         return self.path("seed.iso")
 
     @property
@@ -184,6 +184,14 @@ def remove_leftovers() -> None:
         while _REMOVED in name and os.path.lexists(left):
             with suppress(FileNotFoundError):  # another command deletes it too
                 shutil.rmtree(left)
+
+
+def with_disks() -> list[State]:
+    """Return the state of each VM that has a disk. Their projects are not known here: ``/``."""
+    directory = _vms_directory()
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    found = [State("/", os.path.join(directory, name)) for name in names if _REMOVED not in name]
+    return [state for state in found if state.has_disk]
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
