@@ -106,8 +106,9 @@ class Boot:
         while True:
             if select.select([self.channel], [], [], _LOOK_EVERY)[0]:
                 part = self.channel.recv(_TAIL)
-                if not part:  # QEMU has ended
-                    self.qemu.wait(MONITOR_LIMIT)
+                if not part:  # QEMU has closed it, since it ends
+                    with suppress(subprocess.TimeoutExpired):
+                        self.qemu.wait(MONITOR_LIMIT)
                 *lines, said = (said + part)[-_MAX_SAID:].split(b"\n")
                 for line in lines:
                     word, _, text = line.decode(errors="replace").partition(" ")

@@ -101,11 +101,13 @@ def up(state: State, arguments: UpArguments) -> int:
         ca = egress.ca_certificate(files)
         proxy = egress.begin_proxy(files)
         stack.callback(proxy.stop)
-        content = provision.content(
-            state.name, arguments.settings, pairs, ca, by_cloud_init=not is_over_ready
-        )
-        seed.write(state.seed, content)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
+        shown_owner = os.stat(exported)
+        content = provision.content(
+            state.name, arguments.settings, pairs, ca, (shown_owner.st_uid, shown_owner.st_gid),
+            by_cloud_init=not is_over_ready,
+        )  # fmt: skip
+        seed.write(state.seed, content)
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )

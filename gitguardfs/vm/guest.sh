@@ -12,22 +12,29 @@ umask 022
 SEED=/run/gitguard-vm/seed
 STATE=/var/lib/gitguard-vm
 PREFIX=/usr/local/lib/gitguardfs
-PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep)
+PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
+    iproute2)
 PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
-# They take time at each start, and are of no use without internet and without a console to log in at.
+# They take time at each start, and are of no use without internet, console and other hardware.
 UNUSED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer
     e2scrub_reap.service fstrim.timer man-db.timer unattended-upgrades.service
-    systemd-timesyncd.service systemd-networkd-wait-online.service systemd-resolved.service
+    systemd-timesyncd.service systemd-resolved.service systemd-networkd.service
+    systemd-networkd.socket systemd-networkd-wait-online.service
+    systemd-networkd-persistent-storage.service netplan-ovs-cleanup.service
     getty@tty1.service getty-static.service serial-getty@ttyS0.service serial-getty@ttyAMA0.service
-    sshd-keygen.service systemd-random-seed.service
+    sshd-keygen.service systemd-random-seed.service systemd-pstore.service
+    modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
+    sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
     systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service
     systemd-journal-flush.service systemd-hwdb-update.service ldconfig.service
     systemd-journal-catalog-update.service cloud-init-local.service cloud-init-main.service
     cloud-init-network.service cloud-init.service cloud-config.service cloud-final.service
     cloud-init-hotplugd.socket)
+UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-ssh-generator
+    systemd-hibernate-resume-generator systemd-rc-local-generator systemd-tpm2-generator)
 
-say() { printf '%s %s\n' "$(date +%T)" "$*"; }
+say() { printf '%(%T)T %s\n' -1 "$*"; }
 
 # Tells the host. The port belongs to root alone.
 tell() {
@@ -45,11 +52,16 @@ fail() {
 }
 
 mount_seed() {
+    local disk serial
     mkdir -p "$SEED" "$STATE"
-    mountpoint -q "$SEED" || mount -o ro LABEL=cidata "$SEED"
+    [[ ! -e "$SEED/ca.pem" ]] || return 0
+    for disk in /sys/block/vd*; do
+        read -r serial <"$disk/serial" || true # there is no end of the line
+        [[ "$serial" != gitguard-seed ]] || mount -t iso9660 -o ro "/dev/${disk##*/}" "$SEED"
+    done
 }
 
-# Whether the guest has that part of the seed already: files, gitguardfs or shared.
+# Whether the guest has that part of the seed already.
 has() { [[ -e "$STATE/$1" && "$(<"$STATE/$1")" == "$(<"$SEED/$1.digest")" ]]; }
 
 note() {
@@ -131,7 +143,9 @@ END
 retire_cloud_init() {
     local unit
     mkdir -p /etc/systemd/system-generators
-    ln -sfT /dev/null /etc/systemd/system-generators/cloud-init-generator
+    for unit in "${UNUSED_GENERATORS[@]}"; do
+        ln -sfT /dev/null "/etc/systemd/system-generators/$unit"
+    done
     for unit in "${UNUSED[@]}"; do
         ln -sfT /dev/null "/etc/systemd/system/$unit"
     done
@@ -143,6 +157,8 @@ setup() {
     say "setting up"
     mount_seed
     tell "step the guest is set up"
+    [[ "$(id -u "$AGENT"):$(id -g "$AGENT")" == 1000:1000 ]] ||
+        fail "the ids of the user $AGENT are not 1000: the image has a user or group with that id"
     use_https_mirrors
     install_packages
     install_gitguardfs
@@ -181,59 +197,68 @@ start() {
     mount_seed
     has gitguardfs || install_gitguardfs
     if ! has files; then
-        say "writing files"
-        # To places where root alone writes. The archive holds no directories, so it changes none.
-        tar -xf "$SEED/files.tar" -C / --no-same-owner
-        trust_ca
+        write_files
         note files
     fi
-    hostname -F /etc/hostname
     if ! has shared; then # the units may be others, and the defaults in system.conf.d
         systemctl daemon-reexec
         note shared
     fi
-    cp "$SEED/guard.digest" "${SEED%/*}/"
     umount "$SEED"
+    hostname -F /etc/hostname
+    as_agent mkdir -p "$VIEW"
 }
 
-trust_ca() {
+# Before anything of the agent runs, and before the view is there: it gets the newest settings.
+write_files() {
+    local enabled
+    say "writing files"
+    # To places where root alone writes. The archive holds no directories, so it changes none.
+    tar -xf "$SEED/files.tar" -C / --no-same-owner
+    # shellcheck disable=SC1091
+    . /etc/gitguard-vm/config
     grep -qF "$(sed -n 2p "$CA_FILE")" "$BUNDLE" || {
         cat "$BUNDLE" "$CA_FILE" >"$BUNDLE.new"
         mv -f "$BUNDLE.new" "$BUNDLE"
     }
-}
-
-is_guarded() { [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]]; }
-
-guard() {
-    local options=() wanted
-    wanted=$(<"${SEED%/*}/guard.digest")
-    if [[ ! -e "$STATE/guard" || "$(<"$STATE/guard")" != "$wanted" ]] || ! is_guarded; then
-        tell "step the project is guarded"
-        [[ -z "$MOUNT_OPTIONS" ]] || options=(-o "$MOUNT_OPTIONS")
-        rm -f "$STATE/guard"
-        /usr/local/bin/vm-mount --yes --tag project --transport 9p --style systemd --user "$AGENT" \
-            --map-mount "$VIEW" "${options[@]}" || fail "vm-mount failed"
-        give_rules
-        printf '%s\n' "$wanted" >"$STATE/guard.new"
-        mv -f "$STATE/guard.new" "$STATE/guard"
+    enabled=/etc/systemd/system/multi-user.target.wants/$SERVICE
+    if [[ -L "$enabled" ]]; then
+        systemctl daemon-reload # it has read the unit as it was
+    else
+        ln -sT /etc/systemd/system/gitguardfs@.service "$enabled"
     fi
-    is_guarded || fail "the project is not guarded"
-    tell ready
-    say "ready"
+    give_rules
 }
+
+# Root must not follow what the agent may have put into its home.
+as_agent() { setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups "$@"; }
 
 # Agents look for rules in their own directory of the home. Existing files are left alone.
 give_rules() {
-    local home path
+    local home
     home=$(getent passwd "$AGENT" | cut -d: -f6)
-    for path in .codex/AGENTS.md .gemini/GEMINI.md .config/opencode/AGENTS.md; do
-        # As the agent: root must not follow what the agent may have put there.
-        # shellcheck disable=SC2016
-        setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups sh -c '
-            mkdir -p "$(dirname "$1")" && { [ -e "$1" ] || ln -s /etc/gitguard-vm/AGENTS.md "$1"; }
-        ' sh "$home/$path" || say "no rules at $path"
-    done
+    # shellcheck disable=SC2016
+    as_agent sh -c '
+        for path; do
+            mkdir -p "$(dirname "$path")" && { [ -e "$path" ] || ln -s /etc/gitguard-vm/AGENTS.md "$path"; }
+        done
+    ' sh "$home"/{.codex/AGENTS.md,.gemini/GEMINI.md,.config/opencode/AGENTS.md} || say "no rules"
+}
+
+guard() {
+    systemctl start "$SERVICE" ||
+        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+    [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]] ||
+        fail "the project is not guarded"
+    tell ready
+    say "ready"
+    [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
+}
+
+# Makes the agent's repositories, so that nobody meets a slow first use of git.
+make_repositories() {
+    touch "$STATE/has-git"
+    as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
 }
 
 exec >>/var/log/gitguard-vm.log 2>&1

@@ -14,7 +14,8 @@ from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
-from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
+from gitguardfs.render.systemd import TEMPLATE
+from gitguardfs.vm.qemu_command import GUEST_ADDRESS, PROXY_ADDRESS, PROXY_PORT
 
 PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -29,6 +30,9 @@ CONFIG = "/etc/gitguard-vm/config"
 """The settings that the program reads."""
 PROGRAM = "/usr/local/sbin/gitguard-vm"
 """The program that sets the guest up, and prepares it at each start."""
+
+UNITS = "/etc/systemd/system"
+"""The directory of the units of this guest."""
 
 PANIC_TIMEOUT = -1
 """Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
@@ -83,6 +87,27 @@ WantedBy=multi-user.target
 """
 
 
+# The machine has little hardware, and always the same. An emulated guest takes many seconds to look
+# at all devices of the kernel's, and to load drivers for parts that nothing uses.
+_HARDWARE = ("acpi", "block", "input", "net", "virtio")
+_TRIGGER = (
+    "[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add {}\n".format(
+        " ".join(f"--subsystem-match={name}" for name in _HARDWARE)
+    )
+)
+_DRIVERS = f"""\
+# In place of systemd's file of this name.
+ACTION!="remove", SUBSYSTEM=="{"|".join(_HARDWARE)}", ENV{{MODALIAS}}=="?*", \\
+    RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
+"""
+_NETWORK = f"""\
+# An address, but no route and no name server.
+ACTION=="add", SUBSYSTEM=="net", DRIVERS=="virtio_net", \\
+    RUN+="/bin/ip link set dev $name addrgenmode none up", \\
+    RUN+="/bin/ip address replace {GUEST_ADDRESS}/24 dev $name"
+"""
+
+
 @dataclass(frozen=True)
 class GuestFile:
     """A file of the guest that belongs to root."""
@@ -104,8 +129,10 @@ class GuestSettings:
     """The mode of the guard: what the agent has of git."""
     local: tuple[str, ...]
     """The names of the guest's own directories."""
-    mount_options: str
-    """The value of vm-mount's ``-o``; may be empty."""
+    service: str
+    """The unit of systemd that guards the view; empty for a disk that VMs are to share."""
+    units: dict[str, str]
+    """The texts of the units for share and guard, by their paths below UNITS."""
     git_name: str
     git_email: str
     program: str
@@ -133,13 +160,17 @@ def files(guest: GuestSettings) -> list[GuestFile]:
         GuestFile(CONFIG, _config(guest)),
         GuestFile(PROGRAM, guest.program, 0o755),
         GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
-        GuestFile("/etc/systemd/system/gitguard-vm-start.service", _START_UNIT),
-        GuestFile("/etc/systemd/system/gitguard-vm-guard.service", _GUARD_UNIT),
-        # The guarded view of any path, which vm-mount makes: the host is told once it is there.
+        GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
+        GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
+        GuestFile(f"{UNITS}/systemd-udev-trigger.service.d/50-gitguard-vm.conf", _TRIGGER),
+        GuestFile("/etc/udev/rules.d/80-drivers.rules", _DRIVERS),
+        GuestFile("/etc/udev/rules.d/90-gitguard-vm.rules", _NETWORK),
+        # The host is told once the guarded view is there.
         GuestFile(
-            "/etc/systemd/system/gitguardfs@.service.d/50-gitguard-vm.conf",
+            f"{UNITS}/{TEMPLATE}.d/50-gitguard-vm.conf",
             "[Unit]\nBefore=gitguard-vm-guard.service\n",
         ),
+        *(GuestFile(f"{UNITS}/{path}", text) for path, text in guest.units.items()),
     ]
 
 
@@ -231,7 +262,8 @@ def _config(guest: GuestSettings) -> str:
         "PROXY_ADDRESS": PROXY_ADDRESS,
         "PROXY_PORT": str(PROXY_PORT),
         "VIEW": guest.view,
-        "MOUNT_OPTIONS": guest.mount_options,
+        "SERVICE": guest.service,
+        "GIT": guest.git,
         "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -11,16 +11,13 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from gitguardfs.egress.files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.vm import images, ready
+from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
 
@@ -50,27 +47,15 @@ class Stored:
         return os.path.basename(self.path)
 
 
-@contextmanager
-def in_use(cache: str) -> Iterator[None]:
-    """Keep ``prune`` from deleting anything. Raises UserError, OSError."""
-    with _locked(cache, fcntl.LOCK_SH, "another command is deleting images"):
-        yield
+def in_use(cache: str) -> AbstractContextManager[None]:
+    """Keep ``prune`` from deleting anything, while the context lasts. Raises UserError, OSError."""
+    return _locked(cache, fcntl.LOCK_SH, "another command is deleting images")
 
 
-@contextmanager
-def _locked(cache: str, how: int, who: str) -> Iterator[None]:
+def _locked(cache: str, how: int, who: str) -> AbstractContextManager[None]:
     os.makedirs(os.path.dirname(cache), 0o700, exist_ok=True)
     make_private_directory(Path(cache))
-    fd = os.open(os.path.join(cache, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            click.echo(f"{who}; waiting for it", err=True)
-            fcntl.flock(fd, how)
-        yield
-    finally:
-        os.close(fd)
+    return fetching.locked(os.path.join(cache, _LOCK), who, how)
 
 
 def stored(cache: str) -> list[Stored]:

@@ -14,35 +14,39 @@ import re
 import tarfile
 
 from gitguardfs import installation
-from gitguardfs.constants import AGENT_HOME
-from gitguardfs.render.guarded_share import with_local
+from gitguardfs.constants import AGENT_HOME, PROJECT_SHARE
+from gitguardfs.render import systemd
+from gitguardfs.render.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import AUTHORIZED_KEYS, GuestFile, GuestSettings, files
 from gitguardfs.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.vm.keys import AGENT as AGENT_KEY
+from gitguardfs.vm.qemu_command import TAG
 from gitguardfs.vm.settings import Settings
 
+Ids = tuple[int, int]
+"""A user's id and a group's."""
+AGENT_IDS: Ids = (1000, 1000)
+"""Those of the agent's user, which cloud-init makes."""
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """The path of the guest's host key."""
 _LEFT_OUT = frozenset(("__pycache__",))
 
 
 def content(
-    name: str, settings: Settings, keys: Keys, ca: str, by_cloud_init: bool
+    name: str, settings: Settings, keys: Keys, ca: str, owner: Ids, by_cloud_init: bool
 ) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, with which each of its starts begins.
 
-    ``by_cloud_init`` is for a disk over no ready disk: cloud-init sets it up first. Raises OSError.
+    ``owner`` is the user and group of the shared directory. ``by_cloud_init`` is for a disk over no
+    ready disk: cloud-init sets it up first. Raises UserError, OSError.
     """
-    shared = shared_content()
-    own = guest_files(settings, ca)
+    own = guest_files(settings, ca, owner)
     archive = _archive([*own, *_login_files(name, keys)])
-    guard = repr((view_of(settings.project), mount_options(settings), digest(shared)))
     return {
         "files.tar": archive,
         "files.digest": digest({"": archive}),
-        "guard.digest": digest({"": guard.encode()}),
-        **_for_setup(ca, shared),
+        **_for_setup(ca, shared_content()),
         **(seed.cloud_init_files(name, _login(keys), own) if by_cloud_init else {}),
     }
 
@@ -88,23 +92,49 @@ def digest(content: dict[str, bytes]) -> bytes:
     return found.hexdigest().encode() + b"\n"
 
 
-def guest_files(settings: Settings, ca: str | None) -> list[GuestFile]:
-    """Return the files of the guest but for those with keys. Raises OSError."""
-    guest = GuestSettings(
+def guest_files(settings: Settings, ca: str, owner: Ids) -> list[GuestFile]:
+    """Return the files of a VM's guest but for those with keys. Raises UserError, OSError."""
+    units = systemd.files(_guarded_share(settings, owner))
+    service = systemd.service_name(view_of(settings.project))
+    return files(_guest_settings(settings, ca, service, units))
+
+
+def _shared_files() -> list[GuestFile]:
+    settings = Settings("/project")
+    units = systemd.files(_guarded_share(settings, AGENT_IDS))
+    del units[systemd.drop_in_name(view_of(settings.project))]
+    return files(_guest_settings(settings, None, "", units))
+
+
+def _guest_settings(
+    settings: Settings, ca: str | None, service: str, units: dict[str, str]
+) -> GuestSettings:
+    return GuestSettings(
         ca=ca,
         view=view_of(settings.project),
         git=settings.git_mode,
         local=settings.local,
-        mount_options=mount_options(settings),
+        service=service,
+        units=units,
         git_name=settings.git_name,
         git_email=settings.git_email,
         program=installation.text("vm/guest.sh"),
     )
-    return files(guest)
 
 
-def _shared_files() -> list[GuestFile]:
-    return guest_files(Settings("/project"), None)
+def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:
+    """Return the project's share and its guard. Raises UserError for a view with too long a path.
+
+    The numbers of ``owner`` are the same in the guest, since 9p passes them through.
+    """
+    return GuardedShare(
+        tag=TAG,
+        transport="9p",
+        mount=PROJECT_SHARE,
+        map_mount=view_of(settings.project),
+        map=owner_map(owner, AGENT_IDS),
+        options=mount_options(settings),
+    )
 
 
 def _login_files(name: str, keys: Keys) -> list[GuestFile]:
@@ -128,10 +158,10 @@ def view_of(project: str) -> str:
     return f"{AGENT_HOME}/projects/{name}"
 
 
-def mount_options(settings: Settings) -> str:
-    """Return the value of vm-mount's ``-o``."""
+def mount_options(settings: Settings) -> tuple[str, ...]:
+    """Return the options of the guard, unquoted."""
     options = (f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide))
-    return ",".join(with_local(options, settings.local))
+    return with_local(options, settings.local)
 
 
 def payload() -> bytes:

@@ -11,6 +11,8 @@ from gitguardfs.vm.state import State
 
 TAG = "project"
 """The mount tag of the share."""
+SEED_SERIAL = "gitguard-seed"
+"""The serial number of the disk with the seed, by which the guest finds it."""
 CHANNEL = "gitguard"
 """The name of the port by which root in the guest tells how far it is."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
@@ -104,11 +106,12 @@ def _board(machine: Machine) -> list[str]:
 
 def _disks(machine: Machine) -> list[str]:
     disk, seed = quote.qemu(machine.state.disk), quote.qemu(machine.state.seed)
+    # The order decides which of the two the guest calls /dev/vda.
     return [
-        "-drive",
-        f"file={disk},format=qcow2,if=virtio,discard=unmap",
-        "-drive",
-        f"file={seed},format=raw,if=virtio,readonly=on",
+        *("-drive", f"file={disk},format=qcow2,if=none,id=disk,discard=unmap"),
+        *("-device", "virtio-blk-pci,drive=disk"),
+        *("-drive", f"file={seed},format=raw,if=none,id=seed,readonly=on"),
+        *("-device", f"virtio-blk-pci,drive=seed,serial={SEED_SERIAL}"),
     ]
 
 

@@ -26,6 +26,7 @@ from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles, make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed
+from gitguardfs.vm import state as states
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.launch import Launch, boot
 from gitguardfs.vm.settings import Settings
@@ -38,6 +39,8 @@ MIN_FREE_BYTES = 3 << 30
 """Bytes that must be free to make a ready disk: it takes up to 2 GiB, and then a VM needs some."""
 SHUTDOWN_LIMIT = 180.0
 """Seconds that the guest has to shut down once it is set up."""
+MOST_MEMORY, MOST_CPUS = 2048, 4
+"""MiB and processors that setting up needs at most: a VM's own size may be one that fails."""
 FORMAT = b"1"
 """Raise it when a ready disk is made in another way, and no part of its key shows that."""
 
@@ -175,7 +178,7 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
     found = at(place)
     if found is None:
         make_private_directory(Path(cache))
-        with fetching.exclusive(f"{place}.lock", "another command is setting up this guest"):
+        with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
             if at(place) is None:
                 _make(image, builder, shared, place)
         found = at(place)
@@ -187,7 +190,8 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
 def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) -> None:
     """Set a guest up, and give the result its name. Below the lock of that name."""
     cache, name = os.path.split(place)
-    state = State("/", os.path.join(cache, BUILD + name.removeprefix(PREFIX)))
+    state = State("/", os.path.join(cache, BUILD + name.removeprefix(PREFIX)[:8]))
+    states.check_socket(state, "XDG_CACHE_HOME")
     clear(state)
     free = shutil.disk_usage(cache).free
     if free < MIN_FREE_BYTES:
@@ -256,7 +260,12 @@ def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, byte
             images.ensure_overlay(image, state.disk)
             seed.write(state.seed, provision.disk_content(state.name, pairs, ca, shared))
 
-        launch = Launch(state, builder.settings, image, pairs, None, lock, proxy, prepare=prepare)
+        size = dataclasses.replace(
+            builder.settings,
+            memory=min(builder.settings.memory, MOST_MEMORY),
+            cpus=min(builder.settings.cpus, MOST_CPUS),
+        )
+        launch = Launch(state, size, image, pairs, None, lock, proxy, prepare=prepare)
         qemu = boot(stack, launch).qemu
         try:
             status = qemu.wait(SHUTDOWN_LIMIT)

@@ -116,11 +116,16 @@ def state_of(project: str) -> State:
             "choose a directory further down as the project, or set another XDG_STATE_HOME",
         )
     state = State(real, directory)
+    check_socket(state, "XDG_STATE_HOME")
+    return state
+
+
+def check_socket(state: State, variable: str) -> None:
+    """Raise UserError if QEMU's monitor could have no socket in this directory."""
     if len(os.fsencode(state.qmp)) > SOCKET_PATH_BYTES:
         raise UserError(
-            f"the path {state.qmp} is too long for a socket", "set a shorter XDG_STATE_HOME"
+            f"the path {state.qmp} is too long for a socket", f"set a shorter {variable}"
         )
-    return state
 
 
 def name_of(project: str) -> str:

@@ -20,7 +20,7 @@ def gitguard_blocked(world: World, home: Path) -> subprocess.CompletedProcess[st
     """Run the guest's program, with settings of a user who wants everything to go elsewhere."""
     (program,) = [
         file
-        for file in provision.guest_files(Settings("/srv/p"), "CA\n")
+        for file in provision.guest_files(Settings("/srv/p"), "CA\n", (501, 20))
         if file.path == guest_files.BLOCKED_PROGRAM
     ]
     assert program.mode == 0o755

@@ -83,7 +83,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "click": (
         "command_line.py", "commands/", "host/", "audit/command.py", "doctor/command.py",
         "fetch/command.py", "local/command.py", "private/command.py", "vm/command.py",
-        "vm/fetching.py", "vm_mount/command.py",
+        "vm/fetching.py", "vm/images_command.py", "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
     "pwd": ("accounts.py",),

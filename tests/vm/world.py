@@ -148,7 +148,9 @@ class World:
     @property
     def state(self) -> Path:
         """The state directory of the project's VM."""
-        (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob(f"{self.project.name}-????????")
+        (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob(
+            f"{self.project.name}-????????"
+        )
         return found
 
     def popen(self, words: list[str], **how: Any) -> subprocess.Popen[str]:
