@@ -24,6 +24,8 @@ UNUSED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all
     getty@tty1.service getty-static.service serial-getty@ttyS0.service serial-getty@ttyAMA0.service
     sshd-keygen.service systemd-random-seed.service systemd-pstore.service
     modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
+    modprobe@9pnet_virtio.service modprobe@virtio_pci.service modprobe@fuse.service
+    kmod-static-nodes.service systemd-udev-load-credentials.service
     sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
     systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service
@@ -48,6 +50,7 @@ tell() {
 fail() {
     say "failed: $*"
     tell "failed $*"
+    [[ ! -e "$SEED/is-shared" ]] || systemctl --no-block poweroff # the host may be gone
     exit 1
 }
 

@@ -100,6 +100,10 @@ _DRIVERS = f"""\
 ACTION!="remove", SUBSYSTEM=="{"|".join(_HARDWARE)}", ENV{{MODALIAS}}=="?*", \\
     RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
 """
+# One process loads all, instead of one each by modprobe@.service.
+_MODULES = "".join(
+    f"{name}\n" for name in ("virtio_pci", "virtio_net", "9pnet_virtio", "9p", "fuse")
+)
 _NETWORK = f"""\
 # An address, but no route and no name server.
 ACTION=="add", SUBSYSTEM=="net", DRIVERS=="virtio_net", \\
@@ -164,6 +168,9 @@ def files(guest: GuestSettings) -> list[GuestFile]:
         GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
         GuestFile(f"{UNITS}/systemd-udev-trigger.service.d/50-gitguard-vm.conf", _TRIGGER),
         GuestFile("/etc/udev/rules.d/80-drivers.rules", _DRIVERS),
+        GuestFile("/etc/modules-load.d/50-gitguard-vm.conf", _MODULES),
+        # sshd reads the same settings a second time, to look for mistakes.
+        GuestFile(f"{UNITS}/ssh.service.d/50-gitguard-vm.conf", "[Service]\nExecStartPre=\n"),
         GuestFile("/etc/udev/rules.d/90-gitguard-vm.rules", _NETWORK),
         # The host is told once the guarded view is there.
         GuestFile(

@@ -278,7 +278,7 @@ def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, byte
 def clear(state: State) -> None:
     """Delete what a build that was killed has left; stop its QEMU. Raises UserError, OSError."""
     if os.path.isdir(state.directory):
-        lock = running.take_lock(state)
+        lock = running.take_lock(state, shuts_down=False)
         try:
             shutil.rmtree(state.directory)
         finally:

@@ -10,10 +10,10 @@ import os
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -76,6 +76,14 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return made
 
 
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is printed of a lock that is waited for; a captured stream can lose a thread's line."""
+    lines: list[str] = []
+    monkeypatch.setattr(click, "echo", lambda text, **_: lines.append(text))
+    return lines
+
+
 # Its name
 
 
@@ -117,7 +125,7 @@ def test_a_disk_is_made_once_and_nobody_writes_it(host: Host) -> None:
 
 
 def test_two_that_need_a_disk_make_it_once(
-    host: Host, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    host: Host, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     both = threading.Event()
 
@@ -127,16 +135,14 @@ def test_two_that_need_a_disk_make_it_once(
 
     monkeypatch.setattr(ready, "_set_up", set_up)
     found: list[ReadyDisk] = []
-    said = ""
     threads = [threading.Thread(target=lambda: found.append(host.ensure())) for _ in range(2)]
     for thread in threads:
         thread.start()
-    while "waiting for it" not in said:
-        said += capfd.readouterr().err
+    until(lambda: bool(said), "one waits")
     both.set()
     for thread in threads:
         thread.join()
-    assert "another command is setting up this guest" in said
+    assert said == ["another command is setting up this guest; waiting for it"]
     assert host.builds == 1
     assert found[0] == found[1]
 
@@ -374,40 +380,32 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     assert "nothing to delete" in said
 
 
-def test_nothing_is_deleted_while_a_disk_is_made(
-    host: Host, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) -> None:
     """A ready disk that was found for a new VM is used by none yet."""
     made = host.ensure()
     with image_store.in_use(host.cache), image_store.in_use(host.cache):
         pruning = threading.Thread(target=lambda: image_store.prune(host.cache))
         pruning.start()
-        said = ""
-        while "starting a VM; waiting for it" not in said:
-            said += capfd.readouterr().err
-            time.sleep(0.01)
+        until(lambda: bool(said) or not pruning.is_alive(), "it waits")
         assert os.path.exists(made.disk)
     pruning.join()
+    assert said == ["another command is starting a VM; waiting for it"]
     assert host.names() == set()
 
 
-def test_a_vm_waits_while_images_are_deleted(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_vm_waits_while_images_are_deleted(host: Host, said: list[str]) -> None:
     def use() -> None:
         with image_store.in_use(host.cache):
             pass
 
-    with image_store.in_use(host.cache):
-        pass
+    use()
     with open(os.path.join(host.cache, "lock")) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         using = threading.Thread(target=use)
         using.start()
-        said: list[str] = []
-        until(
-            lambda: said.append(capfd.readouterr().err) or "deleting images" in "".join(said),
-            "it waits",
-        )
+        until(lambda: bool(said) or not using.is_alive(), "it waits")
     using.join()
+    assert said == ["another command is deleting images; waiting for it"]
 
 
 def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host) -> None:
