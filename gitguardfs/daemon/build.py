@@ -108,7 +108,9 @@ def _repositories(
     is_private = options.rules.git is GitMode.PRIVATE
     if not is_private or shutil.which("git", path=SYSTEM_PATH) is None:
         return None
-    return PrivateRepositories(options.private_store or default_store(), _name(paths, root_fd))
+    local = LocalNames(options.local) if options.local else None
+    store = options.private_store or default_store()
+    return PrivateRepositories(store, _name(paths, root_fd), local)
 
 
 def _name(paths: MountPaths, root_fd: int) -> str:

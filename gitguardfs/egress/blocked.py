@@ -20,6 +20,10 @@ MAX_BYTES = 10 << 20
 """The size of the log, and of its older part: requests in a loop must not fill the disk."""
 MAX_RECENT = 200
 """Requests that the proxy keeps in memory, the latest: at most some MiB."""
+PLACEHOLDER_ADVICE = (
+    "A line of the allowlist does not change that. Use a secret by its variable, and send it as its"
+    " service expects it; on the host, `gitguard vm secret list` names hosts and places."
+)
 MAX_URL = MAX_TARGET + 300
 """Characters of a URL that are logged; no URL that can be allowed has more."""
 
@@ -68,9 +72,12 @@ def read(path: Path) -> Iterator[BlockedRequest]:
     for part in (rotated(path), path):
         with suppress(FileNotFoundError):
             with open(part, "rb") as file:
-                for line in file:
-                    if (entry := _entry(line)) is not None:
-                        yield entry
+                yield from parsed(file)
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[BlockedRequest]:
+    """Yield the blocked requests in lines of the log; skip lines that cannot be read."""
+    return filter(None, map(_entry, lines))
 
 
 def _entry(line: bytes) -> BlockedRequest | None:
@@ -104,34 +111,80 @@ class Group:
     """Why there is no such line; "" if there is one."""
 
 
+Key = tuple[str, ...]
+"""What the requests of a group have in common."""
+
+
+class Grouping:
+    """Groups of blocked requests. Its size depends on the number of groups, not of requests."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, _Members] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        """Return whether there is such a group."""
+        return key in self._found
+
+    def add(self, entry: BlockedRequest) -> None:
+        """Add a request: its group is the last one now."""
+        key = key_of(entry)
+        members = self._found.pop(key, _Members(entry.time, entry.url))
+        members.add(entry)
+        self._found[key] = members
+
+    def pop(self, key: Key) -> Group:
+        """Remove a group and return it."""
+        return self._found.pop(key).group()
+
+    def __iter__(self) -> Iterator[Key]:
+        """Yield what tells the groups apart; that with the latest request comes last."""
+        return iter(tuple(self._found))
+
+
+@dataclass
+class _Members:
+    first: str
+    url: str
+    last: BlockedRequest | None = None
+    count: int = 0
+    is_same: bool = True
+    """Whether all of them have the same URL."""
+
+    def add(self, entry: BlockedRequest) -> None:
+        self.last = entry
+        self.count += 1
+        self.is_same = self.is_same and entry.url == self.url
+
+    def group(self) -> Group:
+        assert self.last is not None
+        line, why = _line_for(self.last, self.is_same)
+        return Group(
+            self.last.method, self.last.url, self.last.reason, self.count,
+            self.first, self.last.time, line, why,
+        )  # fmt: skip
+
+
+def key_of(entry: BlockedRequest) -> Key:
+    """Return what a request has in common with the others of its group."""
+    return (entry.method, *entry.url.partition("?")[:2], entry.reason)
+
+
 def grouped(entries: Iterable[BlockedRequest], most: int | None = None) -> list[Group]:
     """Group blocked requests, that with the latest one last; return the last ``most`` groups."""
-    found: dict[tuple[str, ...], list[BlockedRequest]] = {}
+    found = Grouping()
     for entry in entries:
-        key = (entry.method, *entry.url.partition("?")[:2], entry.reason)
-        members = found.pop(key, [])
-        members.append(entry)
-        found[key] = members
-    shown = list(found.values())[-most if most else None :]
-    return [_group(members) for members in shown]
+        found.add(entry)
+    return [found.pop(key) for key in tuple(found)[-most if most else None :]]
 
 
-def _group(members: list[BlockedRequest]) -> Group:
-    last = members[-1]
-    line, why = _line_for(members)
-    return Group(
-        last.method, last.url, last.reason, len(members), members[0].time, last.time, line, why
-    )
-
-
-def _line_for(members: list[BlockedRequest]) -> tuple[str, str]:
+def _line_for(last: BlockedRequest, is_same: bool) -> tuple[str, str]:
     """Return the line that would allow all requests of a group, or why there is none."""
-    last = members[-1]
     if last.kind is BlockKind.ALLOWLIST:
         return "", "correct the allowlist first"
+    if last.kind is BlockKind.PLACEHOLDER:
+        return "", PLACEHOLDER_ADVICE
     if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
         return "", "no line can allow such a request"
-    is_same = all(entry.url == last.url for entry in members)
     url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
     return line_for(last.method, url, is_private=last.kind is BlockKind.ADDRESS)
 

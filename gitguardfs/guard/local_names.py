@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -78,4 +80,26 @@ class LocalNames:
         for first, last, marker in FIRST_NAMES:
             if first.fullmatch(name) and self._marker(last) is not None:
                 return marker
+        return None
+
+    def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
+        """Return the directories above these files of a share that a view does not show.
+
+        ``files`` are all files of a tree. Of nested directories, the outermost is returned.
+        """
+        present = set(files)
+        inner = {os.path.dirname(path) for path in present} - {b""}
+        return {found for directory in inner if (found := self._outermost(directory, present))}
+
+    def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
+        above = b""
+        for name in directory.split(b"/"):
+            path, marker = above + name, self.marker(name)
+            if (
+                marker is not None
+                and (not marker.beside or any(above + each in files for each in marker.beside))
+                and (not marker.inside or b"%s/%s" % (path, marker.inside) in files)
+            ):
+                return path
+            above = path + b"/"
         return None

@@ -12,6 +12,7 @@ from threading import Event, Lock, Thread
 from typing import NamedTuple, Protocol
 
 from gitguardfs.errors import os_error, shown
+from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private import restart, seeding
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
@@ -68,8 +69,12 @@ class _Look:
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
-    def __init__(self, store: str, share: str) -> None:
-        """Use the store at this path; ``share`` names the share. Raises UserError, OSError."""
+    def __init__(self, store: str, share: str, local: LocalNames | None = None) -> None:
+        """Use the store at this path; ``share`` names the share. Raises UserError, OSError.
+
+        ``local`` names the directories that the view does not show, since the guest has its own.
+        """
+        self._local = local
         self._store = Store(store)
         self._share = share
         self._next_look: dict[str, float] = {}
@@ -140,7 +145,7 @@ class PrivateRepositories:
                         self._make_host(directory, place, source, b"")
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
-                seeding.seed_agent(directory, owner, host, source, why, former)
+                seeding.seed_agent(directory, owner, host, source, why, former, self._local)
             self._pause(directory, LOOK_SECONDS)
             return
 

@@ -15,7 +15,8 @@ from contextlib import suppress
 
 from gitguardfs import store_directory
 from gitguardfs.errors import os_error
-from gitguardfs.private import agent_files, git, reader, restart, store
+from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.private import agent_files, git, reader, restart, sparse, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in
 from gitguardfs.private.reader import Source
@@ -167,12 +168,13 @@ def _clear(copy: str) -> None:
 
 def seed_agent(
     directory: str, owner: tuple[int, int], host: HostRepository | None, source: Source, why: str,
-    former: Sequence[str],
+    former: Sequence[str], local: LocalNames | None,
 ) -> None:  # fmt: skip
     """Make the agent's repository beside the copy. ``owner`` is the agent's uid and gid.
 
     ``why`` says why the copy is empty, if it is for a reason; ``former`` are the directories of
-    what was at its path before. Raises OSError.
+    what was at its path before; ``local`` names the directories that the view does not show.
+    Raises OSError.
     """
     new = os.path.join(directory, f"{store.AGENT}.new")
     copy = os.path.join(directory, store.HOST)
@@ -198,11 +200,16 @@ def seed_agent(
         }
         for name in ("exclude", "sparse-checkout"):
             files[f"info/{name}"] = _information(host, name.encode())
+        _make_index(new, copy, host, source)
+        if local is not None and (left_out := sparse.leave_out(new, copy, local)):
+            files["config"] += sparse.CONFIG
+            files["info/sparse-checkout"] = sparse.patterns(
+                files["info/sparse-checkout"] if sparse.is_on(config) else b"", left_out
+            )
         for name, content in files.items():
             if content:
                 store.write(os.path.join(new, name), content)
         store.write(os.path.join(new, "hooks", agent_files.HOOK), agent_files.hook(), 0o755)
-        _make_index(new, copy, host, source)
         restart.forget_unborn(directory)
         if not source.commit:
             restart.note_unborn(new)

@@ -10,6 +10,11 @@ import sys
 import threading
 
 
+def command(words: list[str]) -> list[str]:
+    """Return the command that runs ``words`` by this program."""
+    return [sys.executable, "-I", "-S", __file__, *words]
+
+
 def main(words: list[str]) -> None:
     """Run the command until it ends or standard input closes. Exits with the command's status."""
     child = subprocess.Popen(words, stdin=subprocess.DEVNULL)

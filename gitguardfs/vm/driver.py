@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import config_files
+from gitguardfs.credentials import secrets as credentials
 from gitguardfs.egress import proxy as egress
+from gitguardfs.egress import upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
@@ -27,14 +29,18 @@ from gitguardfs.host.directory import existing_directory
 from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
+    company_proxy,
+    forwarding,
     host_guard,
     image_store,
     images,
     keys,
     logs,
+    ports,
     provision,
     qmp,
     ready,
+    refusals,
     running,
     seed,
     settings,
@@ -63,6 +69,8 @@ class UpArguments:
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
+    upstream_proxy: str | None = None
+    """The company's proxy; None for the remembered one, "" for none."""
     upstream_ca: str | None = None
     """A file with certificate authorities to trust for servers, besides the system's."""
     restricted: bool = True
@@ -79,6 +87,8 @@ def up(state: State, arguments: UpArguments) -> int:
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
+    if arguments.upstream_proxy:
+        upstream_proxy.setting(arguments.upstream_proxy)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -86,9 +96,13 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
+        company_proxy.prepare(state, arguments.upstream_proxy)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
         cache = states.cache_directory()
         with image_store.in_use(cache):
-            builder = ready.Builder(arguments.settings, authority)
+            through = config_files.read(str(StateFiles(Path(state.directory)).upstream_proxy))
+            builder = ready.Builder(arguments.settings, authority, through)
             image, is_over_ready = ready.disk_for(state, builder, cache)
         settings.save(state, settings.before_start(settings.load(state), arguments.settings))
         pairs = keys.ensure(state)
@@ -102,17 +116,18 @@ def up(state: State, arguments: UpArguments) -> int:
         proxy = egress.begin_proxy(files)
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
-        shown_owner = os.stat(exported)
-        content = provision.content(
-            state.name, arguments.settings, pairs, ca, (shown_owner.st_uid, shown_owner.st_gid),
-            by_cloud_init=not is_over_ready,
-        )  # fmt: skip
+        owner = os.stat(exported)
+        own = provision.guest_files(
+            arguments.settings, ca, credentials.load(files), (owner.st_uid, owner.st_gid)
+        )
+        content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
         seed.write(state.seed, content)
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
         stack.enter_context(logs.size_limited(state.console))
         guest = boot(stack, launch).guest
+        stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         with open(state.ready, "wb"):
             pass
@@ -205,13 +220,15 @@ def refuse_root() -> None:
 def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
-    process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
-    try:
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+    # In a session with a terminal, that is the agent's.
+    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
     if status == ssh.FAILED and not _answers(state):
         if has_panicked(state):
             print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Forwards a local port into the VM, for a server that the agent has started there."""
+"""Ports of this machine's 127.0.0.1 that lead into the VM, to servers that the agent starts."""
 
 from __future__ import annotations
 
@@ -6,58 +6,106 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from gitguardfs.errors import Exit, GitguardExit, UserError
-from gitguardfs.vm import ssh
+from gitguardfs.render import quote
+from gitguardfs.vm import die_with_parent, ports, ssh
+from gitguardfs.vm.ports import Port
+from gitguardfs.vm.state import State
 
-_HIGHEST = 65535
-
-
-def ports_of(text: str) -> tuple[int, int]:
-    """Return the local and the guest's port of ``PORT`` or ``PORT:GUEST_PORT``. UserError."""
-    here, colon, there = text.partition(":")
-    return _port(here), _port(there if colon else here)
+_LOOK_EVERY = 0.05
 
 
-def run(guest: ssh.SshGuest, here: int, there: int) -> int:
+def check_free(wanted: Sequence[Port]) -> None:
+    """Raise UserError if a port to publish is taken."""
+    for port in wanted:
+        others = [str(Port(port.here + 1, port.there) if one == port else one) for one in wanted]
+        words = [word for value in ("", *others) for word in ("--publish", value)]
+        _check_free(port, f"gitguard vm up {quote.shell(words)}")
+
+
+@contextmanager
+def published(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iterator[None]:
+    """Let ports lead into the guest until the context ends. Raises UserError."""
+    if not wanted:
+        yield
+        return
+    with _opened(state, guest, wanted, ports.PUBLISH) as process:
+        if not _is_listening(process, wanted):
+            raise UserError(
+                "ssh did not open the ports of --publish", "its message is above", Exit.SYSTEM
+            )
+        yield
+
+
+def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
+    _check_free(port, f"gitguard vm forward {Port(port.here + 1, port.there)}")
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    with _opened(state, guest, [port], ports.FORWARD) as process:
+        print(
+            f"http://127.0.0.1:{port.here}/ is port {port.there} of the VM; Ctrl-C ends it",
+            file=sys.stderr,
+        )
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            return GitguardExit.OK
+
+
+@contextmanager
+def _opened(
+    state: State, guest: ssh.SshGuest, wanted: Sequence[Port], by: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ssh, which ends with the context, and with this process however that ends."""
+    with ExitStack() as stack:
+        notes = [stack.enter_context(ports.noted(state, port, by)) for port in wanted]
+        process = subprocess.Popen(
+            die_with_parent.command(ssh.forward(guest, wanted)),
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=notes,
+        )
+        try:
+            yield process
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def _is_listening(process: subprocess.Popen[bytes], wanted: Sequence[Port]) -> bool:
+    """Wait until each port is taken; return False if ssh has ended."""
+    while any(_why_taken(port) is None for port in wanted):
+        if process.poll() is not None:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+def _check_free(port: Port, other: str) -> None:
+    if (why := _why_taken(port)) is not None:
+        raise UserError(
+            f"cannot listen on port {port.here} of this machine: {why}",
+            f"use another one: {other}",
+            Exit.SYSTEM,
+        )
+
+
+def _why_taken(port: Port) -> str | None:
+    """Return why no process can listen on the port; None if one can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", here))
+            probe.bind(("127.0.0.1", port.here))
         except OSError as error:
-            raise UserError(
-                f"cannot listen on port {here} of this machine: {error.strerror}",
-                f"use another one: gitguard vm forward {here + 1}:{there}",
-                Exit.SYSTEM,
-            ) from None
-    print(f"http://127.0.0.1:{here}/ is port {there} of the VM; Ctrl-C ends it", file=sys.stderr)
-    process: subprocess.Popen[bytes] | None = None
-    is_told = False
-
-    def end(*_: object) -> None:
-        nonlocal is_told
-        is_told = True
-        if process is not None:
-            process.terminate()
-
-    # Before ssh is started: a signal in between would leave ssh running with the port.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
-    process = subprocess.Popen(ssh.forward(guest, here, there))
-    with process:
-        if is_told:
-            process.terminate()
-        try:
-            status = process.wait()
-        except KeyboardInterrupt:
-            return GitguardExit.OK
-    return status if status >= 0 else 128 - status
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST):
-        raise UserError(
-            f"{text!r} is not a port", "give PORT or PORT:GUEST_PORT, each from 1 to 65535"
-        )
-    return int(text)
+            return error.strerror or str(error)
+    return None

@@ -11,13 +11,15 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
 from gitguardfs.render.systemd import TEMPLATE
+from gitguardfs.vm import guest_secrets, guest_tools
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS, PROXY_ADDRESS, PROXY_PORT
 
-PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
+PROXY = guest_tools.PROXY
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's bundle of trusted certificates; PROGRAM appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
@@ -40,9 +42,14 @@ PANIC_TIMEOUT = -1
 RULES = f"""
 - This is a sandbox VM. Never run `git push`, and never ask for credentials that would allow it.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
-  response with status 418 says what to ask the human for. Many programs do not show it, pip among
-  them: `gitguard-blocked` prints the last of these texts. Do not look for another way out.
+  response with status 418, or 426 for a WebSocket, says what to ask the human for. Many programs do
+  not show it, pip among them: `gitguard-blocked` prints the last of these texts. Do not look for
+  another way out.
+- SSH has no way out. Git uses HTTPS where an address says SSH (`git@github.com:`, `ssh://`).
 - What you change in the project changes on the human's disk at once. There is no undo.
+- A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
+  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
+  that has it anywhere else, and your own next request would have it.
 """
 
 _BLOCKED = f"""\
@@ -117,8 +124,13 @@ class GuestFile:
     """A file of the guest that belongs to root."""
 
     path: str
-    content: str
+    content: str | bytes
     mode: int = 0o644
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        return self.content if isinstance(self.content, bytes) else self.content.encode()
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,7 @@ class GuestSettings:
     git_email: str
     program: str
     """The text of PROGRAM."""
+    secrets: tuple[Secret, ...] = ()
 
 
 def files(guest: GuestSettings) -> list[GuestFile]:
@@ -149,17 +162,25 @@ def files(guest: GuestSettings) -> list[GuestFile]:
     return [
         *([] if guest.ca is None else [GuestFile(CA_FILE, guest.ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
-        GuestFile("/etc/environment", _environment_file()),
+        GuestFile(
+            guest_secrets.ENVIRONMENT,
+            _environment_file() + guest_secrets.environment(guest.secrets),
+        ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/apt/apt.conf.d/95gitguard-vm", _apt()),
         GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
-        GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
-        GuestFile("/etc/gitconfig", _git(guest)),
+        GuestFile(
+            guest_secrets.NPMRC,
+            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"
+            + guest_secrets.npm(guest.secrets),
+        ),
+        GuestFile(guest_secrets.GITCONFIG, _git(guest) + guest_secrets.git(guest.secrets)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
+        *(GuestFile(path, content) for path, content in guest_tools.files(guest.ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
         GuestFile(PROGRAM, guest.program, 0o755),
@@ -183,11 +204,6 @@ def files(guest: GuestSettings) -> list[GuestFile]:
 
 def environment() -> dict[str, str]:
     """Return the variables by which programs find the proxy and trust its certificates."""
-    java = (
-        f"-Dhttp.proxyHost={PROXY_ADDRESS} -Dhttp.proxyPort={PROXY_PORT}"
-        f" -Dhttps.proxyHost={PROXY_ADDRESS} -Dhttps.proxyPort={PROXY_PORT}"
-        " -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
-    )
     proxies = dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"), PROXY
     )
@@ -205,8 +221,7 @@ def environment() -> dict[str, str]:
         **bundles,
         "CARGO_HTTP_PROXY": PROXY,
         "NPM_CONFIG_GLOBALCONFIG": "/etc/npmrc",
-        "NODE_USE_ENV_PROXY": "1",
-        "JAVA_TOOL_OPTIONS": java,
+        **guest_tools.environment(),
     }
 
 
@@ -238,6 +253,7 @@ def _git(guest: GuestSettings) -> str:
         "[user]\n"
         f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
         f"[http]\n\tproxy = {PROXY}\n\tsslCAInfo = {BUNDLE}\n"
+        f"{guest_tools.git_rules()}"
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gitguardfs.egress.files import make_private_directory
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states

@@ -16,7 +16,16 @@ from gitguardfs import installation
 from gitguardfs.egress.start import RunningProxy, StartingProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.render import qemu
-from gitguardfs.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
+from gitguardfs.vm import (
+    accelerators,
+    die_with_parent,
+    keys,
+    provision,
+    qmp,
+    running,
+    ssh,
+    trusted_programs,
+)
 from gitguardfs.vm.boot import Boot, BootError, BootProgress
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.keys import Keys
@@ -188,10 +197,9 @@ def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy) -> Iterator[None]:
     port after that.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
-    wrapper = os.path.join(installation.PACKAGE_DIRECTORY, "vm/die_with_parent.py")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", wrapper, *tunnel],
+        die_with_parent.command(tunnel),
         stdin=subprocess.PIPE,
         start_new_session=True,
     )

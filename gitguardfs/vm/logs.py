@@ -9,11 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress.tail import Tail
 from gitguardfs.errors import shown
 from gitguardfs.vm.boot import plain
 from gitguardfs.vm.state import State
@@ -22,8 +22,6 @@ MAX_CONSOLE_BYTES = 10 << 20
 """The size at which the console's log is truncated."""
 KEPT_BYTES = 1 << 20
 """Bytes of its end that are kept then, in ``console.log.1``."""
-CHUNK_BYTES = 64 << 10
-"""Bytes that are read at once."""
 _BOUND_EVERY = 1.0
 _LOOK_EVERY = 0.3
 """Seconds between two reads: Linux and macOS have no common way to wait for a file."""
@@ -69,55 +67,25 @@ def lines(state: State) -> Iterator[str]:
     """Yield the lines of all logs, one log after the other, each after a line with its path."""
     for path in _paths(state):
         yield f"== {path}"
-        tail = _Tail(path)
-        yield from tail.new_lines()
-        yield from tail.rest()
+        with closing(Tail(path)) as tail:
+            yield from map(_printable, tail.new_lines())
+            yield from map(_printable, tail.rest())
 
 
 def follow(state: State) -> Iterator[str]:
     """Yield all lines and then new ones as they come, each with its log's name. Never ends."""
-    tails = [_Tail(path) for path in _paths(state)]
-    while True:
-        for tail in tails:
-            name = os.path.basename(tail.path).partition(".")[0]
-            for line in tail.new_lines():
-                yield f"{name}: {line}"
-        time.sleep(_LOOK_EVERY)
+    with ExitStack() as stack:
+        tails = [stack.enter_context(closing(Tail(path))) for path in _paths(state)]
+        while True:
+            for tail in tails:
+                name = os.path.basename(tail.path).partition(".")[0]
+                for line in tail.new_lines():
+                    yield f"{name}: {_printable(line)}"
+            time.sleep(_LOOK_EVERY)
 
 
 def _paths(state: State) -> list[str]:
     return [state.console, state.qemu_log, str(StateFiles(Path(state.directory)).log)]
-
-
-@dataclass
-class _Tail:
-    """Reads a log that grows, and that each start of the VM replaces."""
-
-    path: str
-    inode: int = 0
-    offset: int = 0
-    begun: bytes = b""
-    """The beginning of a line whose end has not been written yet."""
-
-    def new_lines(self) -> Iterator[str]:
-        """Yield the complete lines since the last call."""
-        with suppress(FileNotFoundError), open(self.path, "rb") as file:
-            st = os.fstat(file.fileno())
-            if st.st_ino != self.inode or st.st_size < self.offset:
-                self.inode, self.offset, self.begun = st.st_ino, 0, b""
-            file.seek(self.offset)
-            while data := file.read(CHUNK_BYTES):
-                self.offset = file.tell()
-                *complete, self.begun = (self.begun + data).split(b"\n")
-                if len(self.begun) > CHUNK_BYTES:  # a line without an end is shown in pieces
-                    complete, self.begun = [*complete, self.begun], b""
-                for line in complete:
-                    yield _printable(line)
-
-    def rest(self) -> Iterator[str]:
-        """Yield the last line if its end is missing."""
-        if self.begun:
-            yield _printable(self.begun)
 
 
 def _printable(line: bytes) -> str:

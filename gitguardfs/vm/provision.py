@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import tarfile
 
 from gitguardfs import installation
 from gitguardfs.constants import AGENT_HOME, PROJECT_SHARE
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.render import systemd
 from gitguardfs.render.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.vm import seed
@@ -34,14 +34,13 @@ _LEFT_OUT = frozenset(("__pycache__",))
 
 
 def content(
-    name: str, settings: Settings, keys: Keys, ca: str, owner: Ids, by_cloud_init: bool
+    name: str, own: list[GuestFile], keys: Keys, ca: str, by_cloud_init: bool
 ) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, with which each of its starts begins.
 
-    ``owner`` is the user and group of the shared directory. ``by_cloud_init`` is for a disk over no
-    ready disk: cloud-init sets it up first. Raises UserError, OSError.
+    ``own`` is what ``guest_files`` returns. ``by_cloud_init`` is for a disk over no ready disk:
+    cloud-init sets it up first. Raises UserError, OSError.
     """
-    own = guest_files(settings, ca, owner)
     archive = _archive([*own, *_login_files(name, keys)])
     return {
         "files.tar": archive,
@@ -62,8 +61,7 @@ def disk_content(name: str, keys: Keys, ca: str, shared: dict[str, bytes]) -> di
 
 def shared_content() -> dict[str, bytes]:
     """Return what a disk is set up with and no VM differs in. The same bytes each time. OSError."""
-    shared = [[file.path, file.content, file.mode] for file in _shared_files()]
-    return {"files": json.dumps(shared).encode(), seed.PAYLOAD: payload()}
+    return {"files": _archive(_shared_files()), seed.PAYLOAD: payload()}
 
 
 def _login(keys: Keys) -> seed.GuestKeys:
@@ -92,22 +90,31 @@ def digest(content: dict[str, bytes]) -> bytes:
     return found.hexdigest().encode() + b"\n"
 
 
-def guest_files(settings: Settings, ca: str, owner: Ids) -> list[GuestFile]:
-    """Return the files of a VM's guest but for those with keys. Raises UserError, OSError."""
+def guest_files(
+    settings: Settings, ca: str, secrets: tuple[Secret, ...] = (), owner: Ids = AGENT_IDS
+) -> list[GuestFile]:
+    """Return the files of a VM's guest but for those with keys.
+
+    ``owner`` is the user and group of the shared directory. Raises UserError, OSError.
+    """
     units = systemd.files(_guarded_share(settings, owner))
     service = systemd.service_name(view_of(settings.project))
-    return files(_guest_settings(settings, ca, service, units))
+    return files(_guest_settings(settings, ca, secrets, service, units))
 
 
 def _shared_files() -> list[GuestFile]:
     settings = Settings("/project")
     units = systemd.files(_guarded_share(settings, AGENT_IDS))
     del units[systemd.drop_in_name(view_of(settings.project))]
-    return files(_guest_settings(settings, None, "", units))
+    return files(_guest_settings(settings, None, (), "", units))
 
 
 def _guest_settings(
-    settings: Settings, ca: str | None, service: str, units: dict[str, str]
+    settings: Settings,
+    ca: str | None,
+    secrets: tuple[Secret, ...],
+    service: str,
+    units: dict[str, str],
 ) -> GuestSettings:
     return GuestSettings(
         ca=ca,
@@ -119,6 +126,7 @@ def _guest_settings(
         git_name=settings.git_name,
         git_email=settings.git_email,
         program=installation.text("vm/guest.sh"),
+        secrets=secrets,
     )
 
 
@@ -188,7 +196,7 @@ def _archive(guest_files: list[GuestFile]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for file in guest_files:
-            _add(tar, file.path.lstrip("/"), file.content.encode(), file.mode)
+            _add(tar, file.path.lstrip("/"), file.data, file.mode)
     return buffer.getvalue()
 
 

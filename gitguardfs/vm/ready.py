@@ -22,8 +22,9 @@ from typing import Any
 
 import gitguardfs
 from gitguardfs import config_files
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import proxy as egress
-from gitguardfs.egress.files import StateFiles, make_private_directory
+from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed
 from gitguardfs.vm import state as states
@@ -74,6 +75,8 @@ class Builder:
     settings: Settings
     authority: bytes | None
     """Certificate authorities to trust for package servers, besides the system's."""
+    upstream_proxy: bytes | None = None
+    """The file with the setting of the company's proxy."""
 
 
 def at(directory: str) -> ReadyDisk | None:
@@ -246,9 +249,11 @@ def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, byte
         pairs = keys.ensure(state)
         files = Path(state.directory)
         egress.create_files(files)
-        if builder.authority is not None:
-            upstream = str(StateFiles(files).upstream_ca)
-            config_files.write(config_files.plan(upstream, builder.authority, 0o600))
+        for path, text in (
+            (StateFiles(files).upstream_ca, builder.authority),
+            (StateFiles(files).upstream_proxy, builder.upstream_proxy),
+        ):
+            config_files.write(config_files.plan(str(path), text, 0o600))
         ca = egress.ca_certificate(files)
         proxy = egress.begin_proxy(files)
         stack.callback(proxy.stop)

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from gitguardfs.egress import reports
+from gitguardfs.egress import reports, upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import UserError, counted, shown
-from gitguardfs.vm import provision, qmp, running, settings
+from gitguardfs.vm import border, border_table, provision, qmp, running, settings
 from gitguardfs.vm.state import State, is_held
 
 _PLACES = {"guest": "in the guest", "host": "on the host"}
 """Where .git is guarded, by the setting ``guard``."""
 
 
-def status(state: State) -> str:
-    """Return the text of `vm status`. Raises UserError, OSError."""
+def as_json(state: State) -> str:
+    """Return what `vm status` shows as JSON; docs/vm.md has the keys. Raises UserError, OSError."""
+    own = settings.load(state)
+    pid = running.session_pid(state)
+    facts = {
+        "vm": {
+            "name": state.name,
+            "project": state.project,
+            "directory": state.directory,
+            "state": _word(state),
+            "process": pid,
+            "proxy_process": proxy_pid(state),
+        },
+        "settings": dataclasses.asdict(own) | {"git": own.git_mode},
+        "border": border.found(state, own),
+    }
+    return json.dumps(facts, indent=2) + "\n"
+
+
+def status(state: State, width: int) -> str:
+    """Return the text of `vm status` for a terminal of ``width``. Raises UserError, OSError."""
     own = settings.load(state)
     rows = {
         "VM": _running(state),
@@ -33,9 +54,10 @@ def status(state: State) -> str:
         "machine": f"{counted(own.cpus, 'processor')}, {own.memory} MiB" + _hardened(own.hardened),
         "state": shown(state.directory),
     }
-    width = max(map(len, rows))
-    lines = [f"{name:<{width}}  {value}" for name, value in rows.items()]
-    return "\n".join([*lines, *_allowlist(state)]) + "\n"
+    longest = max(map(len, rows))
+    lines = [f"{name:<{longest}}  {value}" for name, value in rows.items()]
+    table = border_table.text(border.found(state, own), width)
+    return "\n".join([*lines, *_allowlist(state), "", table]) + "\n"
 
 
 def _hidden(names: tuple[str, ...]) -> str:
@@ -49,6 +71,17 @@ def _local(names: tuple[str, ...]) -> str:
 
 def _hardened(is_hardened: bool) -> str:
     return ", hardened" if is_hardened else ""
+
+
+def _word(state: State) -> str:
+    """Return the VM's state in one word, or in two."""
+    if not running.is_running(state):
+        return "not running" if state.has_disk else "none"
+    try:
+        word = qmp.status(state)
+    except qmp.NoAnswerError:
+        return "changing"
+    return "paused" if word == qmp.IO_ERROR else word
 
 
 def _running(state: State) -> str:
@@ -66,16 +99,27 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
-    pid = proxy_pid(state)
-    return "not running" if pid is None else f"running, process {pid}"
+    found = _running_proxy(state)
+    if found is None:
+        next_time = upstream_proxy.status(Path(state.directory))
+        return "not running" + (f"; the next one: {next_time}" if next_time else "")
+    through = found.get("through")
+    return f"running, process {found['pid']}" + (f", {through}" if through else "")
 
 
 def proxy_pid(state: State) -> int | None:
     """Return the process id of the VM's proxy; None if none runs."""
+    found = _running_proxy(state)
+    return None if found is None else found["pid"]
+
+
+def _running_proxy(state: State) -> dict[str, Any] | None:
+    """Return what the VM's proxy says of itself; None if none runs."""
     path = StateFiles(Path(state.directory)).proxy
     with suppress(OSError, ValueError, KeyError, TypeError):
         if is_held(str(path)):  # the proxy holds this lock while it lives
-            return int(json.loads(path.read_bytes())["pid"])
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            return {**found, "pid": int(found["pid"])}
     return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
 from gitguardfs.render.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
+from gitguardfs.vm import ports
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
@@ -37,6 +38,8 @@ class Settings:
     """Patterns of the names of directories that are kept on the guest's own disk."""
     hardened: bool = False
     """QEMU may start no program; the guest reaches the proxy by a reverse SSH tunnel."""
+    publish: tuple[str, ...] = ()
+    """Ports that lead into the guest while the VM runs, as ports.parsed() reads them."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
 
@@ -59,6 +62,7 @@ class Settings:
                     raise UserError(
                         f"{option} {name!r} is not the name of a file", "use no /, \\ or comma"
                     )
+        ports.merged((), self.publish)
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
                 raise UserError(f"{value!r} cannot be a name or address for git")
@@ -81,7 +85,8 @@ def load(state: State) -> Settings:
         if not isinstance(fields, dict) or not fields.keys() <= known:
             raise ValueError
         fields["hide"] = tuple(fields["hide"])
-        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))  # older ones have none
+        fields["publish"] = tuple(fields.get("publish", ()))  # older ones have none
+        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))
         return Settings(**fields)
     except (ValueError, TypeError, KeyError):
         raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None
@@ -105,10 +110,13 @@ def before_start(old: Settings, new: Settings) -> Settings:
 def merged(old: Settings, given: dict[str, Any]) -> Settings:
     """Return ``old`` with the values in ``given`` that are not None. Raises UserError.
 
-    Names to hide are added to those in ``old``; an empty name clears those.
+    Names to hide and ports to publish are added to those in ``old``; an empty one clears those.
     """
     wanted = {name: value for name, value in given.items() if value is not None}
     names = wanted.get("hide", ())
     before = () if "" in names else old.hide
     wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
+    published = wanted.get("publish", ())
+    open_before = () if "" in published else old.publish
+    wanted["publish"] = ports.merged(open_before, filter(None, published))
     return dataclasses.replace(old, **wanted)

@@ -7,16 +7,20 @@ guest must get nothing of the host's user.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gitguardfs.vm import keys as names
 from gitguardfs.vm.keys import HOST_ALIAS, Keys
+from gitguardfs.vm.ports import Port
 from gitguardfs.vm.trusted_programs import SSH, path_of
 
 CONNECT_LIMIT = 20
 """Seconds for a connection: an emulated guest takes several for the key exchange."""
 FAILED = 255
 """ssh's exit status if ssh itself failed; any other status is the command's."""
+
+_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,20 @@ def session(guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str) 
     return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
 
 
-def forward(guest: SshGuest, here: int, there: int) -> list[str]:
-    """Return the command that forwards a port of this machine's 127.0.0.1 into the guest."""
-    target = f"127.0.0.1:{here}:127.0.0.1:{there}"
-    return command(guest, names.AGENT, "-N", "-o", "ExitOnForwardFailure=yes", "-L", target)
+def forward(guest: SshGuest, wanted: Sequence[Port]) -> list[str]:
+    """Return the command that forwards ports of this machine's 127.0.0.1 into the guest.
+
+    There ``localhost`` is 127.0.0.1 or ::1, whichever the server listens on.
+    """
+    targets = [f"127.0.0.1:{port.here}:localhost:{port.there}" for port in wanted]
+    options = [word for target in targets for word in ("-L", target)]
+    return command(guest, names.AGENT, "-N", *_ALIVE, *options)
 
 
 def tunnel(guest: SshGuest, address: str, port: int, proxy_port: int) -> list[str]:
     """Return the command that forwards the guest's ``address``:``port`` to the proxy here."""
     target = f"{address}:{port}:127.0.0.1:{proxy_port}"
-    alive = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
-    return command(guest, names.ADMIN, "-N", *alive, "-R", target)
+    return command(guest, names.ADMIN, "-N", *_ALIVE, "-R", target)
 
 
 def config(guest: SshGuest, host: str) -> str:

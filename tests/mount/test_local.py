@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.repos import (
     make_project,
     metadata,
 )
+from tests.support.repos import git as host_git
 
 RENAME_EXCHANGE = 2
 JAVASCRIPT_LIMIT = 2**53
@@ -421,6 +423,53 @@ def test_with_a_repository_of_the_agents_own() -> None:
         assert {".git", "node_modules"} < set(os.listdir(project))
         assert (project / ".git").is_file()
         assert "node_modules" not in os.listdir(world.here / "source/project")
+
+
+def test_tracked_files_below_such_a_name_are_not_taken_for_deleted() -> None:
+    """A commit of the agent's must not delete them: the view does not show them."""
+    with area() as store, made("--git=private", f"--private-store={store}/git") as world:
+        host = world.here / "source/project"
+        hidden = ["node_modules/a/index.js", "a [1]/.venv/x", "rust/target/x"]
+        with as_host():
+            for name in (*hidden, "rust/Cargo.toml", "target/shown"):
+                (host / name).parent.mkdir(parents=True, exist_ok=True)
+                (host / name).write_text("1\n")
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        for words in (("init", "-b", "main"), ("add", "."), (*who, "commit", "--message", "x")):
+            host_git(host, *words)
+        project = world.view.parent / "project"
+
+        def git(*words: str) -> str:
+            done = as_user(
+                partial(subprocess.run, cwd=project, text=True, capture_output=True),
+                ["git", *who, *words],
+            )
+            assert done.returncode == 0, done.stderr
+            return str(done.stdout)
+
+        assert git("status", "--porcelain") == ""
+        as_user((project / "target/shown").write_text, "2\n")
+        as_user(os.mkdir, project / "node_modules")
+        as_user((project / "node_modules/mine").write_text, "3\n")
+        as_user(os.mkdir, project / "node_modules/a")
+        as_user((project / "node_modules/a/index.js").write_text, "the guest's\n")
+        git("add", "--update")
+        git("commit", "--quiet", "--message", "agent")
+        assert git("diff", "--name-only", "HEAD~").split() == ["target/shown"]
+        git("reset", "--quiet", "--hard", "host/main")
+        with as_host():
+            (host / "node_modules/a/index.js").write_text("4\n")
+        host_git(host, *who, "commit", "--all", "--message", "y")
+        until(lambda: git("sync") and git("log", "-1", "--format=%s") == "y\n", "the fetch")
+        assert git("status", "--porcelain") == "?? node_modules/mine\n"
+        git("checkout", "--quiet", "HEAD~")
+        git("checkout", "--quiet", "main")
+        assert as_user((project / "node_modules/a/index.js").read_text) == "the guest's\n"
+        as_user(shutil.rmtree, project / "node_modules")
+        assert git("status", "--porcelain") == ""
+        git("sparse-checkout", "disable")
+        assert [(project / name).read_text() for name in hidden] == ["4\n", "1\n", "1\n"]
+        assert git("status", "--porcelain") == ""
 
 
 # Faults

@@ -10,6 +10,30 @@ TREES = "serving/trees.py"
 
 MUTANTS = (
     Mutant(
+        "local-tracked-marked",
+        "a commit of the agent's deletes what the human has committed in node_modules",
+        "private/sparse.py",
+        "    if hidden:\n",
+        "    if False:\n",
+        LOCAL,
+    ),
+    Mutant(
+        "local-tracked-patterns",
+        "a switch to another commit writes over the guest's node_modules",
+        "private/seeding.py",
+        'if sparse.is_on(config) else b"", left_out',
+        'if sparse.is_on(config) else b"", set()',
+        LOCAL,
+    ),
+    Mutant(
+        "local-tracked-present",
+        "what is in the guest's node_modules counts as a change of the human's",
+        "private/sparse.py",
+        "expectFilesOutsideOfPatterns = true",
+        "expectFilesOutsideOfPatterns = false",
+        LOCAL,
+    ),
+    Mutant(
         "local-dotgit",
         "a pattern that matches .git makes it the guest's: it can be used in the view",
         "guard/local_names.py",

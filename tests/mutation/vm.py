@@ -84,8 +84,8 @@ MUTANTS = (
         "ready-disk-with-a-vms-authority",
         "the disk that all VMs start from trusts the authority of the proxy that set it up",
         "vm/provision.py",
-        '_guest_settings(settings, None, "", units)',
-        '_guest_settings(settings, "CA", "", units)',
+        '_guest_settings(settings, None, (), "", units)',
+        '_guest_settings(settings, seed.LABEL, (), "", units)',
         ("unit/test_vm_seed.py::test_a_disk_that_vms_share_is_given_nothing_of_a_vm",),
     ),
     Mutant(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
@@ -97,6 +98,21 @@ def test_an_index_of_any_kind_gives_the_status_of_the_work_tree(project: World, 
     assert status.split("\n") == {"staged": ["M a", "?? new"]}.get(how, [""])
     assert project.agent("diff") == "" or how == "staged"
     project.agent("commit", "--quiet", "--all", "--allow-empty", "--message", "agent")
+
+
+def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests_own(
+    project: World,
+) -> None:
+    project.commit("dependencies", {"dir/node_modules/x": "1\n", "other/x": "1\n"})
+    project.host("sparse-checkout", "set", "--cone", "dir")
+    project.prepare(PrivateRepositories(str(project.store), "projects", LocalNames(("deps",))))
+    shutil.rmtree(project.project / "dir/node_modules")
+    project.show()
+    assert project.agent("status", "--porcelain") == ""
+    project.agent("checkout", "--quiet", "HEAD~")
+    project.agent("checkout", "--quiet", "main")
+    assert not (project.view / "other").exists()
+    assert not (project.view / "dir/node_modules").exists()
 
 
 def test_the_hosts_list_of_untracked_files_stays_there(project: World) -> None:

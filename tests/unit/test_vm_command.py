@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner
 
 from gitguardfs.audit import trust
+from gitguardfs.egress.tail import CHUNK_BYTES
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import packages
 from gitguardfs.vm import (
     boot,
     command,
     driver,
-    forwarding,
     images,
     keys,
     logs,
@@ -34,8 +34,9 @@ from gitguardfs.vm import (
     secrets,
     settings,
 )
-from gitguardfs.vm import ssh as ssh_command
 from gitguardfs.vm import state as states
+from gitguardfs.vm.commands import common, machine
+from gitguardfs.vm.commands import up as up_command
 from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -71,7 +72,7 @@ def test_up_says_whether_git_trusts_bare_repositories(
     monkeypatch.setattr(trust, "line", lambda: line)
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
     monkeypatch.setattr(driver, "up", lambda *_: 0)
-    done = CliRunner().invoke(command.up, ["--project", str(world / "project")])
+    done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.stderr == (f"{line}\n" if line else "")
 
@@ -80,24 +81,25 @@ def test_help_teaches() -> None:
     said = gitguard("--help")
     assert said.returncode == 0
     for word in ("up", "ssh", "status", "logs", "stop", "reset", "proxy", "blocked", "allow",
-                 "forward", "ssh-config", "Examples"):  # fmt: skip
+                 "watch", "forward", "ssh-config", "Examples"):  # fmt: skip
         assert word in said.stdout
     up = gitguard("up", "--help").stdout
     for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
-                   "--local", "--no-local"):  # fmt: skip
+                   "--local", "--no-local", "--upstream-proxy", "--publish"):  # fmt: skip
         assert option in up
 
 
 def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "NEEDED", ("click", "no_such_module", "no_such.package"))
+    monkeypatch.setattr(common, "NEEDED", ("click", "no_such_module", "no_such.package"))
     with pytest.raises(UserError) as error:
-        command.require_extra()
+        common.require_extra()
     assert "needs no_such_module, no_such.package" in str(error.value)
     assert "pipx install --force '.[vm]'" in str(error.value)
 
 
 @pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
-                                   ["blocked"], ["allow", "GET https://a/"], ["forward", "80"],
+                                   ["blocked"], ["watch"], ["status", "--json"],
+                                   ["allow", "GET https://a/"], ["forward", "80"],
                                    ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
 def test_without_a_vm_each_says_what_to_do(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -132,7 +134,7 @@ def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
         project = f"{short}/a\x1b]0;b\x07"
         os.mkdir(project)
         states.create(states.state_of(project))
-        done = CliRunner().invoke(command.reset, ["--project", project], input="n\n")
+        done = CliRunner().invoke(machine.reset, ["--project", project], input="n\n")
         assert "Delete the VM of" in done.stderr
         assert states.state_of(project).exists
     assert all(character.isprintable() or character == "\n" for character in done.output)
@@ -183,18 +185,18 @@ def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
         ("host", "on the host", "deny"),
     ):
         settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
-        said = report.status(state)
+        said = report.status(state, 80)
         assert re.search(rf"(?m)^guard +{place}, .git: {git}$", said)
         assert re.search(r"(?m)^guest's own +deps \(--local GLOB .*--no-local", said)
         assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
     assert "none yet: its first start did not finish" in said
     allowlist = Path(state.directory, "allowlist.txt")
     allowlist.write_text("GET https://a.test/x\nWS https://a.test/x\nWS wss://a.test/\n")
-    assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in report.status(state)
-    (unseen,) = [line for line in report.status(state).splitlines() if "does not see" in line]
+    assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in report.status(state, 80)
+    (unseen,) = [line for line in report.status(state, 80).splitlines() if "does not see" in line]
     assert unseen.endswith(": WS https://a.test/x")
     Path(state.disk).touch()
-    assert re.search(r"(?m)^VM +not running$", report.status(state))
+    assert re.search(r"(?m)^VM +not running$", report.status(state, 80))
 
 
 def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +211,11 @@ def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.M
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
     monkeypatch.setattr(driver, "up", up)
     for words in ((), ("--no-local",), (), ("--local", "deps", "--local", "dist"), ()):
-        done = CliRunner().invoke(command.up, ["--project", str(world / "project"), *words])
+        done = CliRunner().invoke(up_command.up, ["--project", str(world / "project"), *words])
         assert done.exit_code == 0, done.output
     assert seen == [("deps",), (), (), ("deps", "dist"), ("deps", "dist")]
     both = ["--project", str(world / "project"), "--local", "deps", "--no-local"]
-    refused = CliRunner().invoke(command.up, both, standalone_mode=False)
+    refused = CliRunner().invoke(up_command.up, both, standalone_mode=False)
     assert isinstance(refused.exception, UserError) and "contradict" in str(refused.exception)
 
 
@@ -269,6 +271,39 @@ def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: N
         with pytest.raises(UserError, match=r"ca.pem holds no certificate"):
             driver.up(state, arguments)
     assert not state.exists
+
+
+def test_up_remembers_the_companys_proxy_and_starts_with_it(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+    seen: list[str] = []
+
+    def boot(*_: object) -> None:
+        seen.extend(line for line in report.status(state).splitlines() if "running, " in line)
+        raise UserError("far enough")
+
+    def up(given: str | None) -> None:
+        arguments = driver.UpArguments(
+            Settings(state.project, image=str(image)), upstream_proxy=given
+        )
+        driver.up(state, arguments)
+
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(driver, "boot", boot)
+    with pytest.raises(UserError, match="with a password in it"):
+        up("http://me:hunter@proxy.test")
+    assert not state.exists
+    for given in ("http://proxy.test:1", None, ""):
+        with pytest.raises(UserError, match="far enough"):
+            up(given)
+    through = ", through http://proxy.test:1 (--upstream-proxy)"
+    assert [through in line for line in seen] == [True, True, False]
 
 
 def test_up_says_that_it_shares_a_directory_above(
@@ -337,28 +372,6 @@ def test_an_interrupted_making_of_keys_is_done_again(world: Path) -> None:
     (half / "agent").write_text("half")
     assert keys.ensure(state).public_text(keys.AGENT).startswith("ssh-ed25519 ")
     assert not half.exists()
-
-
-# Ports
-
-
-def test_ports() -> None:
-    assert forwarding.ports_of("3000") == (3000, 3000)
-    assert forwarding.ports_of("8080:80") == (8080, 80)
-
-
-@pytest.mark.parametrize("text", ["", "0", "65536", "a", "80:", ":80", "1:2:3", "-1", "٣"])
-def test_what_is_no_port(text: str) -> None:
-    with pytest.raises(UserError, match=r"is not a port"):
-        forwarding.ports_of(text)
-
-
-def test_a_busy_port_is_one_line() -> None:
-    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        port = busy.getsockname()[1]
-        with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
-            forwarding.run(guest, port, 80)
 
 
 # Secrets
@@ -493,10 +506,10 @@ def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
 
 
 def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
-    Path(state.console).write_bytes(b"a" * (3 * logs.CHUNK_BYTES) + b"\nlast\n")
+    Path(state.console).write_bytes(b"a" * (3 * CHUNK_BYTES) + b"\nlast\n")
     found = [line for line in logs.lines(state) if not line.startswith("== ")]
-    assert max(map(len, found)) <= 2 * logs.CHUNK_BYTES
-    assert "".join(found) == "a" * (3 * logs.CHUNK_BYTES) + "last"
+    assert max(map(len, found)) <= 2 * CHUNK_BYTES
+    assert "".join(found) == "a" * (3 * CHUNK_BYTES) + "last"
 
 
 def test_the_last_line_is_what_was_said_last(state: State) -> None:

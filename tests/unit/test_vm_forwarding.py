@@ -1,55 +1,245 @@
-"""A port that leads into the VM ends with the command that opened it."""
+"""Ports that lead into the VM: how they are written, opened, noted, and closed."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gitguardfs.errors import UserError
 from gitguardfs.installation import PACKAGE_PARENT
+from gitguardfs.vm import driver, forwarding, keys, ports, settings, ssh
+from gitguardfs.vm import state as states
+from gitguardfs.vm.commands import up as up_command
+from gitguardfs.vm.ports import FORWARD, PUBLISH, OpenPort, Port
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+from tests.support.mounting import until
 
-FORWARD = """
+SERVER = """
+import socket, sys
+servers = [socket.create_server(("127.0.0.1", int(port))) for port in sys.argv[2:]]
+open(sys.argv[1], "w").close()
+for server in servers:
+    while True:
+        server.accept()[0].sendall(b"guest")
+"""
+"""Stands for ssh: listens on the ports, but only here."""
+FORWARD_PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from gitguardfs.vm import forwarding, ssh
-ssh.forward = lambda *_: ["sh", "-c", "echo opened; exec sleep 600"]
-sys.exit(forwarding.run(None, 1, 1))
+from gitguardfs.vm import forwarding, ssh, state
+from gitguardfs.vm.ports import Port
+server = [sys.executable, "-c", sys.argv[3], sys.argv[2] + "/listening", sys.argv[4]]
+ssh.forward = lambda *_: server
+where = state.State("/p", sys.argv[2])
+sys.exit(forwarding.run(where, None, Port(int(sys.argv[4]), 80)))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_to_the_command_ends_its_ssh(number: signal.Signals) -> None:
-    words = [sys.executable, "-c", FORWARD, PACKAGE_PARENT]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"opened\n"
-        process.send_signal(number)
-        assert process.stdout.read() == b""  # its end: no process has it open any more
-        assert process.wait() == 128 + signal.SIGTERM
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State("/srv/p", str(tmp_path))
+
+
+@pytest.fixture
+def free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+GUEST = ssh.SshGuest(keys.Keys("/keys"), 1, "/view")
+
+
+def forwards(state: State, port: int) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", FORWARD_PROGRAM, PACKAGE_PARENT, state.directory, SERVER]
+    process = subprocess.Popen([*words, str(port)], stderr=subprocess.DEVNULL)
+    until(lambda: os.path.exists(state.path("listening")), "it listens")
+    return process
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError):
+        with socket.create_connection(("127.0.0.1", port)):
+            return True
+    return False
+
+
+# How they are written
+
+
+def test_how_a_port_is_written() -> None:
+    assert ports.parsed("3000") == (3000, 3000)
+    assert ports.parsed("8080:80") == (8080, 80)
+    assert ports.merged(("3000", "8080:80"), ("8080:81", "3000:3000")) == ("3000", "8080:81")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "65536", "a", "80:", ":80", "1:2:3", "-1", "٣", "0.0.0.0:80", "*:80", "80:host:80"],
+)
+def test_what_is_no_port(text: str) -> None:
+    with pytest.raises(UserError, match=r"is not a port"):
+        ports.parsed(text)
+    with pytest.raises(UserError, match=r"is not a port"):
+        Settings("/p", publish=(text,))
+
+
+def test_what_is_published_is_remembered_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def up(where: State, arguments: driver.UpArguments) -> int:
+        states.create(where)
+        settings.save(where, arguments.settings)
+        seen.append(arguments.settings.publish)
+        return 0
+
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(driver, "up", up)
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/p")
+        for words in ("3000 8080:80", "", "8080:81", ["", "5173"], [""]):
+            listed = words.split() if isinstance(words, str) else words
+            options = [word for port in listed for word in ("--publish", port)]
+            done = CliRunner().invoke(up_command.up, ["--project", f"{short}/p", *options])
+            assert done.exit_code == 0, done.output
+    assert seen == [("3000", "8080:80"), ("3000", "8080:80"), ("3000", "8080:81"), ("5173",), ()]
+
+
+# Where they listen
+
+
+def test_they_listen_on_this_machine_alone_and_lead_to_both_addresses_of_the_guests() -> None:
+    words = ssh.forward(GUEST, [Port(3000, 80), Port(5173, 5173)])
+    targets = [words[i + 1] for i, word in enumerate(words) if word == "-L"]
+    assert targets == ["127.0.0.1:3000:localhost:80", "127.0.0.1:5173:localhost:5173"]
+    assert not {"-g", "-D", "-R"}.intersection(words)
+
+
+def test_a_taken_port_is_one_line_with_a_command_that_helps(
+    monkeypatch: pytest.MonkeyPatch, free: int, state: State
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
+            forwarding.run(state, GUEST, Port(port, 80))
+        hint = rf"vm up --publish '' --publish {free} --publish {port + 1}:80\)$"
+        with pytest.raises(UserError, match=rf"port {port} .*in use.*{hint}"):
+            forwarding.check_free([Port(free, free), Port(port, 80)])
+
+
+def test_up_refuses_a_taken_port_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 300)
+    monkeypatch.setattr(driver, "check_installed", lambda *_: None)
+    monkeypatch.setattr(driver.trusted_programs, "check", lambda *_: None)
+    (tmp_path / "p").mkdir()
+    state = states.state_of(str(tmp_path / "p"))
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = str(busy.getsockname()[1])
+        with pytest.raises(UserError, match=rf"cannot listen on port {port} "):
+            driver.up(state, driver.UpArguments(Settings(state.project, publish=(port,))))
+    assert not state.has_disk
+    assert settings.load(state).publish == ()  # the next start must not fail too
+
+
+# How long they are open
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_the_command_closes_its_port(
+    state: State, free: int, number: signal.Signals
+) -> None:
+    process = forwards(state, free)
+    assert ports.opened(state) == [OpenPort(Port(free, 80), FORWARD)]
+    assert is_open(free)
+    with (
+        pytest.raises(UserError, match=r"into this VM already"),
+        ports.noted(state, Port(free, 1), PUBLISH),
+    ):
+        pass
+    process.send_signal(number)
+    status = {signal.SIGINT: 0, signal.SIGKILL: -signal.SIGKILL}.get(number, 128 + number)
+    assert process.wait(60) == status
+    until(lambda: not ports.opened(state), "it is closed")
+    assert not is_open(free)
 
 
 EARLY = """
 import os, signal, subprocess, sys
-sys.path.insert(0, sys.argv[1])
-from gitguardfs.vm import forwarding, ssh
-ssh.forward = lambda *_: ["sh", "-c", "echo opened; exec sleep 600"]
 whole = subprocess.Popen.__init__
 
 def told_meanwhile(self, *words, **how):
     whole(self, *words, **how)
-    os.kill(os.getpid(), int(sys.argv[2]))
+    os.kill(os.getpid(), int(sys.argv[5]))
 
 subprocess.Popen.__init__ = told_meanwhile
-sys.exit(forwarding.run(None, 1, 1))
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_ssh_is_started_ends_it_as_well(number: signal.Signals) -> None:
-    words = [sys.executable, "-c", EARLY, PACKAGE_PARENT, str(int(number))]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        assert process.wait(60) == 128 + signal.SIGTERM
-        assert process.stdout.read() in (b"", b"opened\n")
+def test_a_signal_while_ssh_is_started_closes_it_as_well(
+    state: State, free: int, number: signal.Signals
+) -> None:
+    words = [sys.executable, "-c", EARLY + FORWARD_PROGRAM, PACKAGE_PARENT, state.directory]
+    done = subprocess.run(
+        [*words, SERVER, str(free), str(int(number))], timeout=60, stderr=subprocess.DEVNULL
+    )
+    assert done.returncode == 128 + number
+    until(lambda: not ports.opened(state), "it is closed")
+    assert not is_open(free)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+    def listening(_: object, wanted: list[Port]) -> list[str]:
+        here = [str(port.here) for port in wanted]
+        return [sys.executable, "-c", SERVER, state.path("listening"), *here]
+
+    monkeypatch.setattr(ssh, "forward", listening)
+
+
+def test_published_ports_are_open_within_the_session(state: State, free: int, server: None) -> None:
+    with forwarding.published(state, GUEST, [Port(free, 80)]):
+        assert is_open(free)
+        assert ports.opened(state) == [OpenPort(Port(free, 80), PUBLISH)]
+    assert not is_open(free)
+    assert ports.opened(state) == []
+    with forwarding.published(state, GUEST, []):
+        assert ports.opened(state) == []
+
+
+def test_a_port_that_ssh_does_not_open_ends_the_start(
+    state: State, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    monkeypatch.setattr(ssh, "forward", lambda *_: ["sh", "-c", "exit 255"])
+    with (
+        pytest.raises(UserError, match=r"did not open the ports"),
+        forwarding.published(state, GUEST, [Port(free, 80)]),
+    ):
+        raise AssertionError("it is not open")
+
+
+def test_files_that_nobody_holds_are_no_ports(state: State) -> None:
+    assert ports.opened(state) == []
+    with ports.noted(state, Port(80, 81), FORWARD):
+        (path,) = Path(state.path("ports")).iterdir()
+        assert re.fullmatch(r"\d+", path.name)
+        assert path.stat().st_mode & 0o777 == 0o600
+        path.write_text("damaged")
+        assert ports.opened(state) == []
+    path.write_text('{"guest_port": 81, "by": "x"}')
+    assert ports.opened(state) == []

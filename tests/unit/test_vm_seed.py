@@ -22,7 +22,7 @@ import gitguardfs
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules
 from gitguardfs.vm import guest_files, keys, provision, seed
-from gitguardfs.vm.command import GIT_MODES
+from gitguardfs.vm.commands.up import GIT_MODES
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -31,6 +31,7 @@ LOGIN = seed.GuestKeys(
     "ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST"
 )
 OWNER = (501, 20)
+CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
@@ -42,7 +43,8 @@ def data_of(text: str) -> dict[str, Any]:
 
 
 def files_of(settings: Settings) -> dict[str, str]:
-    return {file.path: file.content for file in provision.guest_files(settings, "CA TEXT\n", OWNER)}
+    found = provision.guest_files(settings, CA, owner=OWNER)
+    return {file.path: file.data.decode(errors="replace") for file in found}
 
 
 def test_the_agent_has_no_way_to_become_root() -> None:
@@ -113,6 +115,13 @@ def login_keys(tmp_path_factory: pytest.TempPathFactory) -> keys.Keys:
     return keys.ensure(State("/srv/p", str(tmp_path_factory.mktemp("vm"))))
 
 
+def start_content(
+    login_keys: keys.Keys, settings: Settings, ca: str = CA, by_cloud_init: bool = False
+) -> dict[str, bytes]:
+    own = provision.guest_files(settings, ca, owner=OWNER)
+    return provision.content("vm-1", own, login_keys, ca, by_cloud_init)
+
+
 def archive_of(content: dict[str, bytes]) -> dict[str, tuple[int, str]]:
     """Return mode and text of each file that a start writes."""
     with tarfile.open(fileobj=io.BytesIO(content["files.tar"])) as tar:
@@ -120,17 +129,17 @@ def archive_of(content: dict[str, bytes]) -> dict[str, tuple[int, str]]:
         for member in tar:
             file = tar.extractfile(member)
             assert file is not None, "a directory would change that of the guest"
-            found[f"/{member.name}"] = (member.mode, file.read().decode())
+            found[f"/{member.name}"] = (member.mode, file.read().decode(errors="replace"))
         return found
 
 
 def test_a_start_is_given_keys_and_authority_of_this_vm(login_keys: keys.Keys) -> None:
-    content = provision.content("vm-1", Settings("/srv/p"), login_keys, "CA TEXT\n", OWNER, False)
+    content = start_content(login_keys, Settings("/srv/p"))
     files = archive_of(content)
     assert files["/etc/hostname"] == (0o644, "vm-1\n")
     assert files[provision.HOST_KEY] == (0o600, login_keys.private_text(keys.HOST))
     assert files["/etc/gitguard-vm/keys/root"][1].strip() == login_keys.public_text(keys.ADMIN)
-    assert files[guest_files.CA_FILE] == (0o644, "CA TEXT\n")
+    assert files[guest_files.CA_FILE] == (0o644, CA)
     assert "user-data" not in content and "is-shared" not in content
     everything = b"".join(content.values())
     for name in (keys.AGENT, keys.ADMIN):
@@ -138,8 +147,8 @@ def test_a_start_is_given_keys_and_authority_of_this_vm(login_keys: keys.Keys) -
 
 
 def test_a_start_is_given_the_same_unless_something_differs(login_keys: keys.Keys) -> None:
-    def digests(settings: Settings, ca: str = "CA") -> dict[str, bytes]:
-        content = provision.content("vm-1", settings, login_keys, ca, OWNER, False)
+    def digests(settings: Settings, ca: str = CA) -> dict[str, bytes]:
+        content = start_content(login_keys, settings, ca)
         return {name: data for name, data in content.items() if name.endswith(".digest")}
 
     first = digests(Settings("/srv/p"))
@@ -150,22 +159,25 @@ def test_a_start_is_given_the_same_unless_something_differs(login_keys: keys.Key
     ):  # fmt: skip
         other = digests(settings)
         assert {name for name in first if first[name] != other[name]} == {"files.digest"}
-    assert digests(Settings("/srv/p"), "B")["files.digest"] != first["files.digest"]
+    assert (
+        digests(Settings("/srv/p"), CA.replace("Q0E=", "Q0I="))["files.digest"]
+        != first["files.digest"]
+    )
 
 
 def test_a_disk_that_vms_share_is_given_nothing_of_a_vm(login_keys: keys.Keys) -> None:
     shared = provision.shared_content()
-    content = provision.disk_content("build-1", login_keys, "CA TEXT\n", shared)
+    content = provision.disk_content("build-1", login_keys, CA, shared)
     assert content["is-shared"]
     data = data_of(content["user-data"].decode())
     written = {file["path"]: file["content"] for file in data["write_files"]}
     assert guest_files.CA_FILE not in written
-    assert "CA TEXT" not in content["user-data"].decode()
+    assert "BEGIN CERTIFICATE" not in content["user-data"].decode()
     assert provision.shared_content() == shared
 
 
 def test_a_disk_of_an_older_version_is_set_up_by_cloud_init(login_keys: keys.Keys) -> None:
-    content = provision.content("vm-1", Settings("/srv/p"), login_keys, "CA TEXT\n", OWNER, True)
+    content = start_content(login_keys, Settings("/srv/p"), by_cloud_init=True)
     data = data_of(content["user-data"].decode())
     assert data["ssh_keys"]["ed25519_private"] == login_keys.private_text(keys.HOST)
     assert data["runcmd"] == [[guest_files.PROGRAM, "setup"]]
@@ -208,7 +220,7 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
                  "/etc/systemd/system.conf.d/50-gitguard-vm.conf"):  # fmt: skip
         assert proxy in files[path], path
         assert bundle in files[path], path
-    assert files[guest_files.CA_FILE] == "CA TEXT\n"
+    assert files[guest_files.CA_FILE] == CA
     environment = guest_files.environment()
     for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "CARGO_HTTP_PROXY"):
         assert environment[name] == proxy
@@ -220,21 +232,21 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings("", "/v", "deny", (), "", {}, name, mail, "")
-    text = {f.path: f.content for f in guest_files.files(guest)}["/etc/gitconfig"]
+    guest = GuestSettings(CA, "/v", "deny", (), "", {}, name, mail, "")
+    text = {f.path: f.data for f in guest_files.files(guest)}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
-            ["git", "config", "-z", "--file", "-", key], input=text.encode(), capture_output=True
+            ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
         )
         assert done.stdout == value.encode() + b"\0", text
 
 
 @given(view=TEXTS, service=TEXTS)
 def test_the_program_reads_its_values_as_they_were_given(view: str, service: str) -> None:
-    guest = GuestSettings("", f"/home/agent/{view}", "deny", (), service, {}, "n", "m", "")
-    text = {f.path: f.content for f in guest_files.files(guest)}[guest_files.CONFIG]
-    shown = text + '\nprintf "%s\\0" "$VIEW" "$SERVICE"'
-    done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)
+    guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), service, {}, "n", "m", "")
+    text = {f.path: f.data for f in guest_files.files(guest)}[guest_files.CONFIG]
+    shown = text + b'\nprintf "%s\\0" "$VIEW" "$SERVICE"'
+    done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
 
 

@@ -6,6 +6,7 @@ import click
 
 from gitguardfs.command_line import CommandGroup
 from gitguardfs.errors import shown
+from gitguardfs.vm.commands.common import SETTINGS, NeedsExtra
 
 EPILOG = """\b
 Examples:
@@ -19,7 +20,7 @@ Examples:
     cls=CommandGroup,
     short_help="List the images that VMs start from; delete unused ones.",
     epilog=EPILOG,
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
 )
 def images() -> None:
     """List the images that VMs start from, or delete those that no VM uses.
@@ -29,7 +30,9 @@ def images() -> None:
     """
 
 
-@images.command(name="list", short_help="List images and ready disks, and which VMs use them.")
+@images.command(
+    name="list", cls=NeedsExtra, short_help="List images and ready disks, and which VMs use them."
+)
 def list_() -> None:
     """List images and ready disks: name, kind, size, and which VMs use them."""
     from gitguardfs.vm import image_store, state
@@ -47,7 +50,7 @@ def list_() -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-@images.command(short_help="Delete images and ready disks that no VM uses.")
+@images.command(cls=NeedsExtra, short_help="Delete images and ready disks that no VM uses.")
 def prune() -> None:
     """Delete images and ready disks that no VM uses; what is needed later is made anew."""
     from gitguardfs.vm import image_store, state

@@ -1,0 +1,59 @@
+"""Leaves out of the agent's work tree what the view does not show: the guest's own directories.
+
+git would take the files that the human tracks there for deleted, and so would the agent's next
+commit. A sparse checkout is git's own way to say that they are not in this work tree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.private import git
+from gitguardfs.private.host_repository import Config
+
+LIMIT = 60.0
+"""Seconds for one git command. An index of 100,000 files takes less than one."""
+CONFIG = b"""\
+[core]
+\tsparseCheckout = true
+\tsparseCheckoutCone = false
+[sparse]
+\texpectFilesOutsideOfPatterns = true
+"""
+"""Settings of the agent's repository. What the guest has there itself is never a change."""
+
+
+def is_on(host: Config) -> bool:
+    """Return whether the human has a sparse checkout."""
+    return host.get(b"core.sparsecheckout", b"").lower() in (b"true", b"yes", b"on", b"1")
+
+
+def leave_out(repository: str, copy: str, local: LocalNames) -> set[bytes]:
+    """Mark the files in the index that the view does not show; return the directories of these.
+
+    ``repository`` is the agent's, which has not been given to the agent yet, and ``copy`` the one
+    whose objects it borrows. Without an index there is nothing to mark. Raises GitFailed, OSError.
+    """
+    index = os.path.join(repository, "index")
+    if not os.path.exists(index):
+        return set()
+    words, more = (f"--git-dir={copy}", f"--work-tree={repository}"), {"GIT_INDEX_FILE": index}
+    files = git.run((*words, "ls-files", "-z"), limit=LIMIT, more=more).split(b"\0")
+    found = local.directories_of(files)
+    below = tuple(directory + b"/" for directory in found)
+    hidden = [path for path in files if path.startswith(below)]
+    if hidden:
+        git.run(
+            (*words, "update-index", "-z", "--skip-worktree", "--stdin"),
+            limit=LIMIT, more=more, content=b"\0".join(hidden),
+        )  # fmt: skip
+    return found
+
+
+def patterns(former: bytes, left_out: set[bytes]) -> bytes:
+    """Return the content of ``info/sparse-checkout``: what it has, without these directories."""
+    lines = [b"!/%s/\n" % re.sub(rb"([*?\[\\])", rb"\\\1", path).replace(b"\n", b"?")
+             for path in sorted(left_out)]  # fmt: skip
+    return b"".join((former.rstrip(b"\n") + b"\n" if former else b"/*\n", *lines))

@@ -1,0 +1,204 @@
+"""Tells the user what the proxy blocks, as it comes: for ``vm up`` and ``vm watch``.
+
+``vm watch`` also offers the line that would allow a request, for one key. The agent chooses what it
+asks for, and when. So the line that a key allows is the line that was on the screen before the key
+was pressed: it is shown whole, nothing replaces it, and keys that were typed earlier do not count.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from gitguardfs.egress import blocked, reports
+from gitguardfs.egress.allowlist import Allowlist, parse_line
+from gitguardfs.egress.blocked import BlockedRequest, Group
+from gitguardfs.egress.digest import Digest, rows
+from gitguardfs.egress.files import StateFiles, read_allowlist
+from gitguardfs.egress.tail import Tail
+from gitguardfs.errors import UserError, counted, shown
+from gitguardfs.vm import keyboard
+from gitguardfs.vm.keyboard import Keyboard
+from gitguardfs.vm.state import State
+
+LOOK_EVERY = 0.3
+"""Seconds between two looks at the log: Linux and macOS have no common way to wait for a file."""
+LONGEST = 1 << 20
+"""Bytes of a line of blocked.jsonl; the proxy writes no longer ones."""
+MAX_OFFERED = 200
+"""Characters of a line that one key can allow: the user has to read all of them."""
+MAX_WAITING = 20
+"""Offers that wait while another one is on the screen, the latest."""
+ALLOW, QUIT = b"a", b"q"
+KEYS = "  a allows this line, s skips it, q quits"
+
+
+def watch(state: State) -> None:
+    """Print blocked requests as they come, and offer lines if it has a terminal. Never ends.
+
+    Only the key `q` and the end of the terminal make it return. Raises UserError, OSError.
+    """
+    log = str(StateFiles(Path(state.directory)).blocked)
+    with closing(Tail(log, LONGEST, only_new=True)) as tail:
+        watcher = Watcher(state, tail)
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            while True:
+                watcher.print_new()
+                sys.stdout.flush()
+                time.sleep(LOOK_EVERY)
+        with keyboard.opened(sys.stdin.fileno()) as keys:
+            print(f"watching what is blocked in the VM of {shown(state.project)}; q quits")
+            while (typed := keys.pressed(LOOK_EVERY)) is not None and typed != QUIT:
+                watcher.step(keys, typed)
+
+
+class Watcher:
+    """Prints blocked requests, and has at most one line on offer."""
+
+    def __init__(self, state: State, tail: Tail) -> None:
+        self._directory = Path(state.directory)
+        self._tail = tail
+        self._digest = Digest()
+        self._waiting: dict[tuple[str, str], Group] = {}
+        self._skipped: set[tuple[str, str]] = set()
+        self._offered: Group | None = None
+
+    def step(self, keys: Keyboard, typed: bytes) -> None:
+        """Do what was typed, print what is new, and put a line on offer if there is none."""
+        if typed and self._offered is not None:
+            offered, self._offered = self._offered, None
+            self._decide(offered, typed)
+        if self.print_new() and self._offered is not None:  # the same again, below what is new
+            print("\n".join([*_offer(self._offered.line), KEYS]))
+        # A key that is held down must not answer the next offer: so there is one only once no key
+        # has come for a while.
+        if self._offered is None and not typed and (offer := self._next()) is not None:
+            print("\n".join(_offer(offer.line)))
+            keys.forget()
+            print(KEYS)
+            self._offered = offer
+        sys.stdout.flush()
+
+    def print_new(self) -> bool:
+        """Print what was blocked since the last call; return whether there was anything."""
+        groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
+        found = rows(self._digest, groups, _size(sys.stdout).columns)
+        for row in found:
+            print(row)
+        for group in groups:
+            key = (group.method, group.url.partition("?")[0])
+            if group.line and key not in self._skipped:
+                self._waiting.pop(key, None)
+                self._waiting[key] = group
+        while len(self._waiting) > MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        return bool(found)
+
+    def _next(self) -> Group | None:
+        """Remove the latest group whose line can be offered, and return it."""
+        if not self._waiting:
+            return None
+        try:
+            text = read_allowlist(StateFiles(self._directory))
+        except UserError as error:
+            self._waiting.clear()
+            print(f"every request is blocked: {error}")
+            return None
+        lines = {rule.line for rule in Allowlist.parse(text).rules}
+        while self._waiting:
+            _, group = self._waiting.popitem()
+            if group.line in lines:
+                continue
+            if is_readable(group.line) and len(_offer(group.line)) + 1 < _size(sys.stdout).lines:
+                return group
+            print("  the line that would allow it is too long for this: see gitguard vm blocked")
+        return None
+
+    def _decide(self, offered: Group, typed: bytes) -> None:
+        if typed == ALLOW:
+            try:
+                print(reports.allow(self._directory, offered.line))
+            except (UserError, OSError) as error:
+                print(f"not allowed: {shown(str(error))}")
+            return
+        self._skipped.add((offered.method, offered.url.partition("?")[0]))
+        print("skipped; gitguard vm blocked shows it again")
+
+
+def is_readable(line: str) -> bool:
+    """Return whether a line can be shown whole, and says nothing but what it allows."""
+    is_plain = line.isascii() and line.isprintable() and len(line) <= MAX_OFFERED
+    return is_plain and parse_line(line).line == line
+
+
+def _offer(line: str) -> list[str]:
+    """Return the rows of an offer. None of a line's begins at the left."""
+    width = _size(sys.stdout).columns - 1
+    rows = ["  this line would allow it:"]
+    rows += textwrap.wrap(
+        line, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    if note := reports.line_note(line):
+        rows += textwrap.wrap(note, width, initial_indent="  ", subsequent_indent="  ")
+    return rows
+
+
+def _size(file: TextIO) -> os.terminal_size:
+    """Return the size of a terminal; of a narrow one if it does not tell."""
+    with suppress(OSError, ValueError):
+        size = os.get_terminal_size(file.fileno())
+        if all(size):
+            return size
+    return os.terminal_size((80, 24))
+
+
+@contextmanager
+def told(state: State, *, at_once: bool) -> Iterator[None]:
+    """Tell the user on standard error what is blocked: each request ``at_once``, or their number.
+
+    The number comes at the end, in both cases.
+    """
+    ended = threading.Event()
+    log = str(StateFiles(Path(state.directory)).blocked)
+    number = 0
+
+    def counting(entries: Iterator[BlockedRequest]) -> Iterator[BlockedRequest]:
+        nonlocal number
+        for entry in entries:
+            number += 1
+            yield entry
+
+    tail = Tail(log, LONGEST, only_new=True)
+
+    def look() -> None:
+        digest = Digest()
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(LOOK_EVERY)
+            with suppress(OSError):  # the log, or a closed terminal
+                groups = digest.add(counting(blocked.parsed(tail.new_lines())), time.monotonic())
+                for row in rows(digest, groups, _size(sys.stderr).columns) if at_once else ():
+                    print(row, file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        tail.close()
+        if number:
+            with suppress(OSError):  # a closed terminal
+                print(
+                    f"blocked in this session: {counted(number, 'request')};"
+                    " gitguard vm blocked shows them",
+                    file=sys.stderr,
+                )
