@@ -32,6 +32,7 @@ def as_json(state: State) -> str:
             "state": _word(state),
             "process": pid,
             "proxy_process": proxy_pid(state),
+            "proxy_through": _through(state),
         },
         "settings": dataclasses.asdict(own) | {"git": own.git_mode},
         "border": border.found(state, own),
@@ -99,12 +100,18 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
+    pid, through = proxy_pid(state), _through(state)
+    if pid is None:
+        return "not running" + (f"; the next one: {through}" if through else "")
+    return f"running, process {pid}" + (f", {through}" if through else "")
+
+
+def _through(state: State) -> str:
+    """Say which company proxy the VM's proxy uses, or the next one will; "" if none."""
     found = _running_proxy(state)
     if found is None:
-        next_time = upstream_proxy.status(Path(state.directory))
-        return "not running" + (f"; the next one: {next_time}" if next_time else "")
-    through = found.get("through")
-    return f"running, process {found['pid']}" + (f", {through}" if through else "")
+        return upstream_proxy.status(Path(state.directory))
+    return str(found.get("through", ""))
 
 
 def proxy_pid(state: State) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import socket
 import sys
@@ -273,7 +274,7 @@ def test_passwords_are_in_no_log_and_no_argument(behind: World, company: Company
     company.answer = b"HTTP/1.1 407 hunter\r\nX: hunter\r\n\r\nhunter"
     assert behind.get("https://allowed.test/ok").status == 502
     behind.get("https://other.test/blocked/ok", "POST")
-    said = behind.log + report.status(State("/srv/p", str(behind.directory)))
+    said = behind.log + report.status(State("/srv/p", str(behind.directory)), 1000)
     for path in behind.directory.iterdir():
         said += path.read_text() if path.is_file() else ""
     said += Path(f"/proc/{behind.proxy.pid}/cmdline").read_text()
@@ -321,10 +322,14 @@ def test_the_setting_counts_before_the_environment(
         world.allow(*LINES)
         assert world.get("https://allowed.test/ok").status == 200
         assert f"Basic {LOGIN}\r\n" in company.heads[0]
-        status = report.status(State("/srv/p", str(state)))
+        status = report.status(State("/srv/p", str(state)), 1000)
         assert f", through http://proxy.test:{PORT} (--upstream-proxy)\n" in status
+        facts = json.loads(report.as_json(State("/srv/p", str(state))))
+        assert (
+            facts["vm"]["proxy_through"] == f"through http://proxy.test:{PORT} (--upstream-proxy)"
+        )
         world.proxy.stop()
-        status = report.status(State("/srv/p", str(state)))
+        status = report.status(State("/srv/p", str(state)), 1000)
         assert f"not running; the next one: through http://proxy.test:{PORT} (--ups" in status
         StateFiles(state).upstream_proxy.write_text("http://[\n")
         with pytest.raises(UserError, match="upstream-proxy is damaged"):

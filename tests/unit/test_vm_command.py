@@ -284,7 +284,7 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
     seen: list[str] = []
 
     def boot(*_: object) -> None:
-        seen.extend(line for line in report.status(state).splitlines() if "running, " in line)
+        seen.extend(line for line in report.status(state, 1000).splitlines() if "running, " in line)
         raise UserError("far enough")
 
     def up(given: str | None) -> None:
