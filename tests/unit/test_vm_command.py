@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import tracemalloc
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from gitguardfs.vm import (
 from gitguardfs.vm import state as states
 from gitguardfs.vm.commands import common, machine
 from gitguardfs.vm.commands import up as up_command
+from gitguardfs.vm.launch import Launch
 from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -283,7 +285,8 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
     image.write_bytes(bytes(1 << 20))
     seen: list[str] = []
 
-    def boot(*_: object) -> None:
+    def boot(_: object, start: Launch) -> None:
+        start.proxy.listening()
         seen.extend(line for line in report.status(state, 1000).splitlines() if "running, " in line)
         raise UserError("far enough")
 
@@ -295,7 +298,9 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
 
     for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # what it installs ends with this test
     monkeypatch.setattr(driver, "boot", boot)
+    monkeypatch.setattr(ready, "disk_for", lambda *_: (images.Image(str(image)), True))
     with pytest.raises(UserError, match="with a password in it"):
         up("http://me:hunter@proxy.test")
     assert not state.exists
