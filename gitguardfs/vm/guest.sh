@@ -16,8 +16,7 @@ PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificat
     iproute2)
 PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
 # They take time at each start, and are of no use without internet, console and other hardware.
-UNUSED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer
-    e2scrub_reap.service fstrim.timer man-db.timer unattended-upgrades.service
+UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer man-db.timer
     systemd-timesyncd.service systemd-resolved.service systemd-networkd.service
     systemd-networkd.socket systemd-networkd-wait-online.service
     systemd-networkd-persistent-storage.service netplan-ovs-cleanup.service
@@ -25,7 +24,7 @@ UNUSED=(apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all
     sshd-keygen.service systemd-random-seed.service systemd-pstore.service
     modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
     modprobe@9pnet_virtio.service modprobe@virtio_pci.service modprobe@fuse.service
-    kmod-static-nodes.service systemd-udev-load-credentials.service
+    systemd-udev-load-credentials.service
     sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
     systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service

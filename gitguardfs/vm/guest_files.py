@@ -106,6 +106,9 @@ _DRIVERS = f"""\
 # In place of systemd's file of this name.
 ACTION!="remove", SUBSYSTEM=="{"|".join(_HARDWARE)}", ENV{{MODALIAS}}=="?*", \\
     RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
+# An initial RAM disk that root makes here has these rules too, and needs this for its disk.
+ACTION!="remove", SUBSYSTEM=="pci", ENV{{MODALIAS}}=="pci:v00001AF4*", \\
+    RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
 """
 # One process loads all, instead of one each by modprobe@.service.
 _MODULES = "".join(
