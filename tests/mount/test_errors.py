@@ -121,10 +121,13 @@ async def test_one_request_that_fails_opens_no_repository(share: Share) -> None:
 
 
 @pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
-async def test_a_directory_moves_only_if_no_repository_is_in_it(share: Share, number: int) -> None:
+@pytest.mark.parametrize("path", ["D/HEAD", "D/b", "D/b/HEAD"])
+async def test_a_directory_moves_only_if_no_repository_is_in_it(
+    share: Share, path: str, number: int
+) -> None:
     make_bare(share.host / "D/b")
     with guarding(share) as world:
-        with share.failing(Fault(("LOOKUP",), "HEAD", number)):
+        with share.failing(Fault(("LOOKUP",), path, number)):
             wanted = errno.EACCES if number in DENIALS else number
             await refused(world.rename("D", "E"), wanted)
     assert os.listdir(share.host) == ["D"]
