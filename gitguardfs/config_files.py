@@ -254,6 +254,23 @@ def _sync_directory(directory: int) -> None:
         os.close(descriptor)
 
 
+def make_private_directory(path: str | os.PathLike[str]) -> None:
+    """Make a directory of mode 0700; give an existing one that mode.
+
+    Raises UserError if the directory belongs to another user, OSError.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            raise UserError(f"{os.fspath(path)} belongs to another user", "move it away")
+        os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
+
+
 def check_or_write(changes: list[FileChange], check: bool) -> int:
     """Write the changes, or with ``check`` only report differences. Returns the exit code."""
     wrong = [change for change in changes if change.is_needed]

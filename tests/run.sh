@@ -75,8 +75,10 @@ install_packages() {
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
-            debhelper dh-python dpkg-dev python3-click rpm cpio cargo)
+            debhelper dh-python dpkg-dev python3-click rpm cpio cargo ruby wget)
         command -v npm >/dev/null || wanted+=(npm)
+        command -v go >/dev/null || wanted+=(golang-go)
+        command -v javac >/dev/null || wanted+=(default-jdk-headless)
         # Newer releases have virtiofsd and the schemas of libvirt in packages of their own.
         for package in virtiofsd libvirt-common; do
             [[ "$(apt-cache policy "$package" 2>/dev/null)" != *'Candidate: '[0-9]* ]] ||
@@ -94,7 +96,8 @@ install_packages() {
     elif command -v dnf >/dev/null; then
         wanted=(fuse3 fuse3-devel pkgconf-pkg-config gcc make git git-lfs bindfs rsync sqlite ripgrep
             inotify-tools attr e2fsprogs ShellCheck python3-devel npm tar util-linux iproute
-            curl openssl zsh fish groff-base mandoc rpm-build cargo)
+            curl openssl zsh fish groff-base mandoc rpm-build cargo
+            ruby rubygems wget golang java-devel)
         for package in "${wanted[@]}"; do
             rpm -q --quiet --whatprovides "$package" || missing+=("$package")
         done
@@ -130,8 +133,8 @@ install_python() {
 }
 
 install_node() {
-    local programs=(pnpm@9 yarn@1 chokidar3@npm:chokidar@3 chokidar4@npm:chokidar@4 jest@29
-        isomorphic-git@1 husky@9)
+    local programs=(pnpm@9 yarn@1 yarn-berry@npm:@yarnpkg/cli-dist@4 chokidar3@npm:chokidar@3
+        chokidar4@npm:chokidar@4 jest@29 isomorphic-git@1 husky@9)
     local stamp=.venv/node/programs
     [[ -f "$stamp" && "$(<"$stamp")" == "${programs[*]}" ]] && return
     say "installing ${programs[*]} in .venv"

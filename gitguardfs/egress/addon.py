@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
 import sys
 from collections.abc import Mapping
-from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -26,12 +24,17 @@ from gitguardfs.egress import addresses, blocked, interfaces, reports, requests,
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
+from gitguardfs.egress.exchange import Head, MisplacedError, without_secrets
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.egress.reports import allow_command, error_text, line_note
+from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.reports import error_text
+from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
-from gitguardfs.errors import UserError, shown
+from gitguardfs.egress.resolved import RESOLVED, ResolvedHost, answers_of
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
+from gitguardfs.errors import UserError
 
 log = logging.getLogger("gitguardfs.egress")
 
@@ -39,7 +42,7 @@ DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
-_APPROVED = "gitguardfs-approved"
+_APPROVED, _BODY = "gitguardfs-approved", "gitguardfs-body"
 _QUESTION = ("GET", urls.BLOCKED_URL)
 """The request that the proxy answers itself."""
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
@@ -56,24 +59,17 @@ class Approval(NamedTuple):
     url: str
 
 
-class ResolvedHost(NamedTuple):
-    """A host's addresses to which the proxy may connect."""
-
-    address: tuple[str, int]
-    answers: list[tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]]
-
-
-RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
-"""The host of the connection that is being opened. The event loop connects to no other address."""
-
-
 class AllowlistAddon:
     """Answers or sends on each request, as the allowlist says."""
 
     def __init__(
-        self, files: StateFiles, connections: Mapping[tuple[str, int] | str, ConnectionHandler]
+        self,
+        files: StateFiles,
+        connections: Mapping[tuple[str, int] | str, ConnectionHandler],
+        upstream: UpstreamProxy | None = None,
     ) -> None:
         self._files = files
+        self._upstream = upstream
         self._connections = connections
         self._log = BlockedLog(files.blocked)
         self._clients = Clients(self.close)
@@ -144,7 +140,7 @@ class AllowlistAddon:
         data.host = host
         self._tunnels[flow.client_conn.id] = (host, data.port)
 
-    def requestheaders(self, flow: http.HTTPFlow) -> None:
+    async def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Approve a request, or answer it with status 418 or 426."""
         client = flow.client_conn.id
         reader = self._readers[client]
@@ -152,6 +148,8 @@ class AllowlistAddon:
         self._clients.set_idle(client)
         reader.permit(MAX_WHOLE)
         try:
+            fields = flow.request.data.headers.fields
+            flow.request.data.headers.fields = requests.without_h2c(fields)
             request = self._request(flow)
             decision = self._decide(flow, request)
             if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:
@@ -178,20 +176,37 @@ class AllowlistAddon:
             reason = f"{checked.host} was connected to at a private address, by another line"
             self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
             return
-        log.info("allowed %s %s", method, checked.url)
-        self._clients.set_busy(client)
-        reader.permit(MAX_KEPT)
+        data = flow.request.data
         for name in requests.HOP_BY_HOP_FIELDS:
             flow.request.headers.pop(name, None)
-        flow.request.data.host = checked.host
+        data.host = checked.host
         flow.request.headers["Host"] = checked.authority
+        try:
+            secrets = RequestSecrets(
+                self._files.directory, checked, Head(data.path, data.headers.fields)
+            )
+            log.info("allowed %s %s", method, checked.url)
+            self._clients.set_busy(client)  # the keyring may ask its user
+            # Nothing from here on may log what is in the request.
+            data.path, data.headers.fields = await secrets.with_values()
+        except MisplacedError as error:
+            self._clients.set_idle(client)
+            self._block(flow, method, checked.url, Decision(str(error), BlockKind.PLACEHOLDER))
+            return
+        if client not in self._readers:  # it has hung up meanwhile
+            return
         flow.metadata[_APPROVED] = checked.method
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, checked.url,
         )  # fmt: skip
+        flow.metadata[_BODY] = secrets.body
+        if secrets.is_body_awaited:
+            reader.permit(MAX_WHOLE)
+            return
+        reader.permit(MAX_KEPT)
         # last: mitmproxy sends the body as it arrives, and asks no more
-        flow.request.stream = partial(_pass_on, reader)
+        flow.request.stream = partial(self._pass_on, flow, reader)
 
     def _request(self, flow: http.HTTPFlow) -> ProxyRequest:
         data = flow.request.data
@@ -217,13 +232,14 @@ class AllowlistAddon:
         The status is 426 for a WebSocket that a line could allow: many clients then use HTTP.
         """
         kind = decision.kind or BlockKind.FAULT
+        url = without_secrets(url) if kind is BlockKind.PLACEHOLDER else url
         method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
         reason = decision.reason[: blocked.MAX_URL]
         log.info("blocked %s %s: %s", method, url, reason)
         if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()
         elif flow.killable:
-            text = explanation(method, url, reason, kind)
+            text = reports.explanation(method, url, reason, kind)
             flow.response = http.Response.make(
                 418,
                 "" if flow.request.method == "HEAD" else text,
@@ -244,10 +260,37 @@ class AllowlistAddon:
         except OSError as error:
             log.error("cannot write %s: %s", self._files.blocked, error.strerror)
 
+    def _pass_on(
+        self, flow: http.HTTPFlow, reader: LimitedReader, part: bytes
+    ) -> bytes | list[bytes]:
+        """Return a part of a request's body, for the server, to which a connection is now open.
+
+        After the last part, which is empty, what the client sends has to wait for the response. At
+        a placeholder the connection is closed, so that the server does not get a whole request.
+        """
+        reader.permit(MAX_KEPT)
+        if self._is_refused(flow, part):
+            self.close(flow.client_conn.id)
+            return []
+        return part
+
+    def _is_refused(self, flow: http.HTTPFlow, part: bytes) -> bool:
+        """Return whether a placeholder ends in this part of a body; if so, block the request."""
+        why = flow.metadata[_BODY].why_refused(part)
+        if why:
+            approval = self._approvals.pop(flow.client_conn.id)
+            decision = Decision(why, BlockKind.PLACEHOLDER)
+            self._block(flow, approval.method, approval.url, decision)
+        return bool(why)
+
     def request(self, flow: http.HTTPFlow) -> None:
-        """Kill a request without a decision: mitmproxy could send it over an open connection."""
-        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
-            flow.kill()
+        """Decide on a short body; kill a request without a decision, which could still be sent."""
+        if _APPROVED not in flow.metadata:
+            if flow.response is None and flow.killable:
+                flow.kill()
+        elif not flow.request.stream and self._is_refused(flow, flow.request.raw_content or b""):
+            del flow.metadata[_APPROVED]
+            self._clients.set_idle(flow.client_conn.id)
 
     async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
         """Permit a connection for the request that was just approved; resolve its host."""
@@ -274,12 +317,7 @@ class AllowlistAddon:
         Raises OSError if there is none.
         """
         host, port = approval.host, approval.port
-        try:
-            answers = await asyncio.to_thread(
-                socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            )
-        except OSError as error:
-            raise OSError(f"cannot find the address of {host}: {error.strerror}") from None
+        answers = await answers_of(host, host, port)
         own = interfaces.networks()
         usable = []
         blocked_addresses = []
@@ -294,20 +332,26 @@ class AllowlistAddon:
                 if address is not None and not addresses.why_blocked(address, host, True, own):
                     kind = BlockKind.ADDRESS
             else:
-                usable.append((*answer[:4], answer[4]))
+                usable.append(answer)
                 if address is not None and addresses.why_blocked(address, host, False, own):
                     self._private.setdefault(client, set()).add((host, port))
         if not usable:
             reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
             self._record(approval.method, approval.url, reason, kind)
             raise OSError(reason)
-        return ResolvedHost((host, port), usable)
+        proxy = self._upstream
+        if proxy is None or not proxy.leads_to(host, port):
+            return ResolvedHost((host, port), usable)
+        found = await answers_of("the company proxy", proxy.host, proxy.port)
+        return ResolvedHost((host, port), usable, (proxy, found))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         """Stream a response; kill one that switches to another protocol than a WebSocket's."""
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
+        response.data.headers.fields = MASKS.masked_fields(response.data.headers.fields)
+        response.data.reason = MASKS.masked(response.data.reason)
         if response.status_code >= 200:  # of the others, http1 drops all but 101
             response.stream = True
         elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):
@@ -345,15 +389,6 @@ class AllowlistAddon:
         flow.kill()
 
 
-def _pass_on(reader: LimitedReader, part: bytes) -> bytes:
-    """Return a part of a request's body, for the server, to which a connection is now open.
-
-    After the last part, which is empty, what the client sends has to wait for the response.
-    """
-    reader.permit(MAX_KEPT)
-    return part
-
-
 @lru_cache(maxsize=1)
 def _parsed(text: str, files: StateFiles) -> Allowlist:
     """Parse an allowlist and log its bad lines, once for each version of it."""
@@ -361,31 +396,3 @@ def _parsed(text: str, files: StateFiles) -> Allowlist:
     for error in found.errors:
         log.warning("%s", error_text(files.allowlist, error))
     return found
-
-
-def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
-    """Return the text for the agent: what was blocked, why, and what to ask its human for."""
-    about = (
-        "The sandbox's proxy blocked this request; `gitguard-blocked` prints the last ones again."
-        " Nothing of it has left the host:\n\n"
-        f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
-    )
-    line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
-    if line:
-        note = line_note(line)
-        instead = (
-            "\nWebSockets are not allowed here, but HTTP works: use the service by HTTP requests.\n"
-            if method == requests.WEBSOCKET
-            else ""
-        )
-        return (
-            f"{about}{instead}\nThe allowlist is on the host and cannot be changed from in here. If"
-            " the request is needed, stop and ask your human to run this on the host:\n\n"
-            f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
-        )
-    if kind is BlockKind.ALLOWLIST:
-        return (
-            f"{about}\nTell your human: the allowlist on the host cannot be read;"
-            " `gitguard vm status` says why.\n"
-        )
-    return f"{about}\nNo line of the allowlist can allow a request like this one.\n"

@@ -46,12 +46,18 @@ def why_blocked(
     is_public = meant.is_global and address.is_global and _is_in_public_network(address)
     if is_public and not any(found in network for network in own for found in (meant, address)):
         return ""
-    if (meant.is_loopback or meant.is_link_local) and parsed(host) != address:
+    if is_near(address) and parsed(host) != address:
         return "a loopback or link-local address, to which no name may lead"
     if not is_private_allowed:
         what = "in a network of this machine" if is_public else "not a public address"
         return f"{what}; a line that ends with {PRIVATE_WORD} would allow it"
     return ""
+
+
+def is_near(address: Address) -> bool:
+    """Return whether an address is of this machine's loopback or of its own link."""
+    meant = _embedded_ipv4(address)
+    return meant.is_loopback or meant.is_link_local
 
 
 def _embedded_ipv4(address: Address) -> Address:

@@ -32,6 +32,8 @@ class BlockKind(Enum):
     """Its host has no public address."""
     ALLOWLIST = "allowlist"
     """The allowlist cannot be read."""
+    PLACEHOLDER = "secret"
+    """It has the placeholder of a secret in a wrong place, or that secret has no value."""
     FAULT = "fault"
     """The proxy itself failed."""
 

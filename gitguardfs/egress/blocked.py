@@ -20,6 +20,10 @@ MAX_BYTES = 10 << 20
 """The size of the log, and of its older part: requests in a loop must not fill the disk."""
 MAX_RECENT = 200
 """Requests that the proxy keeps in memory, the latest: at most some MiB."""
+PLACEHOLDER_ADVICE = (
+    "A line of the allowlist does not change that. Use a secret by its variable, and send it as its"
+    " service expects it; on the host, `gitguard vm secret list` names hosts and places."
+)
 MAX_URL = MAX_TARGET + 300
 """Characters of a URL that are logged; no URL that can be allowed has more."""
 
@@ -129,6 +133,8 @@ def _line_for(members: list[BlockedRequest]) -> tuple[str, str]:
     last = members[-1]
     if last.kind is BlockKind.ALLOWLIST:
         return "", "correct the allowlist first"
+    if last.kind is BlockKind.PLACEHOLDER:
+        return "", PLACEHOLDER_ADVICE
     if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
         return "", "no line can allow such a request"
     is_same = all(entry.url == last.url for entry in members)

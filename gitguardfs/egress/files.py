@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +59,11 @@ class StateFiles:
         return self.directory / "upstream-ca.pem"
 
     @property
+    def upstream_proxy(self) -> Path:
+        """The URL of the company's proxy that the user has set, without its password."""
+        return self.directory / "upstream-proxy"
+
+    @property
     def upstream_trust(self) -> Path:
         """All authorities that are trusted for servers; written when the proxy starts."""
         return self.ca_directory / "upstream-trust.pem"
@@ -76,7 +80,7 @@ def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
             known = ", ".join(PRESETS)
             raise UserError(f"there is no preset {name}", f"the presets are {known}")
     files = StateFiles(state_dir)
-    make_private_directory(state_dir)
+    config_files.make_private_directory(state_dir)
     before = config_files.read(str(files.allowlist))
     text = CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
     for name in presets:
@@ -94,23 +98,6 @@ def write(path: Path, before: bytes | None, text: str) -> None:
     """Replace a file atomically. Raises UserError if it no longer has the content ``before``."""
     after = text.encode(errors="surrogateescape")
     config_files.write(config_files.FileChange(str(path), before, after, 0o600))
-
-
-def make_private_directory(path: Path) -> None:
-    """Make a directory of mode 0700; give an existing one that mode.
-
-    Raises UserError if the directory belongs to another user, OSError.
-    """
-    os.makedirs(path.parent, exist_ok=True)
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if os.fstat(fd).st_uid != os.geteuid():
-            raise UserError(f"{path} belongs to another user", "move it away")
-        os.fchmod(fd, 0o700)
-    finally:
-        os.close(fd)
 
 
 def read_allowlist(files: StateFiles) -> str:

@@ -26,10 +26,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gitguardfs.egress import blocked
+from gitguardfs.config_files import make_private_directory
+from gitguardfs.egress import blocked, upstream_proxy
 from gitguardfs.egress.clients import limit_server
-from gitguardfs.egress.files import StateFiles, create_files, make_private_directory
+from gitguardfs.egress.files import StateFiles, create_files
+from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
 from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
 if TYPE_CHECKING:
@@ -132,30 +136,55 @@ _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 
 
 class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
-    """Connects only to addresses that ``AllowlistAddon.server_connect`` has approved."""
+    """Connects only to addresses that ``AllowlistAddon.server_connect`` has approved.
+
+    If that has found that a host is reached through the company's proxy, it connects to nothing but
+    that proxy.
+    """
+
+    own: tuple[str, int] | None = None
+    """Where this proxy listens."""
+
+    async def create_connection(  # type: ignore[override]  # as asyncio.open_connection() calls it
+        self, protocol_factory: Any, host: Any, port: Any, **options: Any
+    ) -> Any:
+        found = _resolved((host, port))
+        if found.through is None:
+            return await super().create_connection(protocol_factory, host, port, **options)
+        from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
+
+        sock = await tunnel.connect(self, *found.through, found.answers)
+        try:
+            return await super().create_connection(protocol_factory, sock=sock)
+        except BaseException:
+            sock.close()
+            raise
 
     async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:
-        return _resolved((host, port))
+        return _resolved((host, port)).answers
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         found = _resolved(None)
-        if address[:2] not in [answer[4][:2] for answer in found]:
+        approved = found.through[1] if found.through else found.answers
+        if address[:2] not in [answer[4][:2] for answer in approved]:
             raise OSError(f"{address[0]}: no connection to it was approved")
         limit_server(sock)
         await super().sock_connect(sock, address)
+        if sock.getpeername()[:2] == self.own:
+            raise OSError(
+                "it is the allowlist proxy itself, by which requests would go in a circle"
+            )
 
 
-def _resolved(address: tuple[str, int] | None) -> Any:
-    """Return the approved addresses of the connection that is being opened.
+def _resolved(address: tuple[str, int] | None) -> ResolvedHost:
+    """Return what was approved for the connection that is being opened.
 
     Raises OSError if no connection was approved, or none to ``address``.
     """
-    from gitguardfs.egress.addon import RESOLVED
-
     found = RESOLVED.get()
     if found is None or address not in (None, found.address):
         raise OSError("no connection was approved")
-    return found.answers
+    return found
 
 
 def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> None:
@@ -170,19 +199,25 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     create_files(state_dir)
     ca_certificate(state_dir)
     options = OPTIONS | upstream_trust(files)
+    upstream = upstream_proxy.with_password(upstream_proxy.chosen(files))
     options |= {"confdir": str(files.ca_directory), "listen_port": port}
     _limit_memory()
     handler = _start_log(files)
     try:
         with asyncio.Runner(loop_factory=_ApprovedAddressLoop) as runner:
-            runner.run(_serve(files, options, is_output_to_log))
+            runner.run(_serve(files, options, upstream, is_output_to_log))
     finally:
         _remove_own(files)
         logging.getLogger().removeHandler(handler)
         handler.close()
 
 
-async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: bool) -> None:
+async def _serve(
+    files: StateFiles,
+    options: dict[str, Any],
+    upstream: UpstreamProxy | None,
+    is_output_to_log: bool,
+) -> None:
     from mitmproxy.addons.next_layer import NextLayer
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.addons.tlsconfig import TlsConfig
@@ -196,9 +231,11 @@ async def _serve(files: StateFiles, options: dict[str, Any], is_output_to_log: b
     websocket.install()
     master = Master(Options())
     server = Proxyserver()
-    allowlist = AllowlistAddon(files, server.connections)
+    allowlist = AllowlistAddon(files, server.connections, upstream)
     faults.close_on_hook_fault(master, allowlist.close)
-    announcer = _Announcer(files, master, server, options["listen_port"], is_output_to_log)
+    announcer = _Announcer(
+        files, master, server, options["listen_port"], upstream, is_output_to_log
+    )
     # Ours first: the other addons may still stop a request that it allows.
     master.addons.add(allowlist, server, NextLayer(), TlsConfig(), announcer)
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
@@ -222,8 +259,10 @@ class _Announcer:
         master: Master,
         server: Proxyserver,
         port: int,
+        upstream: UpstreamProxy | None,
         is_output_to_log: bool,
     ) -> None:
+        self._through = upstream.text if upstream else ""
         self._is_output_to_log = is_output_to_log
         self.failure: UserError | None = None
         self._files = files
@@ -238,8 +277,13 @@ class _Announcer:
         except ValueError:
             self._fail()
             return
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _ApprovedAddressLoop)
+        loop.own = (host, port)
+        if self._through:
+            logging.info("requests go %s", self._through)
         try:
-            _announce(self._files.proxy, port)
+            _announce(self._files.proxy, port, self._through)
         except OSError as error:
             self.failure = UserError(f"{self._files.proxy}: {error.strerror}", code=Exit.SYSTEM)
             self._master.shutdown()
@@ -262,7 +306,7 @@ class _Announcer:
         self._master.shutdown()
 
 
-def _announce(path: Path, port: int) -> None:
+def _announce(path: Path, port: int, through: str) -> None:
     """Write proxy.json atomically, and keep it locked until this process ends.
 
     The lock tells others that the port in it is still the proxy's. Raises OSError.
@@ -272,7 +316,8 @@ def _announce(path: Path, port: int) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
-        os.write(fd, json.dumps({"pid": os.getpid(), "port": port}).encode() + b"\n")
+        content = {"pid": os.getpid(), "port": port, "through": through}
+        os.write(fd, json.dumps(content).encode() + b"\n")
         new.replace(path)
     except OSError:
         os.close(fd)
@@ -308,7 +353,7 @@ def _start_log(files: StateFiles) -> logging.Handler:
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            text = super().format(record)
+            text = MASKS.masked_text(super().format(record))
             cut = "..." if len(text) > MAX_MESSAGE else ""
             return shown(text[:MAX_MESSAGE] + cut, keep="\n")
 

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from gitguardfs import config_files
 from gitguardfs.egress import blocked, requests
-from gitguardfs.egress.allowlist import Allowlist, LineError, parse_line, validate_line
+from gitguardfs.egress.allowlist import (
+    Allowlist,
+    BlockKind,
+    LineError,
+    parse_line,
+    validate_line,
+)
 from gitguardfs.egress.blocked import BlockedRequest, Group
 from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
 from gitguardfs.errors import shown
@@ -152,3 +158,33 @@ def unseen_text(state_dir: Path) -> str:
 def error_text(path: Path, error: LineError) -> str:
     """Return one line that says which line is ignored, and why."""
     return f"{path}:{error.number}: ignored: {shown(error.text[:MAX_SHOWN])} ({error.why})"
+
+
+def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
+    """Return the text for the agent: what was blocked, why, and what to ask its human for."""
+    about = (
+        "The sandbox's proxy blocked this request; `gitguard-blocked` prints the last ones again."
+        " Nothing of it has left the host:\n\n"
+        f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
+    )
+    line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
+    if line:
+        note = line_note(line)
+        instead = (
+            "\nWebSockets are not allowed here, but HTTP works: use the service by HTTP requests.\n"
+            if method == requests.WEBSOCKET
+            else ""
+        )
+        return (
+            f"{about}{instead}\nThe allowlist is on the host and cannot be changed from in here. If"
+            " the request is needed, stop and ask your human to run this on the host:\n\n"
+            f"  {allow_command(line)}\n" + (f"\n{note}\n" if note else "")
+        )
+    if kind is BlockKind.ALLOWLIST:
+        return (
+            f"{about}\nTell your human: the allowlist on the host cannot be read;"
+            " `gitguard vm status` says why.\n"
+        )
+    if kind is BlockKind.PLACEHOLDER:
+        return f"{about}\n{blocked.PLACEHOLDER_ADVICE}\n"
+    return f"{about}\nNo line of the allowlist can allow a request like this one.\n"

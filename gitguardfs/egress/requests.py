@@ -40,6 +40,33 @@ HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "T
 """Fields for the connection to the proxy only; they are removed. Trailer names fields that follow
 the body; these are dropped."""
 
+Fields = tuple[tuple[bytes, bytes], ...]
+"""The header fields of a request, in order: names and values."""
+_OFFER_FIELDS = (b"upgrade", b"http2-settings")
+"""Fields that offer HTTP/2 by http:// (h2c); Connection names them."""
+
+
+def without_h2c(headers: Fields) -> Fields:
+    """Return the fields without an offer of HTTP/2, or as they are if it is not written as usual.
+
+    Java offers it with each request for an http:// URL. A server may ignore the offer (RFC 7540,
+    3.2), so the request stays the same without it. What is left is judged by ``check``.
+    """
+    offers = [value.lower() for name, value in headers if name.lower() == b"upgrade"]
+    settings = [value for name, value in headers if name.lower() == b"http2-settings"]
+    if offers != [b"h2c"] or len(settings) != 1:
+        return headers
+    left = []
+    for name, value in headers:
+        if name.lower() == b"connection":
+            tokens = [token.strip(b" \t") for token in value.split(b",")]
+            tokens = [token for token in tokens if token.lower() not in _OFFER_FIELDS]
+            if tokens:
+                left.append((name, b", ".join(tokens)))
+        elif name.lower() not in _OFFER_FIELDS:
+            left.append((name, value))
+    return tuple(left)
+
 
 class ProxyRequest(NamedTuple):
     """A request as the client sent it, with nothing normalised."""
@@ -50,7 +77,7 @@ class ProxyRequest(NamedTuple):
     port: int
     """Host and port that mitmproxy would send it to."""
     target: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Fields
     http_version: bytes = b"HTTP/1.1"
     is_tls: bool = False
     sni: str | None = None
@@ -155,7 +182,7 @@ def _tokens(value: bytes) -> set[bytes]:
     return {token.strip(b" \t").lower() for token in value.split(b",")}
 
 
-def _check_headers(headers: tuple[tuple[bytes, bytes], ...], is_websocket: bool) -> None:
+def _check_headers(headers: Fields, is_websocket: bool) -> None:
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise BadRequestError("too many header fields")
@@ -208,12 +235,12 @@ def _check_body(request: ProxyRequest) -> None:
         raise BadRequestError(f"a body with {request.method.decode()}")
 
 
-def has_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
+def has_body(headers: Fields) -> bool:
     """Return whether the fields announce a body."""
     return any(name.lower() in _FRAMING and value != b"0" for name, value in headers)
 
 
-def has_long_body(headers: tuple[tuple[bytes, bytes], ...]) -> bool:
+def has_long_body(headers: Fields) -> bool:
     """Return whether a body has unknown length or more than MAX_BLOCKED_BODY bytes."""
     for name, value in headers:
         if name.lower() == b"transfer-encoding":

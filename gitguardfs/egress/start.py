@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import installation
-from gitguardfs.egress.files import make_private_directory
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.errors import Exit, UserError
 
 LISTENING = "listening on "

@@ -1,4 +1,4 @@
-"""Teaches mitmproxy to pass on a WebSocket without a look at its frames.
+"""Teaches mitmproxy to pass on a WebSocket without a look at its frames, and to stop a body.
 
 Its own way reads them and keeps them; its way for other protocols is for any that a server chooses.
 """
@@ -10,6 +10,7 @@ import hashlib
 
 from mitmproxy.http import HTTPFlow
 from mitmproxy.proxy import events, layers
+from mitmproxy.proxy.events import Event
 from mitmproxy.proxy.layer import CommandGenerator
 from mitmproxy.proxy.layers import http
 from mitmproxy.proxy.layers.http import SendHttp
@@ -43,6 +44,14 @@ def is_passed(flow: HTTPFlow) -> bool:
 
 class _Stream(http.HttpStream):
     """A request and its response, and what follows."""
+
+    def state_stream_request_body(self, event: Event) -> CommandGenerator[None]:
+        """Send a part of the body on, or its end; nothing of it once an addon has killed the flow.
+
+        mitmproxy alone looks for that when it has sent the end.
+        """
+        if not (yield from self.check_killed(False)):
+            yield from super().state_stream_request_body(event)
 
     def flow_done(self) -> CommandGenerator[None]:
         """Go on as mitmproxy does, but with the bytes of a WebSocket unseen."""

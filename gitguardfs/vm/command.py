@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gitguardfs.command_line import CommandGroup
-from gitguardfs.vm.commands import egress, guest, machine, up
+from gitguardfs.vm.commands import egress, guest, machine, secret, up
 from gitguardfs.vm.commands.common import SETTINGS
 
 EPILOG = """\b
@@ -15,6 +15,7 @@ Examples:
   gitguard vm ssh                           another shell, while the VM runs
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
+  gitguard vm secret set --preset github    a token that the guest can use, but never has
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 
@@ -26,7 +27,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
     machine.status, machine.logs, machine.stop, machine.reset,
-    egress.blocked, egress.allow, egress.proxy,
+    egress.blocked, egress.allow, egress.proxy, secret.secret,
 )  # fmt: skip
 
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import config_files
+from gitguardfs.credentials import secrets as credentials
 from gitguardfs.egress import proxy as egress
+from gitguardfs.egress import upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
@@ -27,6 +29,7 @@ from gitguardfs.host.directory import existing_directory
 from gitguardfs.host.packages import check_installed
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
+    company_proxy,
     host_guard,
     images,
     keys,
@@ -61,6 +64,8 @@ class UpArguments:
     presets: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
+    upstream_proxy: str | None = None
+    """The company's proxy; None for the remembered one, "" for none."""
     upstream_ca: str | None = None
     """A file with certificate authorities to trust for servers, besides the system's."""
     restricted: bool = True
@@ -77,6 +82,8 @@ def up(state: State, arguments: UpArguments) -> int:
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
+    if arguments.upstream_proxy:
+        upstream_proxy.setting(arguments.upstream_proxy)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -84,6 +91,7 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         _check_room(state)
+        company_proxy.prepare(state, arguments.upstream_proxy)
         wanted, cache = arguments.settings.image, states.cache_directory()
         image = images.used_by(wanted, state.disk, cache) or images.obtain(
             wanted, platform.machine(), cache
@@ -99,7 +107,9 @@ def up(state: State, arguments: UpArguments) -> int:
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(state.name, arguments.settings, pairs, ca)
+        content = provision.content(
+            state.name, arguments.settings, pairs, ca, credentials.load(files)
+        )
         instance = seed.instance(state, content)
         meta_data = seed.meta_data(state.name, instance).encode()
         seed.write(state.seed, {**content, "meta-data": meta_data})

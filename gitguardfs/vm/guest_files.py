@@ -11,12 +11,14 @@ import shlex
 from dataclasses import dataclass
 
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
+from gitguardfs.vm import guest_secrets, guest_tools
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
 
-PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
+PROXY = guest_tools.PROXY
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
@@ -34,9 +36,14 @@ PANIC_TIMEOUT = -1
 RULES = f"""
 - This is a sandbox VM. Never run `git push`, and never ask for credentials that would allow it.
 - There is no direct internet. HTTP and HTTPS go through a proxy ({PROXY}) with an allowlist. A
-  response with status 418 says what to ask the human for. Many programs do not show it, pip among
-  them: `gitguard-blocked` prints the last of these texts. Do not look for another way out.
+  response with status 418, or 426 for a WebSocket, says what to ask the human for. Many programs do
+  not show it, pip among them: `gitguard-blocked` prints the last of these texts. Do not look for
+  another way out.
+- SSH has no way out. Git uses HTTPS where an address says SSH (`git@github.com:`, `ssh://`).
 - What you change in the project changes on the human's disk at once. There is no undo.
+- A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
+  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
+  that has it anywhere else, and your own next request would have it.
 """
 
 _BLOCKED = f"""\
@@ -53,8 +60,13 @@ class GuestFile:
     """A file of the guest that belongs to root."""
 
     path: str
-    content: str
+    content: str | bytes
     mode: int = 0o644
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the file."""
+        return self.content if isinstance(self.content, bytes) else self.content.encode()
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,7 @@ class GuestSettings:
     git_email: str
     provision: str
     """The provisioning script."""
+    secrets: tuple[Secret, ...] = ()
 
 
 def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
@@ -83,17 +96,25 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
     return [
         GuestFile(CA_FILE, guest.ca),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
-        GuestFile("/etc/environment", _environment_file()),
+        GuestFile(
+            guest_secrets.ENVIRONMENT,
+            _environment_file() + guest_secrets.environment(guest.secrets),
+        ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/apt/apt.conf.d/95gitguard-vm", _apt()),
         GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
-        GuestFile("/etc/npmrc", f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"),
-        GuestFile("/etc/gitconfig", _git(guest)),
+        GuestFile(
+            guest_secrets.NPMRC,
+            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"
+            + guest_secrets.npm(guest.secrets),
+        ),
+        GuestFile(guest_secrets.GITCONFIG, _git(guest) + guest_secrets.git(guest.secrets)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
+        *(GuestFile(path, content) for path, content in guest_tools.files(guest.ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
         GuestFile(provision_path, guest.provision, 0o755),
@@ -102,11 +123,6 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
 
 def environment() -> dict[str, str]:
     """Return the variables by which programs find the proxy and trust its certificates."""
-    java = (
-        f"-Dhttp.proxyHost={PROXY_ADDRESS} -Dhttp.proxyPort={PROXY_PORT}"
-        f" -Dhttps.proxyHost={PROXY_ADDRESS} -Dhttps.proxyPort={PROXY_PORT}"
-        " -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
-    )
     proxies = dict.fromkeys(
         ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "all_proxy"), PROXY
     )
@@ -124,8 +140,7 @@ def environment() -> dict[str, str]:
         **bundles,
         "CARGO_HTTP_PROXY": PROXY,
         "NPM_CONFIG_GLOBALCONFIG": "/etc/npmrc",
-        "NODE_USE_ENV_PROXY": "1",
-        "JAVA_TOOL_OPTIONS": java,
+        **guest_tools.environment(),
     }
 
 
@@ -154,6 +169,7 @@ def _git(guest: GuestSettings) -> str:
         "[user]\n"
         f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
         f"[http]\n\tproxy = {PROXY}\n\tsslCAInfo = {BUNDLE}\n"
+        f"{guest_tools.git_rules()}"
     )
 
 

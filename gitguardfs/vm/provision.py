@@ -9,6 +9,7 @@ import tarfile
 
 from gitguardfs import installation
 from gitguardfs.constants import AGENT_HOME
+from gitguardfs.credentials.secrets import Secret
 from gitguardfs.render.guarded_share import with_local
 from gitguardfs.vm import seed
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings, files
@@ -19,7 +20,9 @@ from gitguardfs.vm.settings import Settings
 _LEFT_OUT = frozenset(("__pycache__",))
 
 
-def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, bytes]:
+def content(
+    name: str, settings: Settings, keys: Keys, ca: str, secrets: tuple[Secret, ...] = ()
+) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, except meta-data. Raises OSError."""
     login = seed.GuestKeys(
         agent_public=keys.public_text(AGENT_KEY),
@@ -27,10 +30,10 @@ def content(name: str, settings: Settings, keys: Keys, ca: str) -> dict[str, byt
         host_private=keys.private_text(HOST),
         host_public=keys.public_text(HOST),
     )
-    return seed.files(name, login, guest_files(settings, ca), payload())
+    return seed.files(name, login, guest_files(settings, ca, secrets), payload())
 
 
-def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
+def guest_files(settings: Settings, ca: str, secrets: tuple[Secret, ...] = ()) -> list[GuestFile]:
     """Return the files that cloud-init writes before provisioning. Raises OSError."""
     guest = GuestSettings(
         ca=ca,
@@ -41,6 +44,7 @@ def guest_files(settings: Settings, ca: str) -> list[GuestFile]:
         git_name=settings.git_name,
         git_email=settings.git_email,
         provision=installation.text("vm/provision.sh"),
+        secrets=secrets,
     )
     return files(guest, seed.PROVISION)
 

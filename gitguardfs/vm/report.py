@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from gitguardfs.egress import reports
+from gitguardfs.egress import reports, upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import UserError, counted, shown
 from gitguardfs.vm import provision, qmp, running, settings
@@ -66,16 +67,27 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
-    pid = proxy_pid(state)
-    return "not running" if pid is None else f"running, process {pid}"
+    found = _running_proxy(state)
+    if found is None:
+        next_time = upstream_proxy.status(Path(state.directory))
+        return "not running" + (f"; the next one: {next_time}" if next_time else "")
+    through = found.get("through")
+    return f"running, process {found['pid']}" + (f", {through}" if through else "")
 
 
 def proxy_pid(state: State) -> int | None:
     """Return the process id of the VM's proxy; None if none runs."""
+    found = _running_proxy(state)
+    return None if found is None else found["pid"]
+
+
+def _running_proxy(state: State) -> dict[str, Any] | None:
+    """Return what the VM's proxy says of itself; None if none runs."""
     path = StateFiles(Path(state.directory)).proxy
     with suppress(OSError, ValueError, KeyError, TypeError):
         if is_held(str(path)):  # the proxy holds this lock while it lives
-            return int(json.loads(path.read_bytes())["pid"])
+            found: dict[str, Any] = json.loads(path.read_bytes())
+            return {**found, "pid": int(found["pid"])}
     return None
 
 

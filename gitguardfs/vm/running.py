@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from gitguardfs.errors import Exit, UserError
-from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs
+from gitguardfs.vm import keys, provision, qmp, settings, trusted_programs, vm_secrets
 from gitguardfs.vm.ssh import SshGuest
 from gitguardfs.vm.state import State, is_held, remove, take
 
@@ -157,14 +157,19 @@ def _holders(lock: str) -> list[int]:
     return found
 
 
-def reset(state: State) -> None:
-    """Delete the VM. Raises UserError if it is running, OSError."""
+def reset(state: State) -> list[str]:
+    """Delete the VM, and the values of its secrets. Returns a line for each that remains.
+
+    Raises UserError if the VM is running, OSError.
+    """
     session = take(state.session_lock)
     lock = take(state.lock)
     try:
         if session is None or lock is None:
             raise UserError("the VM is running", "stop it first: gitguard vm stop", Exit.SYSTEM)
+        left = vm_secrets.delete_values(state)
         remove(state)
+        return left
     finally:
         for fd in (session, lock):
             if fd is not None:

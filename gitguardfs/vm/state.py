@@ -22,7 +22,7 @@ from pathlib import Path
 
 import platformdirs
 
-from gitguardfs.egress.files import make_private_directory
+from gitguardfs.config_files import make_private_directory
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.paths import is_inside
 from gitguardfs.render import quote

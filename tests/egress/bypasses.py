@@ -28,6 +28,10 @@ WEBSOCKET = (
     f"Sec-WebSocket-Key: {WEBSOCKET_KEY}",
 )  # fmt: skip
 
+H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: SECRET")
+H2C_FRAMES = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nSECRET"
+"""What a client sends once its offer of HTTP/2 is accepted."""
+
 
 class Bypass(NamedTuple):
     name: str
@@ -215,8 +219,19 @@ BYPASSES = (
         }.items()
     ),
     Bypass("websocket of-http-2-to-the-proxy", plain(_extended_connect())),
-    Bypass("h2c", _fields("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c",
-           "HTTP2-Settings: SECRET")),
+    *(
+        Bypass(f"h2c {name}", _fields(*fields, body=H2C_FRAMES))
+        for name, fields in {
+            "settings": H2C,
+            "without-settings": (H2C[0], H2C[1], "X-A: SECRET"),
+            "two-settings": (*H2C, H2C[2]),
+            "two-upgrades": (*H2C, H2C[1], "X-A: SECRET"),
+            "or-another": (H2C[0], "Upgrade: h2c, other", H2C[2], "X-A: SECRET"),
+            "connection-names-host": (*H2C, "Connection: Host", "X-A: SECRET"),
+            "settings-with-underscore": (*H2C[:2], "HTTP2_Settings: SECRET"),
+            "with-a-body": (*H2C, f"Content-Length: {len(H2C_FRAMES)}"),
+        }.items()
+    ),
     Bypass("switch-that-nobody-asked-for", _switched, True),
     Bypass("raw-tcp", sends(b"SSH-2.0-SECRET\r\n\r\n", "allowed.test:8080", None), True),
     Bypass("raw-tcp-other-host", sends(b"SSH-2.0-SECRET\r\n\r\n", "other.test:8080", None), True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from tests.egress.world import World, running
 
 @pytest.fixture(scope="package", autouse=True)
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with own_network(tmp_path_factory.mktemp("network")):
+    with own_network(tmp_path_factory.mktemp("network")), pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            patch.delenv(name)
         yield
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 
-from gitguardfs.egress import addon, clients, faults, http1, proxy
+from gitguardfs.egress import addon, clients, faults, http1, proxy, tunnel
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.blocked import BlockedLog
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 
 def broken(*_: object) -> None:
@@ -21,10 +23,10 @@ def main() -> int:
     elif fault == "requestheaders":
         whole = addon.AllowlistAddon.requestheaders
 
-        def now_and_then(self, flow) -> None:
+        async def now_and_then(self, flow) -> None:
             if "BROKEN" in flow.request.path:
                 broken()
-            whole(self, flow)
+            await whole(self, flow)
 
         addon.AllowlistAddon.requestheaders = now_and_then  # type: ignore[method-assign]
     elif fault == "all-but-server_connect":
@@ -37,6 +39,14 @@ def main() -> int:
         addon.AllowlistAddon.server_connect = broken  # type: ignore[assignment, method-assign]
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
+    elif fault == "hasty tunnels":
+        tunnel.LIMIT = 2.0
+    elif fault == "past the company's proxy":
+        proxy._ApprovedAddressLoop.create_connection = (  # type: ignore[method-assign]
+            asyncio.SelectorEventLoop.create_connection
+        )
+    elif fault == "no company's proxy":
+        UpstreamProxy.leads_to = lambda *_: False  # type: ignore[assignment, method-assign]
     elif fault == "no automatic collection":
         gc.disable()
     elif fault == "trailers":

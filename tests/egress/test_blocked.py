@@ -20,12 +20,14 @@ def gitguard_blocked(world: World, home: Path) -> subprocess.CompletedProcess[st
     """Run the guest's program, with settings of a user who wants everything to go elsewhere."""
     (program,) = [
         file
-        for file in provision.guest_files(Settings("/srv/p"), "CA\n")
+        for file in provision.guest_files(Settings("/srv/p"), world.ca)
         if file.path == guest_files.BLOCKED_PROGRAM
     ]
     assert program.mode == 0o755
     path = home / "gitguard-blocked"
-    path.write_text(program.content.replace(guest_files.PROXY, f"http://127.0.0.1:{world.port}"))
+    path.write_text(
+        program.data.decode().replace(guest_files.PROXY, f"http://127.0.0.1:{world.port}")
+    )
     (home / ".curlrc").write_text("proxy = http://127.0.0.1:1\n")
     environment = {**os.environ, "HOME": str(home), "NO_PROXY": "*", "no_proxy": "*"}
     return subprocess.run(

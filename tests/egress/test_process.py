@@ -45,7 +45,7 @@ def test_it_starts_stops_and_starts_again(state: Path) -> None:
     try:
         assert proxy.process.poll() is None
         found = json.loads((state / "proxy.json").read_text())
-        assert found == {"pid": proxy.pid, "port": proxy.port}
+        assert found == {"pid": proxy.pid, "port": proxy.port, "through": ""}
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
         assert stat.S_IMODE(state.stat().st_mode) == modes["mitmproxy"] == 0o700
         assert modes["allowlist.txt"] == modes["mitmdump.log"] == 0o600

@@ -35,8 +35,15 @@ NAMES = {
     "metadata.test": [LINK_LOCAL],
     "mixed.test": ["127.0.0.1", PRIVATE, PUBLIC],
     "xn--bcher-kva.test": [PUBLIC],
+    "registry.npmjs.org": [PUBLIC],
+    "upload.pypi.org": [PUBLIC],
+    "proxy.test": [PRIVATE],
+    "double.test": [OTHER, PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
+    "github.com": [PUBLIC],
+    "codeberg.org": [PUBLIC],
+    "git.other.test": [PUBLIC],
 }
 UNTRUSTED_PORT = 444
 SILENT_PORT = 445
@@ -62,6 +69,8 @@ class Upstream:
 
     def __init__(self, directory: Path) -> None:
         self.connections: list[Connection] = []
+        self.files: dict[str, bytes] = {}
+        """What is served, by path and query; other requests get an answer of two bytes."""
         self.ca = make_authority(directory / "ca")
         good = _context(self.ca, self)
         bad = _context(make_authority(directory / "bad"), self)
@@ -112,14 +121,14 @@ class Upstream:
                 seen.sni = getattr(client, "seen_sni", None)
                 seen.alpn = client.selected_alpn_protocol()
             with client:
-                _answer(client, seen)
+                _answer(client, seen, self.files)
 
 
 def _start(function, *arguments) -> None:
     threading.Thread(target=function, args=arguments, daemon=True).start()
 
 
-def _answer(client: socket.socket, seen: Connection) -> None:
+def _answer(client: socket.socket, seen: Connection, files: dict[str, bytes]) -> None:
     """Answer requests until the client closes. All that comes is noted before it is read."""
     buffer = bytearray()
 
@@ -157,7 +166,13 @@ def _answer(client: socket.socket, seen: Connection) -> None:
         if b"\r\nupgrade: websocket" in fields and "/ws" in target:
             _echo(client, head + b"\r\n\r\n", buffer, more)
             return
-        _respond(client, head.startswith(b"HEAD"), target)
+        if "/echo" in target:
+            _repeat(client, head, target)
+            return
+        if "/private/" in target:
+            _private_git(client, b"\r\nauthorization: " in fields)
+            continue
+        _respond(client, head.startswith(b"HEAD"), target, files.get(target))
         if target.endswith("/101"):
             while more():
                 client.sendall(b"ECHO")
@@ -184,7 +199,49 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
         buffer.clear()
 
 
-def _respond(client: socket.socket, is_head: bool, target: str) -> None:
+def _repeat(client: socket.socket, head: bytes, target: str) -> None:
+    """Answer with what the client has sent; also as no HTTP that anybody can read."""
+    sent = [line for line in head.split(b"\r\n")[1:] if not line.startswith(b"Host:")]
+    what = target.partition("/echo")[2].partition("?")[0]
+    if what == "/cut":
+        client.sendall(b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(sent))
+    elif what == "/broken":
+        client.sendall(b"HTTP/1.1 200 OK\r\n <" + b"|".join(sent) + b"\r\n\r\n")
+    elif what == "/field":
+        client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
+    elif what == "/status":
+        client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
+    elif what == "/more":
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" + b"|".join(sent))
+    else:
+        query = target.partition("?")[2].encode()
+        again = b"".join(b"X-Sent-%d: %s\r\n" % (n, line) for n, line in enumerate(sent))
+        client.sendall(
+            b"HTTP/1.1 302 Found, %s\r\nLocation: https://other.test/?%s\r\n%s"
+            b"Content-Length: 0\r\n\r\n" % (b"|".join(sent), query, again)
+        )
+
+
+def _private_git(client: socket.socket, has_password: bool) -> None:
+    """Answer as a repository with one commit, to those who send a password."""
+    if not has_password:
+        fields = b'WWW-Authenticate: Basic realm="x"\r\nContent-Length: 0'
+        client.sendall(b"HTTP/1.1 401 No\r\n%s\r\n\r\n" % fields)
+        return
+    lines = (b"# service=git-upload-pack\n", b"", b"%s HEAD\0\n" % (b"1" * 40), b"")
+    text = b"".join(b"%04x%s" % (len(line) + 4, line) if line else b"0000" for line in lines)
+    kind = b"application/x-git-upload-pack-advertisement"
+    fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(text))
+    client.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (fields, text))
+
+
+def _respond(client: socket.socket, is_head: bool, target: str, content: bytes | None) -> None:
+    if content is not None:
+        kinds = {b"{": b"application/json", b"<": b"text/html"}
+        kind = kinds.get(content[:1], b"application/octet-stream")
+        fields = b"Content-Type: %s\r\nContent-Length: %d" % (kind, len(content))
+        client.sendall(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n" % fields + content * (not is_head))
+        return
     if target.endswith("/101"):
         client.sendall(
             b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n"

@@ -19,6 +19,9 @@ WEBSOCKET = (
     (b"Sec-WebSocket-Key", b"x"),
 )  # fmt: skip
 
+H2C = ((b"Connection", b"Upgrade, HTTP2-Settings"), (b"Upgrade", b"h2c"), (b"HTTP2-Settings", b"x"))
+"""How Java offers HTTP/2 with each request for an http:// URL."""
+
 
 def with_fields(*fields: tuple[bytes, bytes], of: ProxyRequest = HTTPS) -> ProxyRequest:
     return of._replace(headers=of.headers + fields)
@@ -46,6 +49,48 @@ def test_ordinary_requests_pass() -> None:
     assert check(with_fields(*WEBSOCKET)).method == "WS"
     assert check(HTTPS._replace(sni=None)).host == "a.test"
     assert check(HTTPS._replace(sni="A.Test")).host == "a.test"
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [
+        (H2C, ()),
+        (((b"connection", b"keep-alive ,\tupgrade,http2-settings"), (b"UPGRADE", b"H2C"), H2C[2]),
+         ((b"connection", b"keep-alive"),)),
+        ((*H2C[:2], (b"X-A", b"b"), (b"Connection", b"close"), H2C[2]),
+         ((b"X-A", b"b"), (b"Connection", b"close"))),
+    ],
+)  # fmt: skip
+def test_an_offer_of_http2_is_dropped(fields: requests.Fields, left: requests.Fields) -> None:
+    for method in (b"GET", b"POST"):
+        asked = with_fields(*fields, of=HTTP._replace(method=method))
+        with pytest.raises(BadRequestError):
+            check(asked)
+        plain = asked._replace(headers=requests.without_h2c(asked.headers))
+        assert plain.headers == HTTP.headers + left
+        assert check(plain) == check(HTTP._replace(method=method))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        H2C[:2], H2C[1:2], H2C[::2], (*H2C, H2C[1]), (*H2C, H2C[2]),
+        (H2C[0], (b"Upgrade", b"h2c, websocket"), H2C[2]), (H2C[0], (b"Upgrade", b"h2"), H2C[2]),
+        (*H2C, (b"Upgrade", b"websocket")), (*H2C, (b"Sec-WebSocket-Key", b"x"), WEBSOCKET[1]),
+        (*H2C[:2], (b"HTTP2_Settings", b"x")), (*H2C, (b"HTTP2_Settings", b"x")),
+        ((b"Connection", b"Upgrade, HTTP2-Settings, Host"), *H2C[1:]),
+        (*H2C, (b"Connection", b"Host")), (*H2C, (b"Content-Length", b"6")),
+    ],
+)  # fmt: skip
+def test_another_upgrade_stays_refused(fields: requests.Fields) -> None:
+    request = with_fields(*fields, of=HTTP)
+    with pytest.raises(BadRequestError):
+        check(request._replace(headers=requests.without_h2c(request.headers)))
+
+
+@pytest.mark.parametrize("fields", [(), WEBSOCKET, ((b"Connection", b"close"), (b"Host", b"b"))])
+def test_what_offers_no_http2_stays_as_it_is(fields: requests.Fields) -> None:
+    assert requests.without_h2c(fields) == fields
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,16 @@ ALLOWED: dict[str, set[str]] = {
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
-    "egress": {"config_files", "installation"},
+    "credentials": {"config_files"},
+    "egress": {"config_files", "credentials", "installation"},
     "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
         "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
         "options", "render",
     },
     "vm": {
-        "audit", "command_line", "config_files", "egress", "guard", "host", "installation",
-        "render", "secret_names",
+        "audit", "command_line", "config_files", "credentials", "egress", "guard", "host",
+        "installation", "render", "secret_names",
     },
     "vm_mount": {
         "accounts", "command_line", "config_files", "doctor", "findings", "guard", "installation",
@@ -86,6 +87,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "vm/commands/", "vm/fetching.py", "vm_mount/command.py",
     ),
     "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
+    "keyring": ("credentials/store.py",),
     "pwd": ("accounts.py",),
     "grp": ("accounts.py",),
     "mitmproxy": tuple(f"egress/{name}.py"
@@ -229,9 +231,9 @@ def test_nobody_loads_mitmproxy_unasked() -> None:
 
 def test_what_decides_on_requests_is_pure() -> None:
     """No files, no network, no time: the decision depends on the request and the text alone."""
-    allowed = {"__future__", "collections", "dataclasses", "enum", "gitguardfs", "ipaddress", "re",
-               "typing", "unicodedata"}  # fmt: skip
-    for name in ("addresses", "allowlist", "presets", "requests", "urls"):
+    allowed = {"__future__", "base64", "binascii", "collections", "dataclasses", "enum",
+               "gitguardfs", "ipaddress", "re", "typing", "unicodedata"}  # fmt: skip
+    for name in ("addresses", "allowlist", "exchange", "presets", "requests", "urls"):
         found = imports(PACKAGE / f"egress/{name}.py")
         others = {module for module in found if not module.startswith("urllib.parse")}
         assert {module.partition(".")[0] for module in others} <= allowed, name

@@ -84,7 +84,7 @@ def test_help_teaches() -> None:
         assert word in said.stdout
     up = gitguard("up", "--help").stdout
     for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
-                   "--local", "--no-local"):  # fmt: skip
+                   "--local", "--no-local", "--upstream-proxy"):  # fmt: skip
         assert option in up
 
 
@@ -269,6 +269,39 @@ def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: N
         with pytest.raises(UserError, match=r"ca.pem holds no certificate"):
             driver.up(state, arguments)
     assert not state.exists
+
+
+def test_up_remembers_the_companys_proxy_and_starts_with_it(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+    seen: list[str] = []
+
+    def boot(*_: object) -> None:
+        seen.extend(line for line in report.status(state).splitlines() if "running, " in line)
+        raise UserError("far enough")
+
+    def up(given: str | None) -> None:
+        arguments = driver.UpArguments(
+            Settings(state.project, image=str(image)), upstream_proxy=given
+        )
+        driver.up(state, arguments)
+
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(driver, "boot", boot)
+    with pytest.raises(UserError, match="with a password in it"):
+        up("http://me:hunter@proxy.test")
+    assert not state.exists
+    for given in ("http://proxy.test:1", None, ""):
+        with pytest.raises(UserError, match="far enough"):
+            up(given)
+    through = ", through http://proxy.test:1 (--upstream-proxy)"
+    assert [through in line for line in seen] == [True, True, False]
 
 
 def test_up_says_that_it_shares_a_directory_above(

@@ -30,6 +30,7 @@ from gitguardfs.vm.state import State
 LOGIN = seed.GuestKeys(
     "ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST"
 )
+CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
 
@@ -41,7 +42,8 @@ def data_of(text: str) -> dict[str, Any]:
 
 
 def files_of(settings: Settings) -> dict[str, str]:
-    return {file.path: file.content for file in provision.guest_files(settings, "CA TEXT\n")}
+    found = provision.guest_files(settings, CA)
+    return {file.path: file.data.decode(errors="replace") for file in found}
 
 
 def test_the_agent_has_no_way_to_become_root() -> None:
@@ -163,7 +165,7 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
                  "/etc/systemd/system.conf.d/50-gitguard-vm.conf"):  # fmt: skip
         assert proxy in files[path], path
         assert bundle in files[path], path
-    assert files[guest_files.CA_FILE] == "CA TEXT\n"
+    assert files[guest_files.CA_FILE] == CA
     environment = guest_files.environment()
     for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "CARGO_HTTP_PROXY"):
         assert environment[name] == proxy
@@ -175,11 +177,11 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings("", "/v", "deny", (), "", name, mail, "")
-    text = {f.path: f.content for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
+    guest = GuestSettings(CA, "/v", "deny", (), "", name, mail, "")
+    text = {f.path: f.data for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
-            ["git", "config", "-z", "--file", "-", key], input=text.encode(), capture_output=True
+            ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
         )
         assert done.stdout == value.encode() + b"\0", text
 
@@ -188,10 +190,10 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
 def test_the_provisioning_script_reads_its_values_as_they_were_given(
     view: str, options: str
 ) -> None:
-    guest = GuestSettings("", f"/home/agent/{view}", "deny", (), options, "n", "m", "")
-    text = {f.path: f.content for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
-    shown = text + '\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
-    done = subprocess.run(["sh"], input=shown.encode(), capture_output=True, check=True)
+    guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), options, "n", "m", "")
+    text = {f.path: f.data for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
+    shown = text + b'\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
+    done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", options, ""]
 
 

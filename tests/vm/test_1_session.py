@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import subprocess
 from pathlib import Path
 
+from gitguardfs.vm import guest_tools
 from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.world import ADDRESS, World, as_git, command, pid_of_qemu
 
@@ -130,6 +132,22 @@ def test_tools_know_the_proxy_and_its_authority(vm: World) -> None:
         assert said == "/etc/ssl/certs/ca-certificates.crt"
     ca = (vm.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text().strip()
     assert ca in vm.sh("cat /etc/ssl/certs/ca-certificates.crt")
+
+
+def test_toolchains_find_their_settings(vm: World) -> None:
+    """With these, tests/egress/test_toolchains.py tries real programs."""
+    variables = guest_tools.environment()
+    said = vm.each(*(f'echo "${name}"' for name in variables))
+    assert said == [(0, value) for value in variables.values()]
+    files = guest_tools.files((vm.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text())
+    for (_, found), content in zip(
+        vm.each(*(f"sha256sum {path}" for path in files)), files.values(), strict=True
+    ):
+        data = content if isinstance(content, bytes) else content.encode()
+        assert found.split()[0] == hashlib.sha256(data).hexdigest(), found
+    assert vm.each(
+        "stat -c %U ~/.docker/config.json", "git ls-remote --get-url git@github.com:one/two.git"
+    ) == [(0, "agent"), (0, "https://github.com/one/two.git")]
 
 
 def test_nothing_of_the_hosts_user_is_in_the_guest(vm: World) -> None:

@@ -82,6 +82,20 @@ def test_a_line_that_is_added_holds_at_once(restarted: World) -> None:
     assert "GET /now HTTP/1.1" in restarted.registry.seen
 
 
+def test_a_secret_gets_to_its_host_and_is_never_in_the_guest(restarted: World) -> None:
+    url, value = restarted.registry.url, "the-real-key"
+    place = ("--host", url.removeprefix("https://"), "--query", "key")
+    done = restarted.vm("secret", "set", "SAMPLE_KEY", *place, typed=f"{value}\n")
+    assert "New shells in the guest have" in done.stdout, done.stderr
+    restarted.vm("allow", f"GET {url}/keyed?key=*", "private-address")
+    status = "curl -sS -o /dev/null -w '%{http_code}'"
+    assert restarted.sh(f'{status} "{url}/keyed?key=$SAMPLE_KEY"') == "404"  # the registry's own
+    assert f"GET /keyed?key={value} HTTP/1.1" in restarted.registry.seen
+    assert restarted.sh(f'{status} -H "X: $SAMPLE_KEY" {url}/small') == "418"
+    places = "/etc /var/log /var/lib/cloud /proc/[0-9]*/environ"
+    assert restarted.sh(f"grep -rlsI {value} {places} || true", root=True) == ""
+
+
 def test_a_post_with_data_does_not_leave(restarted: World) -> None:
     before = list(restarted.registry.seen)
     said = restarted.sh(f"curl -sS -i -d @README.md '{restarted.registry.url}/small'")

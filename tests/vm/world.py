@@ -157,14 +157,15 @@ class World:
             user=HOST_UID, group=HOST_GID, extra_groups=[], start_new_session=True, **how,
         )  # fmt: skip
 
-    def vm(self, *words: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
+    def vm(
+        self, *words: str, limit: float = LIMIT, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         """Run ``gitguard vm WORDS`` in the project."""
         process = self.popen(
-            command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )  # fmt: skip
+            command(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         try:
-            out, err = process.communicate(timeout=limit)
+            out, err = process.communicate(typed, timeout=limit)
         finally:
             process.kill()
         return subprocess.CompletedProcess(words, process.returncode, out, err)

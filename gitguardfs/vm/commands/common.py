@@ -10,7 +10,7 @@ import click
 from gitguardfs.command_line import Command
 from gitguardfs.errors import Exit, UserError
 
-NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy")
+NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy", "keyring")
 """Modules of the packages that the extra ``vm`` installs."""
 SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 WORDS: dict[str, Any] = {"allow_interspersed_args": False}

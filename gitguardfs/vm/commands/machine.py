@@ -45,11 +45,16 @@ def stop(project: str | None) -> None:
     running.stop(state.existing(project))
 
 
-@click.command(cls=NeedsExtra, short_help="Delete the VM: disk, keys, allowlist, logs, logins.")
+@click.command(
+    cls=NeedsExtra, short_help="Delete the VM: disk, keys, secrets, allowlist, logs, logins."
+)
 @PROJECT
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
-    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays."""
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays.
+
+    The values of its secrets are deleted from the keyring, or from the file that has them.
+    """
     from gitguardfs.vm import running, state
 
     try:
@@ -59,8 +64,9 @@ def reset(project: str | None, yes: bool) -> None:
         return
     if not yes:
         click.confirm(
-            f"Delete the VM of {shown(where.project)}, with its allowlist and every login made in"
-            " it?",
+            f"Delete the VM of {shown(where.project)}, with its allowlist, its secrets and every"
+            " login made in it?",
             abort=True, err=True,
         )  # fmt: skip
-    running.reset(where)
+    for line in running.reset(where):
+        click.echo(f"warning: {shown(line)}", err=True)

@@ -22,6 +22,7 @@ Examples:
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
+  gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password, once
 
 Settings are remembered for the next start; vm status shows them, vm reset deletes them.
 """
@@ -57,6 +58,8 @@ Settings are remembered for the next start; vm status shows them, vm reset delet
               f"{', '.join(PRESETS)}. Repeatable.")  # fmt: skip
 @click.option("--upstream-ca", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
               help="Also trust this certificate authority (PEM) for servers.")  # fmt: skip
+@click.option("--upstream-proxy", metavar="URL", help="Reach servers through your company's proxy, "
+              "http://[USER@]HOST:PORT; '' forgets it.  [default: $HTTPS_PROXY]")  # fmt: skip
 @click.option("--git-name", metavar="NAME", help="The agent's name in git.  [default: AI Agent]")
 @click.option("--git-email", metavar="MAIL",
               help="The agent's address in git.  [default: agent@internal.sandbox]")  # fmt: skip
@@ -66,6 +69,7 @@ def up(
     presets: tuple[str, ...],
     words: tuple[str, ...],
     upstream_ca: str | None,
+    upstream_proxy: str | None,
     memory: str | None,
     image: str | None,
     hide: tuple[str, ...],
@@ -98,4 +102,4 @@ def up(
     trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
     if line := trust.line():
         click.echo(line, err=True)
-    return driver.up(where, driver.UpArguments(new, presets, words, upstream_ca))
+    return driver.up(where, driver.UpArguments(new, presets, words, upstream_proxy, upstream_ca))

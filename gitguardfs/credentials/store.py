@@ -1,0 +1,201 @@
+"""Keeps the values of secrets: in the user's keyring, or in one file that only the user can read.
+
+The file is used where the library ``keyring`` finds no keyring, as on a server. It lies beside the
+states of the VMs: no project can hold it, since none may hold those.
+
+A value in the file counts before one in the keyring. It is newer: what is written into the keyring
+is deleted from the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import platformdirs
+
+from gitguardfs import config_files
+from gitguardfs.errors import Exit, UserError, shown
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
+
+T = TypeVar("T")
+
+SERVICE = "gitguardfs"
+"""The name of the service in the keyring, for all keys."""
+FILE = "secret-values.json"
+READ_LIMIT = 20.0
+"""Seconds for the keyring to answer. If it is locked, its user may be asked for a password."""
+WRITE_LIMIT = 120.0
+"""Seconds for the keyring to keep or delete a value, at the wish of a user who sits before it."""
+MIN_PRIORITY = 1
+"""Of a keyring that the library recommends. Those below keep nothing, or keep it in plain files."""
+
+_BUSY = threading.Lock()
+"""Held while the keyring has not answered: so it has one question open at a time."""
+
+
+def read(key: str) -> str | None:
+    """Return the value of a key; None if there is none.
+
+    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
+    OSError.
+    """
+    with _file() as content:
+        if key in content.values:
+            return content.values[key]
+    return _ask(lambda keyring: keyring.get_password(SERVICE, key), READ_LIMIT, None)
+
+
+def write(key: str, value: str) -> str:
+    """Keep a value; return the place, as the user knows it: a keyring's name, or the file's path.
+
+    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
+    OSError.
+    """
+
+    def keep(keyring: KeyringBackend) -> str:
+        keyring.set_password(SERVICE, key, value)
+        return f"the keyring ({keyring.name})"
+
+    place = _ask(keep, WRITE_LIMIT, "")
+    with _file() as content:
+        if place:
+            content.change({name: old for name, old in content.values.items() if name != key})
+            return place
+        content.change({**content.values, key: value})
+        return str(content.path)
+
+
+def delete(key: str) -> bool:
+    """Delete the value of a key wherever it is; return whether there was one.
+
+    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
+    OSError.
+    """
+    with _file() as content:
+        was_in_file = key in content.values
+        content.change({name: value for name, value in content.values.items() if name != key})
+
+    def forget(keyring: KeyringBackend) -> bool:
+        if keyring.get_password(SERVICE, key) is None:
+            return False
+        keyring.delete_password(SERVICE, key)
+        return True
+
+    return _ask(forget, WRITE_LIMIT, False) or was_in_file
+
+
+def _ask(question: Callable[[KeyringBackend], T], limit: float, without: T) -> T:
+    """Return the keyring's answer, or ``without`` if there is no keyring. Raises UserError.
+
+    A keyring may wait for its user for ever, so another thread asks it, and is left behind.
+    """
+    answers: list[T] = []
+    errors: list[str] = []
+    busy = _BUSY  # the thread gives back what this call took
+
+    def ask() -> None:
+        try:
+            keyring = _keyring()
+            answers.append(without if keyring is None else question(keyring))
+        except Exception as error:  # of any library; its text could hold the value
+            errors.append(type(error).__name__)
+        finally:
+            busy.release()
+
+    late = UserError(
+        f"the keyring did not answer within {limit:.0f} seconds", "unlock it", Exit.SYSTEM
+    )
+    if not busy.acquire(timeout=limit):
+        raise late
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if answers:
+        return answers[0]
+    if errors:
+        raise UserError(f"the keyring failed: {errors[0]}", "unlock it", Exit.SYSTEM)
+    raise late
+
+
+def _keyring() -> KeyringBackend | None:
+    """Return the keyring that the library chooses; None if that is no real one."""
+    try:
+        import keyring
+    except ImportError:
+        return None
+    found = keyring.get_keyring()
+    return found if found.priority >= MIN_PRIORITY else None
+
+
+class _Content:
+    """What the file holds, while this process has it locked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._before = _bytes_of(path)
+        self.values = _parsed(path, self._before)
+
+    def change(self, values: dict[str, str]) -> None:
+        """Write other values atomically; delete the file if there are none. UserError, OSError."""
+        after = json.dumps(values, indent=1).encode() + b"\n" if values else None
+        if values != self.values:
+            config_files.write(config_files.FileChange(str(self.path), self._before, after, 0o600))
+
+
+@contextmanager
+def _file() -> Iterator[_Content]:
+    """Lock the file, and yield what it holds. Raises UserError, OSError."""
+    directory = Path(platformdirs.user_state_dir("gitguardfs", appauthor=False))
+    config_files.make_private_directory(directory)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield _Content(directory / FILE)
+    finally:
+        os.close(fd)
+
+
+def _bytes_of(path: Path) -> bytes | None:
+    """Return the file's content; None if there is no file. Raises UserError, OSError."""
+    unusable = UserError(
+        f"{shown(str(path))} is not a regular file of yours", "move it away", Exit.SYSTEM
+    )
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a symlink
+            raise unusable from None
+        raise
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(fd)
+        raise unusable
+    with open(fd, "rb") as file:
+        os.fchmod(fd, 0o600)
+        return file.read()
+
+
+def _parsed(path: Path, content: bytes | None) -> dict[str, str]:
+    try:
+        found: Any = {} if content is None else json.loads(content)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise UserError(
+            f"{shown(str(path))} is damaged",
+            "move it away; gitguard vm secret rotate keeps a value anew", Exit.SYSTEM,
+        )  # fmt: skip
+    return found

@@ -1,0 +1,189 @@
+"""Finds the placeholders of secrets in a request, and puts the values in their places. Pure.
+
+A placeholder counts only in a place of its secret: by https, for that host and port, once, and as
+the whole value. Anywhere else the request is refused. So whoever controls the request can send the
+value to no other host, and not where its server would publish it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from gitguardfs.credentials.secrets import PLACEHOLDER, Kind, Place, Secret
+from gitguardfs.egress.requests import CheckedRequest
+
+MAX_ESCAPED = 3
+"""How many times a text is unescaped to look for a placeholder in it."""
+_BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{24,}")
+_MARK = re.compile(PLACEHOLDER.pattern.encode(), re.IGNORECASE)
+_AUTHORIZATION = b"authorization"
+_OUT_OF_THE_BODY = (
+    "If an agent has read it, each of its requests to its model quotes it: go back to before that,"
+    " or begin a new conversation"
+)
+
+
+class MisplacedError(Exception):
+    """A placeholder that must not leave with a request; the text says why."""
+
+
+class Head(NamedTuple):
+    """What a request begins with: its target, and its header fields."""
+
+    target: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+
+
+class Use(NamedTuple):
+    """A placeholder that stands in a place of its secret."""
+
+    secret: Secret
+    place: Place
+
+    def put(self, head: Head, value: bytes) -> Head:
+        """Return the head with ``value`` instead of the placeholder."""
+        return _put(head, self.place, self.secret.placeholder.encode(), value) or head
+
+
+def uses(request: CheckedRequest, head: Head, secrets: Sequence[Secret]) -> list[Use]:
+    """Return the placeholders of an allowed request. Raises MisplacedError.
+
+    ``head`` is what would be sent to the server.
+    """
+    found: list[Use] = []
+    left = head
+    for secret in secrets:
+        for place in secret.places:
+            if (request.scheme, request.host, request.port) != ("https", place.host, place.port):
+                continue
+            without = _put(left, place, secret.placeholder.encode(), b"")
+            if without is not None:
+                found.append(Use(secret, place))
+                left = without
+                break
+    _check_none(left, secrets)
+    return found
+
+
+class BodySearch:
+    """Searches a body, part by part, for placeholders as they are written."""
+
+    def __init__(self, secrets: Sequence[Secret]) -> None:
+        self._words = [(secret, secret.placeholder.lower().encode()) for secret in secrets]
+        self._overlap = max((len(word) for _, word in self._words), default=1) - 1
+        self._end = b""
+
+    def why_refused(self, part: bytes) -> str:
+        """Return why a body with this next part must not leave; "" if it may."""
+        text = self._end + part.lower()
+        self._end = text[-self._overlap :] if self._overlap else b""
+        found = [secret for secret, word in self._words if word in text]
+        return f"{_why(found[0], 'in the body')}. {_OUT_OF_THE_BODY}" if found else ""
+
+
+def without_secrets(text: str) -> str:
+    """Return a text for the agent without placeholders, which it could quote in its next body."""
+    return PLACEHOLDER.sub("(a placeholder)", text)
+
+
+def _put(head: Head, place: Place, old: bytes, new: bytes) -> Head | None:
+    """Return the head with ``new`` instead of ``old`` in a place; None if ``old`` is not there."""
+    if place.kind is Kind.QUERY:
+        target = _in_query(head.target, place.word.encode(), old, new)
+        return None if target is None else head._replace(target=target)
+    name = place.word.lower().encode() if place.kind is Kind.HEADER else _AUTHORIZATION
+    at = [number for number, field in enumerate(head.fields) if field[0].lower() == name]
+    if len(at) != 1:
+        return None
+    own, value = head.fields[at[0]]
+    changed = _IN_FIELD[place.kind](value, place.word.encode(), old, new)
+    if changed is None:
+        return None
+    fields = (*head.fields[: at[0]], (own, changed), *head.fields[at[0] + 1 :])
+    return head._replace(fields=fields)
+
+
+def _in_query(target: bytes, name: bytes, old: bytes, new: bytes) -> bytes | None:
+    path, mark, query = target.partition(b"?")
+    parameters = query.split(b"&")
+    at = [n for n, one in enumerate(parameters) if one.partition(b"=")[0] == name]
+    if len(at) != 1 or parameters[at[0]] != name + b"=" + old:
+        return None
+    parameters[at[0]] = name + b"=" + urllib.parse.quote_from_bytes(new, safe="").encode()
+    return path + mark + b"&".join(parameters)
+
+
+def _in_bearer(value: bytes, word: bytes, old: bytes, new: bytes) -> bytes | None:
+    own, blank, token = value.partition(b" ")
+    return own + blank + new if own.lower() == word.lower() and token == old else None
+
+
+def _in_basic(value: bytes, user: bytes, old: bytes, new: bytes) -> bytes | None:
+    own, blank, token = value.partition(b" ")
+    if own.lower() != b"basic" or token != base64.b64encode(user + b":" + old):
+        return None
+    return own + blank + base64.b64encode(user + b":" + new)
+
+
+def _in_header(value: bytes, _: bytes, old: bytes, new: bytes) -> bytes | None:
+    return new if value == old else None
+
+
+_IN_FIELD: dict[Kind, Callable[[bytes, bytes, bytes, bytes], bytes | None]] = {
+    Kind.BEARER: _in_bearer,
+    Kind.BASIC: _in_basic,
+    Kind.HEADER: _in_header,
+}
+
+
+def _check_none(head: Head, secrets: Sequence[Secret]) -> None:
+    """Raise MisplacedError if there is a placeholder, of any VM's secret, in any form."""
+    by_word = {secret.placeholder.lower().encode(): secret for secret in secrets}
+    texts = [("in the URL", head.target)]
+    for name, value in head.fields:
+        shown = without_secrets(name.decode("latin-1"))
+        texts.append((f"in the field {shown}", name + b": " + value))
+    for where, text in texts:
+        for form in _forms(text):
+            if mark := _MARK.search(form):
+                secret = by_word.get(mark[0].lower())
+                if secret is None:
+                    raise MisplacedError(
+                        f"{where} there is the placeholder of a secret that this VM does not have;"
+                        " gitguard vm secret list names those that it has"
+                    )
+                raise MisplacedError(_why(secret, where))
+
+
+def _why(secret: Secret, where: str) -> str:
+    return (
+        f"the placeholder of the secret {secret.name} is {where}. It belongs only in requests to"
+        f" https://{' or https://'.join(secret.hosts)}, and there only once and whole, in"
+        f" {secret.where}"
+    )
+
+
+def _forms(text: bytes) -> Iterator[bytes]:
+    """Yield a text as it is, unescaped, and what it holds in base64."""
+    for _ in range(MAX_ESCAPED):
+        yield text
+        for run in _BASE64_RUN.findall(text):
+            yield _decoded(run)
+        unescaped = urllib.parse.unquote_to_bytes(text)
+        if unescaped == text:
+            return
+        text = unescaped
+    yield text
+
+
+def _decoded(run: bytes) -> bytes:
+    whole = run[: len(run) - (len(run) % 4 == 1)].translate(bytes.maketrans(b"-_", b"+/"))
+    try:
+        return base64.b64decode(whole + b"=" * (-len(whole) % 4))
+    except binascii.Error:
+        return b""

@@ -1,0 +1,92 @@
+"""Remembers `vm up --upstream-proxy`, and the password of the proxy's user."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import urllib.request
+from pathlib import Path
+from urllib.parse import quote
+
+from gitguardfs import config_files
+from gitguardfs.credentials import store
+from gitguardfs.egress import upstream_proxy
+from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress.upstream_proxy import OPTION, UpstreamProxy
+from gitguardfs.errors import UserError, shown
+from gitguardfs.vm.state import State
+
+
+def prepare(state: State, given: str | None) -> None:
+    """Remember the proxy that was given, ask for its password, and let downloads go through it.
+
+    None stands for the one that is remembered. "" forgets that, with its password. Raises UserError
+    if no proxy can be used that is set, here or in the environment; OSError.
+    """
+    files = StateFiles(Path(state.directory))
+    path = str(files.upstream_proxy)
+    if given == "":
+        if config_files.read(path) is not None:
+            _forget(files)
+            config_files.write(config_files.plan(path, None))
+    elif given is not None:
+        new = upstream_proxy.setting(given)
+        _ensure_password(new, is_given=True)
+        config_files.write(config_files.plan(path, f"{new.setting}\n", 0o600))
+    proxy = upstream_proxy.chosen(files)
+    if proxy is None:
+        return
+    _ensure_password(proxy, is_given=given is not None)
+    if proxy.source == OPTION:  # urllib finds the others itself
+        _use_for_downloads(upstream_proxy.with_password(proxy))
+
+
+def _forget(files: StateFiles) -> None:
+    try:
+        proxy = upstream_proxy.chosen(files)
+    except UserError:  # damaged: it names no password
+        return
+    if proxy is not None and proxy.user:
+        store.delete(proxy.key)
+
+
+def _ensure_password(proxy: UpstreamProxy, *, is_given: bool) -> None:
+    """Ask for the password that a proxy needs and the store has not.
+
+    Only with the option, it is read from a standard input that is no terminal: that of a command
+    for the guest is not ours.
+    """
+    if not proxy.user or proxy.password is not None or store.read(proxy.key) is not None:
+        return
+    try:
+        if os.isatty(0):
+            password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
+        elif is_given:
+            password = _first_line()
+        else:
+            upstream_proxy.with_password(proxy)  # raises: it says what to do
+            return
+    except EOFError:
+        password = ""
+    if not password or not password.isprintable():
+        raise UserError("that is no password: it is empty, or has control characters")
+    place = store.write(proxy.key, password)
+    print(f"the password is kept in {shown(place)}", file=sys.stderr)
+
+
+def _first_line() -> str:
+    """Return the first line of standard input, and leave the rest to the command for the guest."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode(errors="surrogateescape")
+
+
+def _use_for_downloads(proxy: UpstreamProxy | None) -> None:
+    """Let urllib use the proxy, in this process."""
+    assert proxy is not None
+    login = f"{quote(proxy.user, safe='')}:{quote(proxy.password or '', safe='')}@"
+    url = proxy.url.replace("//", f"//{login}", 1) if proxy.user else proxy.url
+    handler = urllib.request.ProxyHandler({"http": url, "https": url})
+    urllib.request.install_opener(urllib.request.build_opener(handler))

@@ -1,0 +1,175 @@
+"""Sets, changes and removes the secrets of a VM: the record, and the values in the store."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from gitguardfs.credentials import secrets, store
+from gitguardfs.credentials.presets import PRESETS
+from gitguardfs.credentials.secrets import Kind, Place, Secret
+from gitguardfs.egress import urls
+from gitguardfs.egress.allowlist import Allowlist
+from gitguardfs.egress.files import StateFiles, read_allowlist
+from gitguardfs.egress.presets import PRESETS as ALLOWED
+from gitguardfs.egress.urls import BadUrlError
+from gitguardfs.errors import UserError, shown
+from gitguardfs.vm.guest_files import environment
+from gitguardfs.vm.state import State
+
+_RESERVED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
+    r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+    r"|GIT_(?:CONFIG|SSH|EXEC_PATH|DIR|WORK_TREE|ASKPASS|PROXY).*|(?:LD|LC|XDG|SSH|BASH|DBUS|DYLD)_.*"
+    r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]"
+)
+"""Variables of the system and of interpreters, whose programs a placeholder would break."""
+_RESERVED_FIELDS = frozenset(
+    (
+        "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
+        "expect", "keep-alive", "proxy-authorization", "proxy-connection", "cookie2",
+    )
+)  # fmt: skip
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+"""The name of a header field (RFC 9110)."""
+
+
+def place(
+    host: str, is_bearer: bool, user: str | None, field: str | None, parameter: str | None
+) -> Place:
+    """Return the place that the options name. Raises UserError."""
+    if "/" in host:
+        raise UserError(f"--host {shown(host)}: not HOST or HOST:PORT", "leave out https:// and /")
+    try:
+        name, port = urls.split_authority(host)
+        number = urls.normal_port(port, "https")
+    except BadUrlError as error:
+        raise UserError(f"--host {shown(host)}: {error}") from None
+    if name == urls.OWN_HOST:
+        raise UserError(f"--host {host}: the proxy answers it itself, and sends nothing there")
+    given: dict[Kind, str | None] = {
+        Kind.BEARER: "Bearer" if is_bearer else None,
+        Kind.BASIC: user, Kind.HEADER: field, Kind.QUERY: parameter,
+    }  # fmt: skip
+    chosen = [(kind, word) for kind, word in given.items() if word is not None]
+    if len(chosen) != 1:
+        raise UserError(
+            "say where the service expects the value",
+            "give one of --bearer, --basic USER, --header NAME, --query NAME",
+        )
+    kind, word = chosen[0]
+    if kind is Kind.BASIC and not re.fullmatch(r"[!-9;-~]*", word):
+        raise UserError(f"--basic {shown(word)}: a colon, a blank or a character that is not ASCII")
+    if kind is Kind.HEADER and (not _TOKEN.fullmatch(word) or word.lower() in _RESERVED_FIELDS):
+        raise UserError(f"--header {shown(word)}: not a field that can carry a secret")
+    if kind is Kind.QUERY and not re.fullmatch(r"[A-Za-z0-9._~-]+", word):
+        raise UserError(f"--query {shown(word)}: letters, digits and . _ ~ - are possible")
+    return Place(name, number, kind, word)
+
+
+def check_name(name: str) -> None:
+    """Raise UserError if a secret cannot have this name: it is a variable in the guest."""
+    if not secrets.NAME.fullmatch(name):
+        why = f"to set a preset's: --preset {name}" if name in PRESETS else (
+            "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
+        )  # fmt: skip
+        raise UserError(f"{shown(name)} cannot be the name of a secret", why)
+    if name.upper() in {known.upper() for known in environment()} or _RESERVED.fullmatch(
+        name.upper()
+    ):
+        raise UserError(
+            f"{name} cannot be the name of a secret: programs in the guest need that variable",
+            "choose another name",
+        )
+
+
+def named(state: State, name: str) -> Secret:
+    """Return a secret of the VM. Raises UserError if there is none, OSError."""
+    for secret in secrets.load(Path(state.directory)):
+        if secret.name == name:
+            return secret
+    raise UserError(
+        f"this VM has no secret {shown(name)}", "gitguard vm secret list names those that it has"
+    )
+
+
+def check_new(state: State, name: str) -> None:
+    """Raise UserError if the VM has a secret of this name, OSError."""
+    if any(secret.name == name for secret in secrets.load(Path(state.directory))):
+        raise UserError(
+            f"this VM has a secret {name}",
+            f"gitguard vm secret rotate {name} changes its value, remove {name} deletes it",
+        )
+
+
+def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: str) -> Secret:
+    """Keep the value of a new secret, and record the secret. Raises UserError, OSError."""
+    directory = Path(state.directory)
+    check_new(state, name)
+    kept = store.write(secrets.key(directory, name), value)
+    secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+    try:
+        secrets.save(directory, [*secrets.load(directory), secret])
+    except BaseException:
+        store.delete(secrets.key(directory, name))
+        raise
+    return secret
+
+
+def rotate(state: State, name: str, value: str) -> Secret:
+    """Keep another value of a secret. Its placeholder stays. Raises UserError, OSError."""
+    directory = Path(state.directory)
+    secret = named(state, name)
+    new = replace(secret, kept=store.write(secrets.key(directory, name), value))
+    if new != secret:
+        others = secrets.load(directory)
+        secrets.save(directory, [new if one == secret else one for one in others])
+    return new
+
+
+def remove(state: State, name: str) -> str:
+    """Remove a secret, and delete its value; return "", or a line about the value if it remains.
+
+    Raises UserError, OSError.
+    """
+    directory = Path(state.directory)
+    secret = named(state, name)
+    secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
+    return _delete_value(state, secret)
+
+
+def delete_values(state: State) -> list[str]:
+    """Delete the values of all secrets; return a line for each that could not be deleted."""
+    try:
+        found = secrets.load(Path(state.directory))
+    except (UserError, OSError) as error:
+        return [f"values of secrets may remain: {error}"]
+    return [line for secret in found if (line := _delete_value(state, secret))]
+
+
+def _delete_value(state: State, secret: Secret) -> str:
+    """Delete a value; return "", or a line about it if it was not deleted."""
+    key = secrets.key(Path(state.directory), secret.name)
+    try:
+        if store.delete(key):
+            return ""
+        why = "it is not there, as far as this session can see"
+    except (UserError, OSError) as error:
+        why = str(error)
+    return f"the value of {secret.name}, in {secret.kept} as {key}, was not deleted: {why}"
+
+
+def not_allowed(state: State, secret: Secret) -> list[str]:
+    """Return a hint if the allowlist allows no request to a secret's hosts."""
+    files = StateFiles(Path(state.directory))
+    try:
+        rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
+    except UserError:
+        return []  # `vm status` says so
+    hosts = {(place.host, place.port) for place in secret.places}
+    if any(rule.scheme == "https" and (rule.host, rule.port) in hosts for rule in rules):
+        return []
+    preset = next((one for one in (secret.preset, f"{secret.preset}-read") if one in ALLOWED), "")
+    how = f"gitguard vm up --allow {preset} adds some" if preset else "gitguard vm allow adds one"
+    return [f"No line of the allowlist allows a request to these hosts yet: {how}."]

@@ -1,0 +1,541 @@
+"""Secrets: their values get to their places in requests to their hosts, and nowhere else."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import keyring
+import pytest
+
+from gitguardfs.credentials import secrets, store
+from gitguardfs.credentials.presets import PRESETS
+from gitguardfs.credentials.secrets import Kind, Place, Secret
+from gitguardfs.egress.limited_reader import MAX_KEPT
+from gitguardfs.vm import guest_secrets
+from tests.egress.bypasses import head
+from tests.egress.upstream import WEBSOCKET_KEY, FakeDns, Upstream
+from tests.egress.world import Answer, World, running
+from tests.support import keyring_in_file
+
+HOST = "allowed.test"
+PLACES = {
+    "BEARER": Place(HOST, 443, Kind.BEARER, "Bearer"),
+    "BASIC": Place(HOST, 443, Kind.BASIC, "me"),
+    "HEADER": Place(HOST, 443, Kind.HEADER, "X-Api-Key"),
+    "QUERY": Place(HOST, 443, Kind.QUERY, "key"),
+}
+LINES = [
+    f"{method} {scheme}://{where}/*"
+    for method in ("GET", "POST", "PUT")
+    for scheme, where in (
+        ("https", HOST), ("http", HOST), ("https", f"{HOST}:8443"), ("https", "other.test"),
+        ("https", f"{HOST}:444"), ("https", f"{HOST}:447"),
+    )
+] + [f"WS https://{HOST}/ws/*"]  # fmt: skip
+
+
+def value(name: str) -> str:
+    """Characters that are written in another way in a URL, in a log, in HTML and in base64."""
+    return rf"the value's <{name}>\&+/%"
+
+
+class Secrets:
+    """A proxy whose VM has a secret for each place."""
+
+    def __init__(self, world: World, keyring_file: Path) -> None:
+        self.world = world
+        self.keyring = keyring_file
+        self.directory = world.directory
+
+    def record(self, places: dict[str, tuple[Place, ...]]) -> None:
+        kept = "the keyring"
+        found = [
+            Secret(name, secrets.new_placeholder(name), where, kept, preset_of(name))
+            for name, where in places.items()
+        ]
+        secrets.save(self.directory, found)
+        self.keyring.write_text("{}")
+        for name in places:
+            store.write(secrets.key(self.directory, name), value(name))
+
+    def placeholder(self, name: str) -> str:
+        return {s.name: s.placeholder for s in secrets.load(self.directory)}[name]
+
+    def get(self, url: str = f"https://{HOST}/ok", *fields: str, **more) -> Answer:
+        return self.world.get(url, headers="".join(f"{field}\r\n" for field in fields), **more)
+
+    def is_refused(self, answer: Answer, name: str = "BEARER") -> bool:
+        """Whether a request was answered with 418, logged, and nothing of it was sent on."""
+        assert answer.status == 418, answer
+        assert name in answer.body.decode()
+        assert self.placeholder(name) not in answer.body.decode()
+        assert [entry["kind"] for entry in self.world.blocked] == ["secret"]
+        assert value(name) not in json.dumps(self.world.blocked)
+        return self.world.upstream.raw == b""
+
+
+def preset_of(name: str) -> str:
+    return next((preset for preset, it in PRESETS.items() if it.variable == name), "")
+
+
+@pytest.fixture(scope="module")
+def _shared(
+    upstream: Upstream, dns: FakeDns, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secrets]:
+    directory = tmp_path_factory.mktemp("secrets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(directory / "s"))
+        patch.setenv(keyring_in_file.VARIABLE, str(directory / "keyring"))
+        patch.setenv("PYTHON_KEYRING_BACKEND", keyring_in_file.BACKEND)
+        patch.setattr(store, "_BUSY", threading.Lock())
+        keyring.set_keyring(keyring_in_file.Keyring())
+        with running(directory / "state", upstream, dns) as world:
+            yield Secrets(world, directory / "keyring")
+
+
+@pytest.fixture
+def vm(_shared: Secrets) -> Secrets:
+    assert _shared.world.proxy.process.poll() is None
+    _shared.record({name: (place,) for name, place in PLACES.items()})
+    _shared.world.allow(*LINES)
+    return _shared
+
+
+def basic(user: str, password: str) -> str:
+    return "Authorization: Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_each_value_gets_to_its_place(vm: Secrets) -> None:
+    for name, give in {
+        "BEARER": lambda text: ((f"https://{HOST}/ok/1", f"Authorization: Bearer {text}")),
+        "BASIC": lambda text: ((f"https://{HOST}/ok/2", basic("me", text))),
+        "HEADER": lambda text: ((f"https://{HOST}/ok/3", f"x-api-key: {text}")),
+        "QUERY": lambda text: ((f"https://{HOST}/ok/4?a=b&key={text}", "X: y")),
+    }.items():
+        vm.world.forget()
+        assert vm.get(*give(vm.placeholder(name))).status == 200
+        raw = vm.world.upstream.raw.decode()
+        text = quote(value(name), safe="") if name == "QUERY" else value(name)
+        url, field = give(text)
+        target = url.removeprefix(f"https://{HOST}")
+        assert raw == f"GET {target} HTTP/1.1\r\nHost: {HOST}\r\n{field}\r\n\r\n"
+    assert vm.world.blocked == []
+
+
+def test_two_placeholders_each_in_its_place(vm: Secrets) -> None:
+    fields = (
+        f"Authorization: Bearer {vm.placeholder('BEARER')}",
+        f"X-Api-Key: {vm.placeholder('HEADER')}",
+    )
+    assert vm.get(f"https://{HOST}/ok", *fields).status == 200
+    raw = vm.world.upstream.raw.decode()
+    assert f"Authorization: Bearer {value('BEARER')}\r\nX-Api-Key: {value('HEADER')}\r\n" in raw
+
+
+def test_a_placeholder_in_a_wrong_place_is_418_and_nothing_leaves(vm: Secrets) -> None:
+    p = vm.placeholder("BEARER")
+    right = f"Authorization: Bearer {p}"
+    ok = f"https://{HOST}/ok"
+    for url, *fields in (
+        ("https://other.test/ok", right),
+        (f"https://{HOST}:8443/ok", right),
+        (f"http://{HOST}/ok", right),
+        (ok, f"Authorization: {p}"),
+        (ok, f"Authorization: Bearer {p}x"),
+        (ok, f"X-Api-Key: {p}"),
+        (ok, f"Cookie: a={p}"),
+        (ok, basic("me", p)),
+        (ok, basic("x", p)),
+        (ok, right, right),
+        (ok, right, f"Referer: https://{HOST}/{p}"),
+        (f"{ok}/{p}", "X: y"),
+        (f"{ok}?key={p}", "X: y"),
+        (f"{ok}?q={p.replace('-', '%2D')}", "X: y"),
+        (f"{ok}?q={p.replace('-', '%2D')}", right),
+        (ok, right, f"X-Api-Key: {vm.placeholder('BASIC')}"),
+    ):
+        vm.world.forget()
+        name = "BASIC" if "BASIC" in "".join(fields) else "BEARER"
+        assert vm.is_refused(vm.get(url, *fields), name), (url, fields)
+
+
+def test_a_request_that_no_line_allows_is_told_what_would_allow_it(vm: Secrets) -> None:
+    vm.world.allow()
+    answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
+    assert answer.status == 418
+    assert b"gitguard vm allow" in answer.body
+    assert vm.world.upstream.raw == b""
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_short_body_is_refused_before_anything_leaves(vm: Secrets, method: str) -> None:
+    body = json.dumps({"said": f"TOKEN={vm.placeholder('BEARER')}", "more": "x" * 100}).encode()
+    assert vm.is_refused(vm.get(f"https://{HOST}/post", method=method, body=body))
+    vm.world.forget()
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    assert vm.is_refused(vm.get(f"https://{HOST}/post", right, method=method, body=body))
+
+
+def test_a_short_body_arrives_whole(vm: Secrets) -> None:
+    for size in (1, MAX_KEPT - 1, MAX_KEPT, MAX_KEPT + 1, 1 << 20):
+        vm.world.forget()
+        body = os.urandom(size)
+        fields = (
+            f"Authorization: Bearer {vm.placeholder('BEARER')}", f"Content-Length: {size}",
+            "Expect: 100-continue",
+        )  # fmt: skip
+        with vm.world.client() as client:
+            client.tunnel()
+            client.send(head("POST /post", *fields))
+            assert b" 100 " in client.anything(5)
+            client.send(body)
+            assert client.answer().status == 200
+        start, _, rest = vm.world.upstream.raw.partition(b"\r\n\r\n")
+        assert value("BEARER").encode() in start
+        assert rest == body
+
+
+@pytest.mark.parametrize("step", [1, 7, 50, 10_000])
+def test_a_long_body_ends_before_it_is_complete(vm: Secrets, step: int) -> None:
+    word = vm.placeholder("BEARER").encode()
+    body = b"x" * 200 + word + b"y" * 200
+    parts = [body[at : at + step] for at in range(0, len(body), step)]
+    fields = "Transfer-Encoding: chunked", f"Authorization: Bearer {word.decode()}"
+    with vm.world.client() as client:
+        client.tunnel()
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+        client.send(head("POST /post", *fields) + chunks + b"0\r\n\r\n")
+        assert client.answer("POST").status == 0
+    raw = vm.world.upstream.raw
+    assert word not in raw.replace(b"\r\n", b"").replace(b"1" if step == 1 else b"\0", b"")
+    assert not raw.endswith(b"0\r\n\r\n")
+    assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+
+
+def test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete(vm: Secrets) -> None:
+    body = b"x" * (3 << 20) + vm.placeholder("BEARER").encode()
+    vm.get(f"https://{HOST}/post", method="POST", body=body)
+    assert vm.placeholder("BEARER").encode() not in vm.world.upstream.raw
+    assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+    vm.world.forget()
+    assert vm.get(f"https://{HOST}/post", method="POST", body=body[:-1]).status == 200
+
+
+def test_in_a_compressed_body_nothing_is_exchanged(vm: Secrets) -> None:
+    body = gzip.compress(f"Bearer {vm.placeholder('BEARER')}".encode())
+    answer = vm.get(
+        f"https://{HOST}/post", "Content-Encoding: gzip", method="POST", body=body
+    )  # fmt: skip
+    assert answer.status == 200
+    assert vm.world.upstream.raw.endswith(body)
+
+
+def test_pipelined_requests_are_decided_one_by_one(vm: Secrets) -> None:
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    first = f"GET /ok/1 HTTP/1.1\r\nHost: {HOST}\r\n{right}\r\n\r\n"
+    second = f"GET /ok/2 HTTP/1.1\r\nHost: {HOST}\r\nX: {right}\r\n\r\n"
+    third = f"GET /ok/3 HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send((first + second + third).encode())
+        assert client.answer().status == 200
+    assert vm.world.upstream.raw.decode().count(value("BEARER")) == 1
+    assert vm.placeholder("BEARER") not in vm.world.upstream.raw.decode()
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send((third + first + third).encode())
+        vm.world.wait_until(lambda: vm.world.upstream.raw.count(b"GET /ok/3") == 2)
+    assert vm.world.upstream.raw.decode().count(value("BEARER")) == 2
+
+
+def test_a_second_request_of_a_connection_has_no_value_of_the_first(vm: Secrets) -> None:
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    with vm.world.client() as client:
+        client.tunnel()
+        for fields in ((right,), (), (right,)):
+            client.send(head(f"GET /ok/{len(fields)}", *fields))
+            assert client.answer().status == 200
+    requests = vm.world.upstream.raw.decode().split("\r\n\r\n")
+    assert [value("BEARER") in request for request in requests] == [True, False, True, False]
+
+
+def test_http2_is_not_spoken_with_placeholders_either(vm: Secrets) -> None:
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    with vm.world.client() as client:
+        client.tunnel(alpn=["h2", "http/1.1"])
+        assert client.chosen_protocol() == "http/1.1"
+        client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + right.encode())
+        client.answer()
+    assert vm.world.upstream.raw == b""
+
+
+def test_a_websocket_gets_the_value_in_its_header_and_a_frame_does_not(vm: Secrets) -> None:
+    placeholder = vm.placeholder("BEARER").encode()
+    fields = (
+        "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Key: {WEBSOCKET_KEY}",
+        "Sec-WebSocket-Version: 13",
+    )  # fmt: skip
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send(head("GET /ws/a", *fields, f"Authorization: Bearer {placeholder.decode()}"))
+        assert b" 101 " in client.anything(5)
+        client.send(b"\x81" + bytes([0x80 | len(placeholder)]) + b"\0\0\0\0" + placeholder)
+        assert placeholder in client.anything(5)
+    assert vm.world.upstream.raw.count(value("BEARER").encode()) == 1
+    vm.world.forget()
+    assert vm.is_refused(vm.get(f"https://{HOST}/ws/a", *fields, f"Origin: {placeholder.decode()}"))
+
+
+# The store
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (keyring_in_file.LOCKED, "KeyringLocked"), ("{}", "there is no value"),
+        ("no json", "the keyring failed"),
+    ],
+)  # fmt: skip
+def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> None:
+    vm.keyring.write_text(text)
+    answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
+    assert vm.is_refused(answer)
+    assert why in answer.body.decode()
+    assert vm.get().status == 200  # other requests go on
+
+
+@pytest.mark.parametrize("bad", ["", "x", "a\r\nX-Injected: yes", "a\nbcdefgh", "ünïcödé-text"])
+def test_a_value_that_was_put_into_the_keyring_by_others_is_checked(vm: Secrets, bad: str) -> None:
+    store.write(secrets.key(vm.directory, "BEARER"), bad)
+    answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
+    assert vm.is_refused(answer)
+
+
+def test_a_rotated_value_counts_at_the_next_request_and_a_removed_secret_no_more(
+    vm: Secrets,
+) -> None:
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    with vm.world.client() as client:
+        client.tunnel()
+        for text in (value("BEARER"), "a-rotated-value"):
+            store.write(secrets.key(vm.directory, "BEARER"), text)
+            client.send(head("GET /ok", right))
+            assert client.answer().status == 200
+            assert text in vm.world.upstream.raw.decode()
+        left = [secret for secret in secrets.load(vm.directory) if secret.name != "BEARER"]
+        secrets.save(vm.directory, left)
+        vm.world.forget()
+        client.send(head("GET /ok", right))
+        assert client.answer().status == 418
+    assert vm.world.upstream.raw == b""
+    assert vm.world.blocked[0]["kind"] == "secret"
+
+
+def test_with_a_damaged_record_every_request_is_blocked(vm: Secrets) -> None:
+    (vm.directory / secrets.FILE).write_text("{")
+    answer = vm.get()
+    assert answer.status == 418
+    assert b"damaged" in answer.body
+    assert vm.world.upstream.raw == b""
+    (vm.directory / secrets.FILE).unlink()
+    assert vm.get().status == 200
+
+
+# What comes back, and what is written down
+
+
+def test_what_a_server_repeats_in_its_header_is_masked(vm: Secrets) -> None:
+    for name, give in {
+        "BEARER": lambda text: f"Authorization: Bearer {text}",
+        "BASIC": lambda text: basic("me", text),
+        "HEADER": lambda text: f"X-Api-Key: {text}",
+    }.items():
+        answer = vm.get(f"https://{HOST}/echo", give(vm.placeholder(name)))
+        assert answer.status == 302
+        assert answer.headers["X-Sent-0"] == give(vm.placeholder(name))
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send(head("GET /echo", f"X-Api-Key: {vm.placeholder('HEADER')}"))
+        said = client.anything(5).decode()
+    assert said.startswith(f"HTTP/1.1 302 Found, X-Api-Key: {vm.placeholder('HEADER')}\r\n")
+    answer = vm.get(f"https://{HOST}/echo?key={vm.placeholder('QUERY')}")
+    assert answer.headers["Location"] == f"https://other.test/?key={vm.placeholder('QUERY')}"
+    vm.world.forget()
+    answer = vm.get(answer.headers["Location"])
+    assert vm.is_refused(answer, "QUERY")
+
+
+def forms(name: str) -> list[str]:
+    """A value as it could be written down."""
+    text = value(name)
+    return [
+        text, quote(text, safe=""), repr(text)[1:-1], repr(text.encode())[2:-1],
+        text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;"),
+        base64.b64encode(f"me:{text}".encode()).decode(), base64.b64encode(text.encode()).decode(),
+    ]  # fmt: skip
+
+
+def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets) -> None:
+    pages = b""
+    for name, give in {
+        "BEARER": lambda text: ("", f"Authorization: Bearer {text}"),
+        "BASIC": lambda text: ("", basic("me", text)),
+        "HEADER": lambda text: ("", f"X-Api-Key: {text}"),
+        "QUERY": lambda text: (f"?key={text}", "X: y"),
+    }.items():
+        query, field = give(vm.placeholder(name))
+        for where in ("", "/broken", "/cut", "/field", "/status", "/more"):
+            answer = vm.get(f"https://{HOST}/echo{where}{query}", field)
+            pages += answer.body + str(answer.headers).encode()
+        vm.get(f"https://other.test/ok{query}", field)
+        vm.get(f"https://{HOST}:444/ok{query}", field)
+        # No server: the connection is refused after the value is in the request.
+        vm.record({n: (Place(HOST, 447, p.kind, p.word),) for n, p in PLACES.items()})
+        query, field = give(vm.placeholder(name))
+        answer = vm.get(f"https://{HOST}:447/ok{query}", field)
+        assert answer.status == 502
+        pages += answer.body
+        vm.record({n: (Place(HOST, 444, p.kind, p.word),) for n, p in PLACES.items()})
+        query, field = give(vm.placeholder(name))
+        pages += vm.get(
+            f"https://{HOST}:444/ok{query}", field
+        ).body  # a certificate that is not trusted
+        vm.record({n: (p,) for n, p in PLACES.items()})
+    assert b"502 Bad Gateway" in pages
+    vm.world.wait_until(lambda: "Unexpected data from server" in vm.world.log)
+    process = Path(f"/proc/{vm.world.proxy.pid}")
+    written = {str(path): path.read_bytes() for path in vm.directory.rglob("*") if path.is_file()}
+    assert str(vm.directory / "mitmdump.log") in written
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            written[str(entry)] = entry.read_bytes()
+        except OSError:
+            continue
+    written["environ"] = (process / "environ").read_bytes()
+    written["pages"] = pages
+    found = [
+        (where, name)
+        for where, text in written.items()
+        for name in PLACES
+        for form in forms(name)
+        if form.encode() in text
+    ]
+    assert found == []
+
+
+# Real clients
+
+
+def run(vm: Secrets, tmp_path: Path, *words: str, **environment: str) -> str:
+    """Run a program as the guest would: by the proxy, with its authority and the variables."""
+    (tmp_path / "ca.pem").write_text(vm.world.ca)
+    ca, proxy = str(tmp_path / "ca.pem"), f"http://127.0.0.1:{vm.world.port}"
+    found = secrets.load(vm.directory)
+    (tmp_path / "gitconfig").write_text(guest_secrets.git(found))
+    (tmp_path / "npmrc").write_text(guest_secrets.npm(found))
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"], "HOME": str(tmp_path), "https_proxy": proxy,
+            "HTTPS_PROXY": proxy, "SSL_CERT_FILE": ca, "CURL_CA_BUNDLE": ca, "PIP_CERT": ca,
+            "NODE_EXTRA_CA_CERTS": ca, "GIT_SSL_CAINFO": ca, "REQUESTS_CA_BUNDLE": ca,
+            "GIT_CONFIG_SYSTEM": str(tmp_path / "gitconfig"), "GIT_TERMINAL_PROMPT": "0",
+            "NPM_CONFIG_GLOBALCONFIG": str(tmp_path / "npmrc"),
+            **guest_secrets.variables(found), **environment,
+        },
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def preset(vm: Secrets, name: str) -> str:
+    """Give the VM a preset's secret; return its variable."""
+    variable = PRESETS[name].variable
+    vm.record({variable: PRESETS[name].places})
+    hosts = {place.host for place in PRESETS[name].places}
+    vm.world.allow(*(f"{method} https://{host}/*" for method in ("GET", "POST") for host in hosts))
+    return variable
+
+
+def test_curl_and_where_it_is_redirected_to(vm: Secrets, tmp_path: Path) -> None:
+    bearer = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    url = f"https://{HOST}/redirect"
+    said = run(vm, tmp_path, "curl", "-sSL", "--http2", "-H", bearer, url)
+    assert said == "xx"  # curl does not send the field to another host
+    assert vm.world.upstream.raw.decode().count(value("BEARER")) == 1
+    vm.world.forget()
+    key = f"X-Api-Key: {vm.placeholder('HEADER')}"
+    for words in (("-H", key), ("--location-trusted", "-u", f"me:{vm.placeholder('BASIC')}")):
+        vm.world.forget()
+        said = run(vm, tmp_path, "curl", "-sSL", *words, url)
+        assert "It belongs only in requests to https://allowed.test" in said
+        assert len(vm.world.upstream.connections) == 1
+        assert b"other.test" not in vm.world.upstream.raw
+
+
+def test_python_by_its_own_library(vm: Secrets, tmp_path: Path) -> None:
+    code = (
+        "import os, urllib.request as u; r = u.Request('https://allowed.test/ok',"
+        " headers={'X-Api-Key': os.environ['HEADER']}); print(u.urlopen(r).status)"
+    )
+    assert run(vm, tmp_path, sys.executable, "-c", code) == "200\n"
+    assert f"X-Api-Key: {value('HEADER')}" in vm.world.upstream.raw.decode()
+
+
+def test_git_over_https(vm: Secrets, tmp_path: Path) -> None:
+    name = preset(vm, "github")
+    said = run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
+    assert said == f"{'1' * 40}\tHEAD\n"
+    assert basic("x-access-token", value(name)) in vm.world.upstream.raw.decode()
+    assert vm.placeholder(name) not in vm.world.upstream.raw.decode()
+    vm.keyring.write_text(keyring_in_file.LOCKED)
+    assert "418" in run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
+def test_npm(vm: Secrets, tmp_path: Path) -> None:
+    name = preset(vm, "npm")
+    run(vm, tmp_path, "npm", "view", "a-package", "--fetch-retries=0")
+    assert f"authorization: Bearer {value(name)}" in vm.world.upstream.raw.decode()
+
+
+def test_pip_with_a_password_in_the_url(vm: Secrets, tmp_path: Path) -> None:
+    url = f"https://me:{vm.placeholder('BASIC')}@{HOST}/simple/"
+    words = ("-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--retries=0")
+    run(vm, tmp_path, sys.executable, *words, "-i", url, "a-package")
+    raw = vm.world.upstream.raw.decode()
+    assert "GET /simple/a-package/ " in raw
+    assert basic("me", value("BASIC")) in raw
+    assert vm.placeholder("BASIC") not in raw
+
+
+def test_uv_publishes_with_its_variable(vm: Secrets, tmp_path: Path) -> None:
+    name = preset(vm, "pypi")
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        pytest.skip("no uv")
+    run(vm, tmp_path, sys.executable, "-c", MAKE_WHEEL)
+    wheel = "a_package-1-py3-none-any.whl"
+    said = run(vm, tmp_path, str(uv), "publish", "--trusted-publishing=never", wheel)
+    raw = vm.world.upstream.raw.decode(errors="replace").lower()
+    assert "post /legacy/ " in raw, said
+    assert basic("__token__", value(name)).lower() in raw
+
+
+MAKE_WHEEL = """
+import zipfile
+with zipfile.ZipFile("a_package-1-py3-none-any.whl", "w") as wheel:
+    own = "a_package-1.dist-info"
+    wheel.writestr(f"{own}/METADATA", "Metadata-Version: 2.1\\nName: a-package\\nVersion: 1\\n")
+    wheel.writestr(f"{own}/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+    wheel.writestr(f"{own}/RECORD", "")
+"""

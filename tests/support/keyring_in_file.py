@@ -1,0 +1,56 @@
+"""A keyring for tests, which also another process can use: it keeps its values in a file.
+
+The variable GITGUARD_TEST_KEYRING names the file. If the file's text is LOCKED, the keyring is
+locked; if it is SILENT, it does not answer for SILENCE seconds.
+
+    PYTHON_KEYRING_BACKEND=tests.support.keyring_in_file.Keyring
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from keyring.backend import KeyringBackend
+from keyring.errors import KeyringLocked, PasswordDeleteError
+
+VARIABLE = "GITGUARD_TEST_KEYRING"
+BACKEND = "tests.support.keyring_in_file.Keyring"
+LOCKED, SILENT = "locked", "silent"
+SILENCE = 20.0
+"""Seconds: longer than anything waits for a keyring in a test."""
+
+
+class Keyring(KeyringBackend):
+    """A keyring whose values lie in a file."""
+
+    priority = 1
+    name = "test keyring"
+
+    @property
+    def _path(self) -> Path:
+        return Path(os.environ[VARIABLE])
+
+    def _load(self) -> dict[str, str]:
+        text = self._path.read_text() if self._path.exists() else "{}"
+        if text == LOCKED:
+            raise KeyringLocked("locked")
+        if text == SILENT:
+            time.sleep(SILENCE)
+            text = "{}"
+        return json.loads(text)
+
+    def get_password(self, service: str, username: str) -> str | None:
+        return self._load().get(f"{service} {username}")
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self._path.write_text(json.dumps({**self._load(), f"{service} {username}": password}))
+
+    def delete_password(self, service: str, username: str) -> None:
+        values = self._load()
+        if f"{service} {username}" not in values:
+            raise PasswordDeleteError("not found")
+        del values[f"{service} {username}"]
+        self._path.write_text(json.dumps(values))

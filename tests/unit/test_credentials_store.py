@@ -1,0 +1,150 @@
+"""The store of secret values: a keyring if there is a real one, else one file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import keyring
+import pytest
+from keyring.backends import fail
+
+from gitguardfs.credentials import store
+from gitguardfs.errors import UserError
+from tests.support import keyring_in_file
+
+KEY = "vm/hello-1234/TOKEN"
+
+
+@pytest.fixture(autouse=True)
+def no_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv(keyring_in_file.VARIABLE, str(tmp_path / "keyring"))
+    monkeypatch.setattr(store, "_BUSY", threading.Lock())
+    keyring.set_keyring(fail.Keyring())
+
+
+@pytest.fixture
+def real_keyring(no_keyring: None, tmp_path: Path) -> Path:
+    keyring.set_keyring(keyring_in_file.Keyring())
+    return tmp_path / "keyring"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "gitguardfs" / store.FILE
+
+
+def test_a_keyring_keeps_the_value_and_the_file_does_not(real_keyring: Path, file: Path) -> None:
+    assert store.write(KEY, "value") == "the keyring (test keyring)"
+    assert store.read(KEY) == "value"
+    assert not file.exists()
+    assert store.delete(KEY)
+    assert store.read(KEY) is None
+    assert not store.delete(KEY)
+
+
+def test_without_a_keyring_one_file_of_the_user_keeps_all(file: Path) -> None:
+    assert store.write(KEY, "value") == str(file)
+    assert store.write("other", "ö") == str(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert (store.read(KEY), store.read("other"), store.read("none")) == ("value", "ö", None)
+    assert store.delete(KEY)
+    assert store.read(KEY) is None
+    assert store.delete("other")
+    assert not file.exists()
+
+
+def test_the_value_that_was_written_last_counts(real_keyring: Path, file: Path) -> None:
+    store.write(KEY, "first")
+    keyring.set_keyring(fail.Keyring())
+    store.write(KEY, "second")
+    keyring.set_keyring(keyring_in_file.Keyring())
+    assert store.read(KEY) == "second"
+    store.write(KEY, "third")
+    assert store.read(KEY) == "third"
+    assert not file.exists()
+
+
+def test_deleting_deletes_both(real_keyring: Path) -> None:
+    store.write(KEY, "first")
+    keyring.set_keyring(fail.Keyring())
+    store.write(KEY, "second")
+    keyring.set_keyring(keyring_in_file.Keyring())
+    assert store.delete(KEY)
+    assert store.read(KEY) is None
+
+
+def test_a_locked_keyring_is_an_error_that_does_not_name_the_value(
+    real_keyring: Path, file: Path
+) -> None:
+    real_keyring.write_text(keyring_in_file.LOCKED)
+    for use in (store.read, store.delete, lambda key: store.write(key, "the value")):
+        with pytest.raises(UserError, match=r"KeyringLocked.*unlock") as caught:
+            use(KEY)
+        assert "the value" not in str(caught.value)
+    assert not file.exists()  # the user is not surprised by a value in plain text
+
+
+def test_a_keyring_that_does_not_answer_is_waited_for_a_limited_time(
+    real_keyring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "READ_LIMIT", 0.1)
+    real_keyring.write_text(keyring_in_file.SILENT)
+    threads = threading.active_count()
+    for _ in range(3):
+        with pytest.raises(UserError, match="did not answer"):
+            store.read(KEY)
+    assert threading.active_count() <= threads + 1  # one question is open at a time
+
+
+@pytest.mark.parametrize("what", ["symlink", "directory", "fifo"])
+def test_what_is_no_regular_file_is_refused(what: str, file: Path, tmp_path: Path) -> None:
+    file.parent.mkdir(parents=True)
+    target = tmp_path / "target"
+    target.write_text("{}")
+    if what == "symlink":
+        file.symlink_to(target)
+    elif what == "directory":
+        file.mkdir()
+    else:
+        os.mkfifo(file)
+    for use in (store.read, store.delete, lambda key: store.write(key, "value")):
+        with pytest.raises(UserError, match="not a regular file"):
+            use(KEY)
+    assert target.read_text() == "{}"
+
+
+def test_a_symlink_in_place_of_the_directory_is_refused(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file.parent.parent.mkdir()
+    file.parent.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        store.write(KEY, "value")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": 1}', "{", '{"a": "b"'])
+def test_a_damaged_file_is_named_and_kept(text: str, file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    for use in (store.read, store.delete, lambda key: store.write(key, "value")):
+        with pytest.raises(UserError, match=r"secret-values.json is damaged"):
+            use(KEY)
+    assert file.read_text() == text
+
+
+def test_processes_that_write_at_a_time_lose_nothing(file: Path) -> None:
+    code = "import sys; from gitguardfs.credentials import store; store.write(sys.argv[1], 'v')"
+    environment = {**os.environ, "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, f"key{number}"], env=environment)
+        for number in range(6)
+    ]
+    assert [process.wait() for process in started] == [0] * 6
+    assert [store.read(f"key{number}") for number in range(6)] == ["v"] * 6

@@ -1,0 +1,388 @@
+"""``gitguard vm secret``: what it keeps and where, what it refuses, and what the guest gets."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import keyring
+import pytest
+from click.testing import CliRunner, Result
+
+from gitguardfs.constants import SYSTEM_PATH
+from gitguardfs.credentials import secrets, store
+from gitguardfs.credentials.presets import PRESETS
+from gitguardfs.credentials.secrets import Kind
+from gitguardfs.egress import reports
+from gitguardfs.egress.proxy import ca_certificate
+from gitguardfs.errors import UserError
+from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
+from gitguardfs.vm import state as states
+from gitguardfs.vm.command import command
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+from tests.support import keyring_in_file
+
+VALUE = "the-value-itself"
+BEARER = ("--host", "api.example.org", "--bearer")
+
+
+@pytest.fixture(autouse=True)
+def own_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv(keyring_in_file.VARIABLE, str(tmp_path / "keyring"))
+    monkeypatch.setattr(store, "_BUSY", threading.Lock())
+    keyring.set_keyring(keyring_in_file.Keyring())
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setenv("XDG_STATE_HOME", short)
+        yield tmp_path / "keyring"
+
+
+@pytest.fixture
+def vm(tmp_path: Path) -> State:
+    (tmp_path / "project").mkdir()
+    return states.state_of(str(tmp_path / "project"))
+
+
+def run(vm: State, *words: str, value: str | bytes = VALUE) -> Result:
+    return CliRunner().invoke(command, ["secret", *words, "--project", vm.project], input=value)
+
+
+def done(vm: State, *words: str, value: str | bytes = VALUE) -> str:
+    result = run(vm, *words, value=value)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refused(vm: State, *words: str, value: str | bytes = VALUE) -> str:
+    result = run(vm, *words, value=value)
+    assert result.exit_code != 0
+    assert not isinstance(result.exception, KeyError)
+    said = f"{result.output}{result.exception}"
+    assert VALUE not in said
+    return said
+
+
+def loaded(vm: State) -> tuple[secrets.Secret, ...]:
+    return secrets.load(Path(vm.directory))
+
+
+def value(vm: State, name: str) -> str | None:
+    return store.read(secrets.key(Path(vm.directory), name))
+
+
+def test_a_secret_is_kept_in_the_keyring_and_recorded_without_its_value(
+    vm: State, own_keyring: Path
+) -> None:
+    said = done(vm, "set", "TOKEN", *BEARER, value=f"{VALUE}\n")
+    assert value(vm, "TOKEN") == VALUE
+    (secret,) = loaded(vm)
+    assert re.fullmatch(r"gitguard-secret-TOKEN-[0-9a-f]{32}", secret.placeholder)
+    for text in (said, done(vm, "list")):
+        assert "the keyring (test keyring)" in text
+        assert "api.example.org" in text
+        assert "Authorization: Bearer" in text
+        assert VALUE not in text
+    record = Path(vm.path(secrets.FILE))
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
+    assert VALUE not in record.read_text()
+    assert secrets.listed(Path(vm.directory)) == [
+        ("TOKEN", ("api.example.org",), "Authorization: Bearer")
+    ]
+
+
+def test_without_a_keyring_the_file_is_named(vm: State) -> None:
+    from keyring.backends import fail
+
+    keyring.set_keyring(fail.Keyring())
+    path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secret-values.json"
+    assert path in done(vm, "set", "TOKEN", *BEARER)
+    assert path in done(vm, "list")
+    assert value(vm, "TOKEN") == VALUE
+
+
+def test_rotating_changes_the_value_and_removing_deletes_it(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    before = loaded(vm)
+    done(vm, "rotate", "TOKEN", value="another-value")
+    assert loaded(vm) == before
+    assert value(vm, "TOKEN") == "another-value"
+    done(vm, "remove", "TOKEN")
+    assert loaded(vm) == ()
+    assert value(vm, "TOKEN") is None
+    assert "no secrets" in done(vm, "list")
+    for word in ("rotate", "remove"):
+        assert "no secret TOKEN" in refused(vm, word, "TOKEN")
+
+
+def test_a_secret_is_not_replaced_by_another(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    assert "rotate TOKEN" in refused(vm, "set", "TOKEN", "--preset", "openai")
+    assert loaded(vm)[0].hosts == ("api.example.org",)
+
+
+def test_each_preset_has_its_usual_variable(vm: State) -> None:
+    for name, preset in PRESETS.items():
+        assert preset.variable in done(vm, "set", "--preset", name)
+    done(vm, "set", "WORK_TOKEN", "--preset", "github")
+    assert [secret.name for secret in loaded(vm)] == [
+        *(preset.variable for preset in PRESETS.values()), "WORK_TOKEN",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "word"),
+    [
+        (("--bearer",), Kind.BEARER, "Bearer"), (("--basic", "me"), Kind.BASIC, "me"),
+        (("--header", "X-Key"), Kind.HEADER, "X-Key"), (("--query", "key"), Kind.QUERY, "key"),
+    ],
+)  # fmt: skip
+def test_a_place_is_named_by_one_option(
+    vm: State, options: tuple[str, ...], kind: Kind, word: str
+) -> None:
+    done(vm, "set", "TOKEN", "--host", "API.example.org:8443", *options)
+    (place,) = loaded(vm)[0].places
+    assert (place.host, place.port, place.kind, place.word) == (
+        "api.example.org", 8443, kind, word,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("anthropic",), "--host"),
+        ((), "--preset, or NAME"),
+        (("TOKEN",), "--host"),
+        (("TOKEN", "--host", "a.test"), "--bearer, --basic USER"),
+        (("TOKEN", "--host", "a.test", "--bearer", "--query", "q"), "one of --bearer"),
+        (("TOKEN", "--preset", "github", "--bearer"), "no others"),
+        (("TOKEN", "--preset", "github", "--host", "a.test"), "no others"),
+        (("github-token", *BEARER), "cannot be the name"),
+        (("1TOKEN", *BEARER), "cannot be the name"),
+        (("A" * 65, *BEARER), "cannot be the name"),
+        (("TOKEN", "--host", "https://a.test/", "--bearer"), "leave out https://"),
+        (("TOKEN", "--host", "*.a.test", "--bearer"), "not a host name"),
+        (("TOKEN", "--host", "me@a.test", "--bearer"), "user name"),
+        (("TOKEN", "--host", "a.test:0", "--bearer"), "port"),
+        (("TOKEN", "--host", "gitguard.invalid", "--bearer"), "the proxy answers it"),
+        (("TOKEN", "--host", "a.test", "--basic", "a:b"), "--basic"),
+        (("TOKEN", "--host", "a.test", "--header", "Host"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "Content-Length"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "X Key"), "--header"),
+        (("TOKEN", "--host", "a.test", "--query", "a&b"), "--query"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_before_anything_is_kept(
+    vm: State, words: tuple[str, ...], why: str
+) -> None:
+    assert why in refused(vm, "set", *words)
+    assert not vm.exists or loaded(vm) == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "path", "HOME", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "GIT_SSH_COMMAND",
+     *guest_files.environment()],
+)  # fmt: skip
+def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> None:
+    assert "programs in the guest need" in refused(vm, "set", name, *BEARER)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "empty"), ("\n", "empty"), ("short12", "7 characters"), ("x" * 4097, "characters"),
+        ("two\nlines of it\n", "several lines"), ("with a\x1b[31m", "control character"),
+        ("with a\x00null", "control character"), ("pässword", "not ASCII"),
+        ("€uropean-value", "not ASCII"), (b"\xff\xfe-no-text-at-all", "not ASCII"),
+        (" blank-at-the-start", "blank"), ("blank-at-the-end ", "blank"),
+        ("gitguard-secret-TOKEN-" + "0" * 32, "placeholder"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_sent_is_refused_and_not_named(
+    vm: State, text: str | bytes, why: str
+) -> None:
+    done(vm, "set", "OLD", *BEARER)
+    for words in (("set", "TOKEN", *BEARER), ("rotate", "OLD")):
+        said = refused(vm, *words, value=text)
+        assert why in said
+        assert not text.strip() or str(text) not in said
+    assert value(vm, "TOKEN") is None
+    assert value(vm, "OLD") == VALUE
+
+
+def test_a_locked_keyring_keeps_nothing_and_records_nothing(vm: State, own_keyring: Path) -> None:
+    own_keyring.write_text(keyring_in_file.LOCKED)
+    assert "KeyringLocked" in refused(vm, "set", "TOKEN", *BEARER)
+    assert loaded(vm) == ()
+
+
+def test_removing_counts_also_if_the_value_cannot_be_deleted(vm: State, own_keyring: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    own_keyring.write_text(keyring_in_file.LOCKED)
+    said = refused(vm, "remove", "TOKEN")
+    assert f"vm/{vm.name}/TOKEN" in said
+    assert "was not deleted" in said
+    assert loaded(vm) == ()
+
+
+def test_a_reset_deletes_the_values(vm: State, own_keyring: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    done(vm, "set", "OTHER", *BEARER)
+    assert running.reset(vm) == []
+    assert value(vm, "TOKEN") is None
+    assert VALUE not in own_keyring.read_text()
+    assert not vm.exists
+
+
+def test_a_reset_says_which_values_remain(vm: State, own_keyring: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    own_keyring.write_text(keyring_in_file.LOCKED)
+    result = CliRunner().invoke(command, ["reset", "-y", "--project", vm.project])
+    assert result.exit_code == 0
+    assert f"vm/{vm.name}/TOKEN" in result.output
+    assert not vm.exists
+
+
+def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> None:
+    assert "up --allow anthropic" in done(vm, "set", "--preset", "anthropic")
+    assert "up --allow github-read" in done(vm, "set", "--preset", "github")
+    assert "gitguard vm allow" in done(vm, "set", "TOKEN", *BEARER)
+    reports.allow(Path(vm.directory), "GET https://api.example.org/x")
+    assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}x", '["a"]', '[{"name": "A"}]', "[[]]", "null", "1"])
+def test_a_damaged_record_is_an_error(vm: State, text: str) -> None:
+    states.create(vm)
+    Path(vm.path(secrets.FILE)).write_text(text)
+    assert "damaged" in refused(vm, "list")
+
+
+def test_a_symlink_in_place_of_the_record_is_refused(vm: State, tmp_path: Path) -> None:
+    states.create(vm)
+    (tmp_path / "elsewhere").write_text("[]")
+    Path(vm.path(secrets.FILE)).symlink_to(tmp_path / "elsewhere")
+    assert "damaged" in refused(vm, "list")
+    assert "damaged" in refused(vm, "set", "TOKEN", *BEARER)
+    assert value(vm, "TOKEN") is None
+
+
+def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
+    code = "import sys; from gitguardfs.commands.gitguard import main; main()"
+    words = ["vm", "secret", "set", "TOKEN", *BEARER, "--project", vm.project]
+    environment = {**os.environ, "PYTHON_KEYRING_BACKEND": keyring_in_file.BACKEND}
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, "-c", code, *words], environment)
+    said = b""
+    while b"not shown" not in said:
+        said += os.read(terminal, 1000)
+    os.write(terminal, f"{VALUE}\n".encode())
+    try:
+        while part := os.read(terminal, 1000):
+            said += part
+    except OSError:  # the end of a terminal
+        pass
+    os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0, said
+    assert VALUE.encode() not in said
+    assert value(vm, "TOKEN") == VALUE
+
+
+# What the guest gets
+
+
+def files_of(vm: State) -> dict[str, str]:
+    certificate = ca_certificate(Path(vm.directory))
+    found = provision.guest_files(Settings(vm.project), certificate, loaded(vm))
+    return {file.path: file.content for file in found if isinstance(file.content, str)}
+
+
+def test_the_guest_has_placeholders_only(vm: State) -> None:
+    before = files_of(vm)
+    for name in PRESETS:
+        done(vm, "set", "--preset", name)
+    after = files_of(vm)
+    assert {path for path in after if after[path] != before[path]} == set(guest_secrets.FILES)
+    assert not [path for path, text in after.items() if VALUE in text]
+    variables = dict(
+        re.fullmatch(r'(\w+)="(.*)"', line).groups()
+        for line in after["/etc/environment"].splitlines()
+    )
+    for secret in loaded(vm):
+        assert variables[secret.name] == secret.placeholder
+    assert variables["TWINE_USERNAME"] == "__token__"
+    assert variables["TWINE_PASSWORD"] == variables["UV_PUBLISH_TOKEN"] == variables["PYPI_TOKEN"]
+    assert variables["PATH"] == SYSTEM_PATH
+
+
+def test_git_gets_the_placeholder_for_github_and_for_no_other_host(
+    vm: State, tmp_path: Path
+) -> None:
+    done(vm, "set", "--preset", "github")
+    (secret,) = loaded(vm)
+    config = tmp_path / "gitconfig"
+    config.write_text(files_of(vm)["/etc/gitconfig"])
+
+    def asked(host: str, **more: str) -> str:
+        environment = {
+            "PATH": os.environ["PATH"], "GIT_CONFIG_SYSTEM": str(config), "HOME": str(tmp_path),
+            "GIT_TERMINAL_PROMPT": "0", **more,
+        }  # fmt: skip
+        return subprocess.run(
+            ["git", "credential", "fill"], input=f"protocol=https\nhost={host}\n\n",
+            env=environment, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+
+    said = asked("github.com", GITHUB_TOKEN=secret.placeholder)
+    assert f"username=x-access-token\npassword={secret.placeholder}\n" in said
+    assert asked("example.org", GITHUB_TOKEN=secret.placeholder) == ""
+    assert asked("github.com") == ""
+
+
+def test_a_running_guest_gets_the_same_files_as_at_its_start(vm: State, tmp_path: Path) -> None:
+    for name in PRESETS:
+        done(vm, "set", "--preset", name)
+    found = files_of(vm)
+    files = [
+        guest_files.GuestFile(f"{tmp_path}/{Path(path).name}", found[path])
+        for path in guest_secrets.FILES
+    ]
+    Path(files[0].path).write_text("old")
+    subprocess.run(["sh", "-s"], input=tell_guest.script(files), text=True, check=True)
+    for file in files:
+        assert Path(file.path).read_text() == file.content
+        assert stat.S_IMODE(Path(file.path).stat().st_mode) == 0o644
+    missing = guest_files.GuestFile(f"{tmp_path}/none/x", "x")
+    script = tell_guest.script([missing, files[0]])
+    assert (
+        subprocess.run(["sh", "-s"], input=script, text=True, stderr=subprocess.DEVNULL).returncode
+        != 0
+    )
+
+
+def test_a_guest_that_does_not_run_is_told_at_its_next_start(vm: State) -> None:
+    states.create(vm)
+    assert tell_guest.tell_guest(vm) == ""
+    assert "next gitguard vm up" in done(vm, "set", "TOKEN", *BEARER)
+
+
+def test_the_record_of_a_vm_is_its_own(vm: State, tmp_path: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    (tmp_path / "other").mkdir()
+    other = states.state_of(str(tmp_path / "other"))
+    done(other, "set", "TOKEN", *BEARER, value="another-value")
+    assert value(vm, "TOKEN") == VALUE
+    running.reset(other)
+    assert value(vm, "TOKEN") == VALUE
+    with pytest.raises(UserError):
+        vm_secrets.named(other, "TOKEN")
