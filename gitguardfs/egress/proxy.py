@@ -32,7 +32,7 @@ from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.masks import MASKS
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
-from gitguardfs.egress.start import LISTENING, RunningProxy, start_proxy
+from gitguardfs.egress.start import LISTENING, RunningProxy, begin_proxy, start_proxy
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.master import Master
 
-__all__ = ["RunningProxy", "ca_certificate", "create_files", "run", "start_proxy"]
+__all__ = ["RunningProxy", "begin_proxy", "ca_certificate", "create_files", "run", "start_proxy"]
 
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30

@@ -49,11 +49,32 @@ class RunningProxy:
         _stop(self.process)
 
 
-def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> RunningProxy:
-    """Start the proxy for a state directory and wait until it listens.
+@dataclass
+class StartingProxy:
+    """A proxy that this process has started, and that may not listen yet."""
 
-    The proxy gets no signals of the terminal, and ends when this process ends. Raises UserError
-    with the proxy's last line if it does not listen; OSError.
+    process: subprocess.Popen[bytes]
+    _running: RunningProxy | None = None
+
+    def listening(self) -> RunningProxy:
+        """Wait until the proxy listens. Raises UserError with its last line if it does not."""
+        if self._running is None:
+            said = _first_line(self.process)
+            host, _, number = said.removeprefix(LISTENING).rpartition(":")
+            if not (said.startswith(LISTENING) and host and number.isdigit()):
+                raise UserError(f"the proxy did not start: {said}", code=Exit.SYSTEM)
+            self._running = RunningProxy(int(number), self.process)
+        return self._running
+
+    def stop(self) -> None:
+        """End the proxy and wait for it; do nothing if it has ended."""
+        _stop(self.process)
+
+
+def begin_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> StartingProxy:
+    """Start the proxy for a state directory.
+
+    The proxy gets no signals of the terminal, and ends when this process ends. Raises OSError.
     """
     make_private_directory(state_dir)
     process = subprocess.Popen(
@@ -63,16 +84,20 @@ def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    return StartingProxy(process)
+
+
+def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> RunningProxy:
+    """Start the proxy for a state directory and wait until it listens. As ``begin_proxy``.
+
+    Raises UserError with the proxy's last line if it does not listen; OSError.
+    """
+    proxy = begin_proxy(state_dir, port, command)
     try:
-        said = _first_line(process)
-        host, _, number = said.removeprefix(LISTENING).rpartition(":")
-        if said.startswith(LISTENING) and host and number.isdigit():
-            return RunningProxy(int(number), process)
+        return proxy.listening()
     except BaseException:
-        _stop(process)
+        proxy.stop()
         raise
-    _stop(process)
-    raise UserError(f"the proxy did not start: {said}", code=Exit.SYSTEM)
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import select
-import shlex
 import socket
 import subprocess
 import sys
@@ -15,8 +13,6 @@ from dataclasses import dataclass, field
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import qmp
-from gitguardfs.vm.keys import ADMIN
-from gitguardfs.vm.ssh import FAILED, SshGuest, command
 from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
@@ -30,23 +26,11 @@ _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
 _MAX_SAID = 4096
-"""Bytes of the end of a command's output that are kept: the guest can write without end."""
+"""Bytes of the end of what the guest tells that are kept: it can write without end."""
 
 _PANIC = re.compile(rb"Kernel panic - not syncing")  # longer than the name of a process
 _ACCELERATOR = re.compile(rb"kvm|hvf", re.IGNORECASE)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\r\x00-\x08\x0b-\x1f\x7f]")
-
-READY = """
-cloud-init status --wait >/dev/null 2>&1
-if [ -e /var/lib/gitguard-vm/failed ]; then
-    cat /var/lib/gitguard-vm/failed; exit 1
-fi
-[ -e /var/lib/gitguard-vm/ready ] || { echo 'cloud-init did not finish'; exit 1; }
-systemctl is-system-running --wait >/dev/null 2>&1
-[ "$(findmnt -n -o FSTYPE --target %s | tail -n 1)" = fuse.gitguardfs ] ||
-    { echo 'the project is not guarded'; exit 1; }
-"""
-"""A script for root's shell in the guest: waits for the guest's setup, and prints what failed."""
 
 
 class BootError(Exception):
@@ -88,6 +72,8 @@ class Boot:
     state: State
     qemu: subprocess.Popen[bytes]
     progress: BootProgress
+    channel: socket.socket
+    """The end here of qemu_command.CHANNEL."""
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises BootError."""
@@ -110,47 +96,35 @@ class Boot:
                 raise BootError(f"the guest's sshd did not answer within {BOOT_LIMIT:.0f} seconds")
             time.sleep(_LOOK_EVERY)
 
-    def await_ready(self, guest: SshGuest) -> None:
-        """Wait until the guest is set up. Raises UserError if the setup failed, BootError."""
-        remote = ready_script(guest.view)
-        deadline = time.monotonic() + BOOT_LIMIT
-        while True:
-            status, output = self._run(command(guest, ADMIN, remote=remote), deadline)
-            if status == 0:
-                return
-            if status != FAILED:
-                raise UserError(
-                    f"setting up the guest failed: {shown(output.strip() or f'status {status}')}",
-                    "gitguard vm up tries again; gitguard vm logs shows the console",
-                    Exit.SYSTEM,
-                )
-            if time.monotonic() > deadline:
-                raise BootError(f"cannot log in to the guest: {shown(output.strip())}")
-            self._check()  # QEMU may have ended, which makes ssh fail
-            time.sleep(_LOOK_EVERY)  # cloud-init restarts sshd
+    def await_ready(self, limit: float = BOOT_LIMIT) -> None:
+        """Wait until the guest tells that it is ready.
 
-    def _run(self, words: list[str], deadline: float) -> tuple[int, str]:
-        """Run a command; return its status and the end of its output. Raises BootError."""
-        said = b""
-        with subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        ) as process:
-            assert process.stdout is not None
-            try:
-                while True:
-                    if select.select([process.stdout], [], [], _LOOK_EVERY)[0]:
-                        part = os.read(process.stdout.fileno(), _TAIL)
-                        if not part:
-                            return process.wait(), said.decode(errors="replace")
-                        said = (said + part)[-_MAX_SAID:]
-                    self.progress.show("the guest is set up", last_line(self.state.console))
-                    self._check()
-                    if time.monotonic() > deadline:
-                        raise BootError(
-                            f"setting up the guest took more than {BOOT_LIMIT:.0f} seconds"
+        Raises UserError if it tells that its setup failed, BootError.
+        """
+        deadline = time.monotonic() + limit
+        what, said = "the guest boots", b""
+        while True:
+            if select.select([self.channel], [], [], _LOOK_EVERY)[0]:
+                part = self.channel.recv(_TAIL)
+                if not part:  # QEMU has closed it, since it ends
+                    with suppress(subprocess.TimeoutExpired):
+                        self.qemu.wait(MONITOR_LIMIT)
+                *lines, said = (said + part)[-_MAX_SAID:].split(b"\n")
+                for line in lines:
+                    word, _, text = line.decode(errors="replace").partition(" ")
+                    if word == "ready":
+                        return
+                    if word == "failed":
+                        raise UserError(
+                            f"setting up the guest failed: {shown(text)}",
+                            "gitguard vm up tries again; gitguard vm logs shows the console",
+                            Exit.SYSTEM,
                         )
-            finally:
-                process.kill()
+                    what = shown(text) if word == "step" else what
+            self.progress.show(what, last_line(self.state.console))
+            self._check()
+            if time.monotonic() > deadline:
+                raise BootError(f"the guest was not ready within {limit:.0f} seconds")
 
     def _check(self) -> None:
         """Raise BootError if this boot can no longer succeed."""
@@ -169,11 +143,6 @@ class Boot:
 def has_panicked(state: State) -> bool:
     """Return whether the end of the console log shows a kernel panic."""
     return _PANIC.search(_content(state.console)) is not None
-
-
-def ready_script(view: str) -> str:
-    """Return the script for root's shell that ends when the guest is ready."""
-    return READY % shlex.quote(view)
 
 
 def last_line(path: str) -> str:

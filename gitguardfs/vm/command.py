@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gitguardfs.command_line import CommandGroup
-from gitguardfs.vm.commands import egress, guest, machine, secret, up
+from gitguardfs.vm.commands import egress, guest, images, machine, secret, up
 from gitguardfs.vm.commands.common import SETTINGS
 
 EPILOG = """\b
@@ -28,7 +28,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
     machine.status, machine.logs, machine.stop, machine.reset,
-    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
+    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret, images.images,
 )  # fmt: skip
 
 
@@ -36,8 +36,9 @@ COMMANDS = (
 def command() -> None:
     """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 
-    The first `vm up` fetches an image of Debian and sets the guest up. It needs QEMU and ssh, but
-    not root. The agent's user has no sudo; `vm ssh --root` lets you administer the guest.
+    The first `vm up` fetches an image of Debian and sets a guest up, once for all projects. It
+    needs QEMU and ssh, but not root. The agent's user has no sudo; `vm ssh --root` lets you
+    administer the guest.
     """
 
 

@@ -32,12 +32,14 @@ from gitguardfs.vm import (
     company_proxy,
     forwarding,
     host_guard,
+    image_store,
     images,
     keys,
     logs,
     ports,
     provision,
     qmp,
+    ready,
     refusals,
     running,
     seed,
@@ -97,12 +99,11 @@ def up(state: State, arguments: UpArguments) -> int:
         company_proxy.prepare(state, arguments.upstream_proxy)
         published = tuple(map(ports.parsed, arguments.settings.publish))
         forwarding.check_free(published)
-        wanted, cache = arguments.settings.image, states.cache_directory()
-        image = images.used_by(wanted, state.disk, cache) or images.obtain(
-            wanted, platform.machine(), cache
-        )
-        images.refuse_image_in_project(image, state.project)
-        images.ensure_overlay(image, state.disk)
+        cache = states.cache_directory()
+        with image_store.in_use(cache):
+            through = config_files.read(str(StateFiles(Path(state.directory)).upstream_proxy))
+            builder = ready.Builder(arguments.settings, authority, through)
+            image, is_over_ready = ready.disk_for(state, builder, cache)
         settings.save(state, settings.before_start(settings.load(state), arguments.settings))
         pairs = keys.ensure(state)
         files = Path(state.directory)
@@ -112,23 +113,22 @@ def up(state: State, arguments: UpArguments) -> int:
                 config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
             )
         ca = egress.ca_certificate(files)
-        content = provision.content(
-            state.name, arguments.settings, pairs, ca, credentials.load(files)
-        )
-        instance = seed.instance(state, content)
-        meta_data = seed.meta_data(state.name, instance).encode()
-        seed.write(state.seed, {**content, "meta-data": meta_data})
-        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
-        proxy = egress.start_proxy(files)
+        proxy = egress.begin_proxy(files)
         stack.callback(proxy.stop)
+        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
+        owner = os.stat(exported)
+        own = provision.guest_files(
+            arguments.settings, ca, credentials.load(files), (owner.st_uid, owner.st_gid)
+        )
+        content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
+        seed.write(state.seed, content)
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
         stack.enter_context(logs.size_limited(state.console))
-        guest = boot(stack, launch)
+        guest = boot(stack, launch).guest
         stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
-        seed.save_instance(state, instance)
         with open(state.ready, "wb"):
             pass
         return _session_in(state, guest, arguments.words)

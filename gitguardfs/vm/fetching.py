@@ -49,7 +49,7 @@ def fetch(remote: RemoteFile, cache: str) -> str:
     if os.path.exists(path):
         return path
     os.makedirs(cache, 0o700, exist_ok=True)
-    with _exclusive(f"{path}.lock"):
+    with locked(f"{path}.lock", "another command is fetching the image"):
         if os.path.exists(path):  # another command has fetched it meanwhile
             return path
         part = f"{path}.part"
@@ -67,14 +67,15 @@ def fetch(remote: RemoteFile, cache: str) -> str:
 
 
 @contextmanager
-def _exclusive(lock: str) -> Iterator[None]:
+def locked(lock: str, who: str, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Hold a lock. If another process has it, print ``who`` does what, and wait. Raises OSError."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, how | fcntl.LOCK_NB)
         except BlockingIOError:
-            click.echo("another command is fetching the image; waiting for it", err=True)
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            click.echo(f"{who}; waiting for it", err=True)
+            fcntl.flock(fd, how)
         yield
     finally:
         os.close(fd)

@@ -15,12 +15,13 @@ from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules, quote
+from gitguardfs.render.systemd import TEMPLATE
 from gitguardfs.vm import guest_secrets, guest_tools
-from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
+from gitguardfs.vm.qemu_command import GUEST_ADDRESS, PROXY_ADDRESS, PROXY_PORT
 
 PROXY = guest_tools.PROXY
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
-"""Debian's bundle of trusted certificates; provisioning appends the proxy's authority."""
+"""Debian's bundle of trusted certificates; PROGRAM appends the proxy's authority."""
 CA_FILE = "/usr/local/share/ca-certificates/gitguard-vm.crt"
 """The proxy's authority, where update-ca-certificates finds it when a package runs that."""
 AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
@@ -28,7 +29,12 @@ AUTHORIZED_KEYS = "/etc/gitguard-vm/keys"
 BLOCKED_PROGRAM = "/usr/local/bin/gitguard-blocked"
 """Shows what the proxy has blocked: programs such as pip do not show the proxy's answer."""
 CONFIG = "/etc/gitguard-vm/config"
-"""The settings that the provisioning script reads."""
+"""The settings that the program reads."""
+PROGRAM = "/usr/local/sbin/gitguard-vm"
+"""The program that sets the guest up, and prepares it at each start."""
+
+UNITS = "/etc/systemd/system"
+"""The directory of the units of this guest."""
 
 PANIC_TIMEOUT = -1
 """Reboot at once after a panic. With -no-reboot that ends QEMU; otherwise sessions would hang."""
@@ -55,6 +61,67 @@ exec curl -q --silent --show-error --fail-with-body --max-time 30 \\
 """
 
 
+_START_UNIT = f"""\
+[Unit]
+Description=What this VM is given by its host
+DefaultDependencies=no
+After=local-fs.target
+Before=sysinit.target shutdown.target
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} start
+
+[Install]
+WantedBy=sysinit.target
+"""
+
+_GUARD_UNIT = f"""\
+[Unit]
+Description=The guarded project
+Requires=gitguard-vm-start.service
+After=gitguard-vm-start.service ssh.service sshd.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={PROGRAM} guard
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+# The machine has little hardware, and always the same. An emulated guest takes many seconds to look
+# at all devices of the kernel's, and to load drivers for parts that nothing uses.
+_HARDWARE = ("acpi", "block", "input", "net", "virtio")
+_TRIGGER = (
+    "[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add {}\n".format(
+        " ".join(f"--subsystem-match={name}" for name in _HARDWARE)
+    )
+)
+_DRIVERS = f"""\
+# In place of systemd's file of this name.
+ACTION!="remove", SUBSYSTEM=="{"|".join(_HARDWARE)}", ENV{{MODALIAS}}=="?*", \\
+    RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
+# An initial RAM disk that root makes here has these rules too, and needs this for its disk.
+ACTION!="remove", SUBSYSTEM=="pci", ENV{{MODALIAS}}=="pci:v00001AF4*", \\
+    RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
+"""
+# One process loads all, instead of one each by modprobe@.service.
+_MODULES = "".join(
+    f"{name}\n" for name in ("virtio_pci", "virtio_net", "9pnet_virtio", "9p", "fuse")
+)
+_NETWORK = f"""\
+# An address, but no route and no name server.
+ACTION=="add", SUBSYSTEM=="net", DRIVERS=="virtio_net", \\
+    RUN+="/bin/ip link set dev $name addrgenmode none up", \\
+    RUN+="/bin/ip address replace {GUEST_ADDRESS}/24 dev $name"
+"""
+
+
 @dataclass(frozen=True)
 class GuestFile:
     """A file of the guest that belongs to root."""
@@ -73,28 +140,30 @@ class GuestFile:
 class GuestSettings:
     """What differs from one VM to the next."""
 
-    ca: str
-    """The proxy's certificate authority, as PEM."""
+    ca: str | None
+    """The proxy's certificate authority, as PEM; None for a disk that VMs are to share."""
     view: str
     """The path of the guarded project."""
     git: str
     """The mode of the guard: what the agent has of git."""
     local: tuple[str, ...]
     """The names of the guest's own directories."""
-    mount_options: str
-    """The value of vm-mount's ``-o``; may be empty."""
+    service: str
+    """The unit of systemd that guards the view; empty for a disk that VMs are to share."""
+    units: dict[str, str]
+    """The texts of the units for share and guard, by their paths below UNITS."""
     git_name: str
     git_email: str
-    provision: str
-    """The provisioning script."""
+    program: str
+    """The text of PROGRAM."""
     secrets: tuple[Secret, ...] = ()
 
 
-def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
-    """Return all files for the guest. The provisioning script is put at ``provision_path``."""
+def files(guest: GuestSettings) -> list[GuestFile]:
+    """Return all files for the guest."""
     rules = agent_rules.text(GitMode(guest.git), guest.local) + RULES
     return [
-        GuestFile(CA_FILE, guest.ca),
+        *([] if guest.ca is None else [GuestFile(CA_FILE, guest.ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
         GuestFile(
             guest_secrets.ENVIRONMENT,
@@ -117,7 +186,22 @@ def files(guest: GuestSettings, provision_path: str) -> list[GuestFile]:
         *(GuestFile(path, content) for path, content in guest_tools.files(guest.ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(guest)),
-        GuestFile(provision_path, guest.provision, 0o755),
+        GuestFile(PROGRAM, guest.program, 0o755),
+        GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
+        GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
+        GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
+        GuestFile(f"{UNITS}/systemd-udev-trigger.service.d/50-gitguard-vm.conf", _TRIGGER),
+        GuestFile("/etc/udev/rules.d/80-drivers.rules", _DRIVERS),
+        GuestFile("/etc/modules-load.d/50-gitguard-vm.conf", _MODULES),
+        # sshd reads the same settings a second time, to look for mistakes.
+        GuestFile(f"{UNITS}/ssh.service.d/50-gitguard-vm.conf", "[Service]\nExecStartPre=\n"),
+        GuestFile("/etc/udev/rules.d/90-gitguard-vm.rules", _NETWORK),
+        # The host is told once the guarded view is there.
+        GuestFile(
+            f"{UNITS}/{TEMPLATE}.d/50-gitguard-vm.conf",
+            "[Unit]\nBefore=gitguard-vm-guard.service\n",
+        ),
+        *(GuestFile(f"{UNITS}/{path}", text) for path, text in guest.units.items()),
     ]
 
 
@@ -142,6 +226,9 @@ def environment() -> dict[str, str]:
         "NPM_CONFIG_GLOBALCONFIG": "/etc/npmrc",
         **guest_tools.environment(),
     }
+
+
+_JOURNAL = "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\n"
 
 
 def _environment_file() -> str:
@@ -201,7 +288,8 @@ def _config(guest: GuestSettings) -> str:
         "PROXY_ADDRESS": PROXY_ADDRESS,
         "PROXY_PORT": str(PROXY_PORT),
         "VIEW": guest.view,
-        "MOUNT_OPTIONS": guest.mount_options,
+        "SERVICE": guest.service,
+        "GIT": guest.git,
         "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -82,24 +82,29 @@ def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     A newer gitguardfs may pin another image by the same name; a VM keeps its own until it is reset.
     Returns None if there is no disk, or if its image is gone or has another name.
     """
-    if not os.path.exists(disk) or all(wanted != name for name, _ in PINNED):
+    if not os.path.exists(disk) or not is_pinned(wanted):
         return None
-    base = _described(disk).get("full-backing-filename", "")
+    base = backing_of(disk) or ""
     is_of_name = f"-{wanted}-" in os.path.basename(base)
     if is_of_name and os.path.dirname(base) == cache and os.path.exists(base):
         return Image(base)
     return None
 
 
+def is_pinned(wanted: str) -> bool:
+    """Return whether ``wanted`` is a name in PINNED."""
+    return any(wanted == name for name, _ in PINNED)
+
+
 def resolved(wanted: str) -> str:
     """Return ``wanted`` for the settings: a path is made absolute."""
-    if any(wanted == name for name, _ in PINNED) or "://" in wanted:
+    if is_pinned(wanted) or "://" in wanted:
         return wanted
     return os.path.abspath(wanted)
 
 
 def _remote(wanted: str, machine: str) -> RemoteFile | None:
-    if any(wanted == name for name, _ in PINNED):
+    if is_pinned(wanted):
         found = PINNED.get((wanted, machine))
         if found is None:
             raise UserError(
@@ -159,48 +164,70 @@ def refuse_image_in_project(image: Image, project: str) -> None:
         refuse_in_project("the image", path, project)
 
 
-def ensure_overlay(image: Image, disk: str) -> None:
-    """Make the VM's disk over the image, unless there is one.
+def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
+    """Make the VM's disk over the image, or over the ready disk ``over`` of it, if there is none.
 
-    Raises UserError if that fails, if there is a disk over another image, or if QEMU would follow
-    the image to other files.
+    Raises UserError if that fails, if there is a disk over another file, or if QEMU would follow
+    one of them to files that were not checked.
     """
+    base = over or image.disk
     if os.path.exists(disk):
-        base = _described(disk).get("full-backing-filename")
-        if base is None:
+        found = backing_of(disk)
+        if found is None:
             raise UserError(
                 f"{disk} is damaged",
                 "gitguard vm reset deletes it; then gitguard vm up makes another",
                 Exit.SYSTEM,
             )
-        if base != image.disk:
+        if found != base:
             raise UserError(
-                f"this VM was made from {shown(base)}",
+                f"this VM was made from {shown(found)}",
                 "leave --image out, or delete the VM first: gitguard vm reset",
             )
-        if not os.path.exists(image.disk):
-            raise UserError(
-                f"the image {shown(image.disk)} is gone",
-                "put it back, or delete the VM: gitguard vm reset",
-            )
-        _self_contained(image.disk)
+        for path in (base, image.disk):
+            if not os.path.exists(path):
+                raise UserError(
+                    f"the image {shown(path)} is gone",
+                    "put it back, or delete the VM: gitguard vm reset",
+                )
+        _checked(image, over)
         return
-    base_info = _self_contained(image.disk)
+    base_info = _checked(image, over)
     size = max(DISK_SIZE, int(base_info["virtual-size"]))
     new = f"{disk}.new"
-    _qemu_img("create", "-q", "-f", "qcow2", "-F", base_info["format"], "-b", image.disk, new,
-              str(size))  # fmt: skip
+    _qemu_img("create", "-q", "-f", "qcow2", "-F", base_info["format"], "-b", base, new, str(size))
     os.rename(new, disk)
 
 
-def _self_contained(disk: str) -> dict[str, Any]:
+def _checked(image: Image, over: str | None) -> dict[str, Any]:
+    """Describe what a disk is to lie over. Raises UserError if QEMU would follow it elsewhere."""
+    found = self_contained(image.disk)
+    if over is None:
+        return found
+    found = described(over)
+    leads_to = [name for name in (found.get("full-backing-filename"), _data_file(found)) if name]
+    if found["format"] != "qcow2" or leads_to != [image.disk]:
+        raise UserError(
+            f"the ready disk {shown(over)} is damaged: it does not lie over {shown(image.disk)}",
+            "delete the VM: gitguard vm reset",
+            Exit.SYSTEM,
+        )
+    return found
+
+
+def backing_of(disk: str) -> str | None:
+    """Return the file that a disk lies over. Raises UserError if it cannot be read."""
+    found = described(disk).get("full-backing-filename")
+    return None if found is None else str(found)
+
+
+def self_contained(disk: str) -> dict[str, Any]:
     """Describe an image; raise UserError if it names other files or servers, which QEMU would open.
 
     They may lie in the project, or be any file of the user's, which the guest could then read.
     """
-    found = _described(disk)
-    specific = found.get("format-specific", {}).get("data", {})
-    other = found.get("backing-filename") or specific.get("data-file")
+    found = described(disk)
+    other = found.get("backing-filename") or _data_file(found)
     if other is not None or found["format"] not in SELF_CONTAINED:
         what = f"leads to {shown(other)}" if other else f"has the format {shown(found['format'])}"
         raise UserError(
@@ -210,7 +237,13 @@ def _self_contained(disk: str) -> dict[str, Any]:
     return found
 
 
-def _described(disk: str) -> dict[str, Any]:
+def _data_file(described: dict[str, Any]) -> str | None:
+    found = described.get("format-specific", {}).get("data", {}).get("data-file")
+    return None if found is None else str(found)
+
+
+def described(disk: str) -> dict[str, Any]:
+    """Return what qemu-img says of a disk, without the disks below it. Raises UserError."""
     # -U: do not wait for the lock of a running QEMU. This only reads the header.
     answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
     assert isinstance(answer, dict)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import platform
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from gitguardfs import installation
-from gitguardfs.egress.start import RunningProxy
+from gitguardfs.egress.start import RunningProxy, StartingProxy
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.render import qemu
 from gitguardfs.vm import (
@@ -51,38 +52,53 @@ class Launch:
     settings: Settings
     image: Image
     keys: Keys
-    exported: str
-    """The directory that is shared."""
+    exported: str | None
+    """The directory that is shared; None for none."""
     lock: int
     """The descriptor of the VM's lock, which QEMU inherits."""
-    proxy: RunningProxy
+    proxy: StartingProxy
     restricted: bool = True
     """False only in tests; see qemu_command.Machine."""
+    prepare: Callable[[], None] = lambda: None
+    """Called before each attempt to boot."""
 
 
-def boot(stack: ExitStack, launch: Launch) -> ssh.SshGuest:
-    """Boot with the first accelerator that works; return how to reach the guest.
+@dataclass(frozen=True)
+class Started:
+    """A guest that is ready."""
 
-    What was started is stopped when ``stack`` closes. Raises UserError.
+    guest: ssh.SshGuest
+    qemu: subprocess.Popen[bytes]
+
+
+def boot(stack: ExitStack, launch: Launch) -> Started:
+    """Boot with the first accelerator that works; return once the guest is ready.
+
+    The proxy may start meanwhile, which takes seconds. What was started is stopped when ``stack``
+    closes. Raises UserError.
     """
     state = launch.state
     progress = BootProgress()
     left = accelerators.candidates(state, platform.system())
     attempts = 0
     while True:
-        machine = _machine(launch, left[0])
+        launch.prepare()
         with ExitStack() as attempt:
-            qemu = _start(machine, launch.lock)
-            attempt.callback(_end, state, qemu)
-            wait = Boot(state, qemu, progress)
+            here, there = socket.socketpair()
+            attempt.enter_context(here)
+            with there:
+                qemu = _start(_machine(launch, left[0], there.fileno()), launch.lock)
+            attempt.callback(_end if launch.exported else _kill, state, qemu)
+            wait = Boot(state, qemu, progress, here)
             try:
+                proxy = launch.proxy.listening()
                 guest = ssh.SshGuest(
                     launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
                 )
-                wait.await_ssh(guest.port)
                 if launch.settings.hardened:
-                    attempt.enter_context(_tunnel(guest, launch.proxy))
-                wait.await_ready(guest)
+                    wait.await_ssh(guest.port)
+                    attempt.enter_context(_tunnel(guest, proxy))
+                wait.await_ready()
             except BootError as failure:
                 attempts += 1
                 if failure.is_accelerator and len(left) > 1:
@@ -102,10 +118,10 @@ def boot(stack: ExitStack, launch: Launch) -> ssh.SshGuest:
             finally:
                 progress.end()
             stack.push(attempt.pop_all())
-            return guest
+            return Started(guest, qemu)
 
 
-def _machine(launch: Launch, accelerator: str) -> Machine:
+def _machine(launch: Launch, accelerator: str, channel: int) -> Machine:
     relay = os.path.join(installation.PACKAGE_DIRECTORY, "vm/relay.py")
     return Machine(
         state=launch.state,
@@ -116,6 +132,7 @@ def _machine(launch: Launch, accelerator: str) -> Machine:
         accelerator=accelerator,
         processor=platform.machine(),
         relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
+        channel=channel,
         hardened=launch.settings.hardened,
         is_mac=platform.system() == "Darwin",
         firmware=next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE),
@@ -139,7 +156,7 @@ def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(lock,),
+            pass_fds=(lock, machine.channel),
             start_new_session=True,
             cwd=state.directory,  # not the project, where QEMU would take the agent's firmware
         )
@@ -164,6 +181,12 @@ def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
         if qemu.poll() is None:
             qemu.kill()
         qemu.wait()
+
+
+def _kill(_: State, qemu: subprocess.Popen[bytes]) -> None:
+    """End QEMU at once: what is on its disk is of no use if the guest did not shut down."""
+    qemu.kill()
+    qemu.wait()
 
 
 @contextmanager

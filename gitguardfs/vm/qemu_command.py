@@ -11,6 +11,10 @@ from gitguardfs.vm.state import State
 
 TAG = "project"
 """The mount tag of the share."""
+SEED_SERIAL = "gitguard-seed"
+"""The serial number of the disk with the seed, by which the guest finds it."""
+CHANNEL = "gitguard"
+"""The name of the port by which root in the guest tells how far it is."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
 """Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
 GUEST_ADDRESS = "10.0.2.15"
@@ -30,8 +34,8 @@ class Machine:
 
     state: State
     image: Image
-    exported: str
-    """The directory that is shared: the project, or the guarded view of it."""
+    exported: str | None
+    """The directory that is shared: the project, or the guarded view of it; None for none."""
     memory: int
     cpus: int
     accelerator: str
@@ -40,6 +44,8 @@ class Machine:
     """platform.machine() of the host."""
     relay: tuple[str, ...]
     """The program that connects the guest to the proxy; unused if hardened."""
+    channel: int
+    """The descriptor of a socket on which root in the guest tells how far it is."""
     hardened: bool = False
     is_mac: bool = False
     firmware: str = ""
@@ -69,8 +75,11 @@ def command(machine: Machine) -> list[str]:
         *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
         *_disks(machine),
         *("-device", "virtio-rng-pci"),
+        *("-chardev", f"socket,id={CHANNEL},fd={machine.channel}"),
+        *("-device", "virtio-serial-pci"),
+        *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
         *_network(machine),
-        *qemu.p9_share(machine.exported, TAG),
+        *(() if machine.exported is None else qemu.p9_share(machine.exported, TAG)),
         *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
     ]
 
@@ -97,11 +106,12 @@ def _board(machine: Machine) -> list[str]:
 
 def _disks(machine: Machine) -> list[str]:
     disk, seed = quote.qemu(machine.state.disk), quote.qemu(machine.state.seed)
+    # The order decides which of the two the guest calls /dev/vda.
     return [
-        "-drive",
-        f"file={disk},format=qcow2,if=virtio,discard=unmap",
-        "-drive",
-        f"file={seed},format=raw,if=virtio,readonly=on",
+        *("-drive", f"file={disk},format=qcow2,if=none,id=disk,discard=unmap"),
+        *("-device", "virtio-blk-pci,drive=disk"),
+        *("-drive", f"file={seed},format=raw,if=none,id=seed,readonly=on"),
+        *("-device", f"virtio-blk-pci,drive=seed,serial={SEED_SERIAL}"),
     ]
 
 

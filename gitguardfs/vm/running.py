@@ -100,12 +100,16 @@ def stop(state: State) -> None:
         )
 
 
-def stop_orphan(state: State) -> bool:
-    """Stop a QEMU whose `vm up` has ended; return whether the lock is free then."""
+def stop_orphan(state: State, shuts_down: bool = True) -> bool:
+    """Stop a QEMU whose `vm up` has ended; return whether the lock is free then.
+
+    Without ``shuts_down`` the guest is not asked: what is on its disk is of no use.
+    """
     with suppress(qmp.NoAnswerError):
-        qmp.power_down(state)
-        if _await_free(POWERDOWN_LIMIT, state.lock):
-            return True
+        if shuts_down:
+            qmp.power_down(state)
+            if _await_free(POWERDOWN_LIMIT, state.lock):
+                return True
         qmp.quit(state)
     if _await_free(QUIT_LIMIT, state.lock):
         return True
@@ -115,12 +119,15 @@ def stop_orphan(state: State) -> bool:
     return _await_free(QUIT_LIMIT, state.lock)
 
 
-def take_lock(state: State) -> int:
-    """Acquire the VM's lock for a new start; stop a QEMU that was left running. UserError."""
+def take_lock(state: State, shuts_down: bool = True) -> int:
+    """Acquire the VM's lock for a new start; stop a QEMU that was left running, as ``stop_orphan``.
+
+    Raises UserError.
+    """
     fd = take(state.lock)
     if fd is None:
         print("the VM was left running by a vm up that was killed: stopping it", file=sys.stderr)
-        stop_orphan(state)
+        stop_orphan(state, shuts_down)
         fd = take(state.lock)
     if fd is None:
         raise UserError(

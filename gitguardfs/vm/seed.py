@@ -5,31 +5,23 @@ PyYAML writes all of it, since names of projects come from users, and keys have 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pycdlib
 import yaml
 
-from gitguardfs import config_files
 from gitguardfs.constants import AGENT
-from gitguardfs.vm.guest_files import AUTHORIZED_KEYS, GuestFile
+from gitguardfs.vm.guest_files import AUTHORIZED_KEYS, PROGRAM, GuestFile
 from gitguardfs.vm.qemu_command import GUEST_ADDRESS
-from gitguardfs.vm.state import State
 
 LABEL = "cidata"
 """The label by which cloud-init finds the image."""
 PAYLOAD = "gitguardfs.tar"
-"""The file with this installation of gitguardfs, for the guest's provisioning."""
-INSTANCE = "instance"
-"""The file in the VM's state with the instance-id for which the guest was set up."""
-PROVISION = "/usr/local/sbin/gitguard-vm-provision"
-"""The path of the provisioning script in the guest."""
+"""The file with this installation of gitguardfs."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
             {"path": file.path, "content": file.content, "permissions": f"{file.mode:04o}"}
             for file in [*_authorized_keys(login), *files]
         ],
-        "runcmd": [[PROVISION]],
+        "runcmd": [[PROGRAM, "setup"]],
     }
     return "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=10_000)
 
@@ -102,38 +94,16 @@ def network_config() -> str:
     return yaml.safe_dump({"version": 2, "ethernets": {"net": card}})
 
 
-def instance(state: State, content: dict[str, bytes]) -> str:
-    """Return the instance-id for a guest with this content.
+def cloud_init_files(name: str, login: GuestKeys, guest_files: list[GuestFile]) -> dict[str, bytes]:
+    """Return the files of the seed that cloud-init reads.
 
-    If the guest was set up with the same content, its id stays. Otherwise each call returns a new
-    id and deletes the saved one. Cloud-init does each step once for an id, even if the step was
-    interrupted, so a setup that was not completed needs a new id. Raises OSError.
+    Cloud-init does each step once for an instance-id, even if the step was interrupted. So the id
+    is another each time.
     """
-    digest = hashlib.sha256()
-    for part in (word for name in sorted(content) for word in (name.encode(), content[name])):
-        digest.update(len(part).to_bytes(8, "big") + part)
-    begin = f"{state.name}-{digest.hexdigest()[:16]}-"
-    kept = (config_files.read(state.path(INSTANCE)) or b"").decode(errors="replace")
-    if kept.startswith(begin):
-        return kept
-    with suppress(FileNotFoundError):
-        os.unlink(state.path(INSTANCE))
-    return begin + secrets.token_hex(8)
-
-
-def save_instance(state: State, instance: str) -> None:
-    """Save the instance-id for which the guest was set up. Raises OSError."""
-    config_files.write(config_files.plan(state.path(INSTANCE), instance, 0o600))
-
-
-def files(
-    name: str, login: GuestKeys, guest_files: list[GuestFile], payload: bytes
-) -> dict[str, bytes]:
-    """Return the files of the seed by name, except meta-data, which has the instance-id."""
     return {
         "user-data": user_data(name, login, guest_files).encode(),
+        "meta-data": meta_data(name, f"{name}-{secrets.token_hex(8)}").encode(),
         "network-config": network_config().encode(),
-        PAYLOAD: payload,
     }
 
 

@@ -58,7 +58,7 @@ class State:
 
     @property
     def seed(self) -> str:
-        """The ISO image that cloud-init reads."""
+        """The ISO image with what the guest is given at each start."""
         return self.path("seed.iso")
 
     @property
@@ -116,11 +116,16 @@ def state_of(project: str) -> State:
             "choose a directory further down as the project, or set another XDG_STATE_HOME",
         )
     state = State(real, directory)
+    check_socket(state, "XDG_STATE_HOME")
+    return state
+
+
+def check_socket(state: State, variable: str) -> None:
+    """Raise UserError if QEMU's monitor could have no socket in this directory."""
     if len(os.fsencode(state.qmp)) > SOCKET_PATH_BYTES:
         raise UserError(
-            f"the path {state.qmp} is too long for a socket", "set a shorter XDG_STATE_HOME"
+            f"the path {state.qmp} is too long for a socket", f"set a shorter {variable}"
         )
-    return state
 
 
 def name_of(project: str) -> str:
@@ -184,6 +189,14 @@ def remove_leftovers() -> None:
         while _REMOVED in name and os.path.lexists(left):
             with suppress(FileNotFoundError):  # another command deletes it too
                 shutil.rmtree(left)
+
+
+def with_disks() -> list[State]:
+    """Return the state of each VM that has a disk. Their projects are not known here: ``/``."""
+    directory = _vms_directory()
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    found = [State("/", os.path.join(directory, name)) for name in names if _REMOVED not in name]
+    return [state for state in found if state.has_disk]
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:

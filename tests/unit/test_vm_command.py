@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import tracemalloc
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from click.testing import CliRunner
 
 from gitguardfs.audit import trust
 from gitguardfs.egress.tail import CHUNK_BYTES
-from gitguardfs.errors import UserError
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import packages
 from gitguardfs.vm import (
     boot,
@@ -25,16 +29,16 @@ from gitguardfs.vm import (
     images,
     keys,
     logs,
-    provision,
     qemu_command,
+    ready,
     report,
     secrets,
     settings,
 )
-from gitguardfs.vm import ssh as ssh_command
 from gitguardfs.vm import state as states
 from gitguardfs.vm.commands import common, machine
 from gitguardfs.vm.commands import up as up_command
+from gitguardfs.vm.launch import Launch
 from gitguardfs.vm.qemu_command import Machine
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
@@ -281,7 +285,8 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
     image.write_bytes(bytes(1 << 20))
     seen: list[str] = []
 
-    def boot(*_: object) -> None:
+    def boot(_: object, start: Launch) -> None:
+        start.proxy.listening()
         seen.extend(line for line in report.status(state, 1000).splitlines() if "running, " in line)
         raise UserError("far enough")
 
@@ -293,7 +298,9 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
 
     for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # what it installs ends with this test
     monkeypatch.setattr(driver, "boot", boot)
+    monkeypatch.setattr(ready, "disk_for", lambda *_: (images.Image(str(image)), True))
     with pytest.raises(UserError, match="with a password in it"):
         up("http://me:hunter@proxy.test")
     assert not state.exists
@@ -334,6 +341,7 @@ def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
         raise UserError("cannot set up guest memory")
 
     monkeypatch.setattr(driver, "boot", boot)
+    monkeypatch.setattr(ready, "disk_for", lambda *_: (images.Image(str(image)), True))
     given = Settings(
         state.project, image=str(image), memory=1 << 40, cpus=999, hide=(".env",), hardened=True
     )
@@ -475,7 +483,7 @@ def test_a_console_that_grows_is_cut_and_its_end_kept(
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
 def test_qemu_appends_to_its_console(state: State) -> None:
     """After the file was truncated, QEMU writes at its new end, without a hole."""
-    machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", ())
+    machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", (), 7)
     words = qemu_command.command(machine)
     chardev = words[words.index("-chardev") + 1]
     qemu = ["qemu-system-x86_64", "-machine", "none", "-nodefaults", "-display", "none"]
@@ -518,31 +526,56 @@ def test_the_last_line_is_what_was_said_last(state: State) -> None:
 # Waiting for the guest
 
 
-def ended(state: State, code: int) -> boot.Boot:
-    qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
-    qemu.wait()
-    return boot.Boot(state, qemu, boot.BootProgress())
+class Booting:
+    """Makes boots whose guest has told something, and closed its end."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.channels: list[socket.socket] = []
+
+    def __call__(self, qemu: subprocess.Popen[bytes], said: bytes = b"") -> boot.Boot:
+        here, there = socket.socketpair()
+        self.channels.append(here)
+        there.sendall(said)
+        there.close()
+        return boot.Boot(self.state, qemu, boot.BootProgress(), here)
+
+    def ended(self, code: int) -> boot.Boot:
+        """Return a boot whose QEMU has ended."""
+        qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+        qemu.wait()
+        return self(qemu)
 
 
-def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State) -> None:
+@pytest.fixture
+def booting(state: State) -> Iterator[Booting]:
+    made = Booting(state)
+    yield made
+    for channel in made.channels:
+        channel.close()
+
+
+def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State, booting: Booting) -> None:
     Path(state.qemu_log).write_text("qemu: no such disk\n")
     with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: no such disk") as error:
-        ended(state, 1).await_monitor()
+        booting.ended(1).await_monitor()
     assert not error.value.is_accelerator
 
 
-def test_a_kvm_that_cannot_be_used_is_the_accelerators_fault(state: State) -> None:
+def test_a_kvm_that_cannot_be_used_is_the_accelerators_fault(
+    state: State, booting: Booting
+) -> None:
     Path(state.qemu_log).write_text("Could not access KVM kernel module: Permission denied\nx\n")
     with pytest.raises(boot.BootError) as error:
-        ended(state, 1).await_monitor()
+        booting.ended(1).await_monitor()
     assert error.value.is_accelerator
 
 
-def test_a_panic_ends_the_waiting(state: State) -> None:
+def test_a_panic_ends_the_waiting(state: State, booting: Booting) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         Path(state.console).write_text("Kernel panic - not syncing: x\n")
         with pytest.raises(boot.BootError, match=r"panicked"):
-            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
+            booting(qemu).await_monitor()
         qemu.kill()
 
 
@@ -551,41 +584,72 @@ def test_a_process_of_that_name_is_no_panic(state: State) -> None:
     assert not boot.has_panicked(state)
 
 
+@pytest.fixture
+def qemu() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a running QEMU."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_guest_tells_that_it_is_ready(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    booting(qemu, b"step the first\nunknown failed\nready\nfailed x\n").await_ready()
+
+
+def test_a_setup_that_failed_is_one_line(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(UserError, match=r"failed: no \\x1b\[1mpackages") as error:
+        booting(qemu, b"failed no \x1b[1mpackages\nready\n").await_ready()
+    assert error.value.code == Exit.SYSTEM
+
+
 def test_only_the_end_of_what_a_guest_says_is_kept(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    state: State, qemu: subprocess.Popen[bytes]
 ) -> None:
-    script = "for _ in range(20): print('x' * 100_000)\nraise SystemExit('the end')"
-    monkeypatch.setattr(boot, "command", lambda *_, **__: [sys.executable, "-c", script])
-    guest = ssh_command.SshGuest(keys.Keys("/keys"), 1, "/view")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
-        with pytest.raises(UserError, match=r"the end") as error:
-            boot.Boot(state, qemu, boot.BootProgress()).await_ready(guest)
-        qemu.kill()
-    assert len(str(error.value)) < 10_000
+    here, there = socket.socketpair()
+    waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
+
+    def tell() -> None:
+        for _ in range(400):
+            there.sendall(b"x" * 100_000)
+        there.sendall(b"\nready\n")
+
+    teller = threading.Thread(target=tell)
+    tracemalloc.start()
+    teller.start()
+    try:
+        waiting.await_ready()
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+        teller.join()
+        here.close()
+        there.close()
 
 
-def test_a_qemu_that_ends_while_ssh_fails_at_once_is_noticed(
-    state: State, monkeypatch: pytest.MonkeyPatch
+def test_a_qemu_that_ends_while_the_guest_is_waited_for_is_noticed(
+    state: State, booting: Booting
 ) -> None:
-    failing = [sys.executable, "-c", f"raise SystemExit({ssh_command.FAILED})"]
-    monkeypatch.setattr(boot, "command", lambda *_, **__: failing)
-    monkeypatch.setattr(boot, "BOOT_LIMIT", 10.0)
     Path(state.qemu_log).write_text("qemu: it is over\n")
-    guest = ssh_command.SshGuest(keys.Keys("/none"), 1, "/v")
     with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
-        ended(state, 1).await_ready(guest)
+        booting.ended(1).await_ready()
+
+
+def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
+    state: State, qemu: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"step the \x1b[1mfirst\nread")
+        with pytest.raises(boot.BootError, match=r"not ready within"):
+            boot.Boot(state, qemu, boot.BootProgress(), here).await_ready(0.1)
+    assert "the \\x1b[1mfirst (0 s)" in capsys.readouterr().err
 
 
 def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    booting: Booting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
-            boot.Boot(state, qemu, boot.BootProgress()).await_monitor()
+            booting(qemu).await_monitor()
         qemu.kill()
-
-
-def test_the_view_is_quoted_for_the_guests_shell() -> None:
-    view = provision.view_of("/srv/my project")
-    assert "--target '/home/agent/projects/my project'" in boot.ready_script(view)

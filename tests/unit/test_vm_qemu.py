@@ -26,6 +26,7 @@ MACHINE = Machine(
     accelerator="kvm",
     processor="x86_64",
     relay=("/usr/bin/python3", "-I", "-S", "/lib/relay.py", "/state"),
+    channel=7,
 )
 
 

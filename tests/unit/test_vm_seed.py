@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import gitguardfs
 from gitguardfs.guard.rules import GitMode
 from gitguardfs.render import agent_rules
-from gitguardfs.vm import guest_files, provision, seed
+from gitguardfs.vm import guest_files, keys, provision, seed
 from gitguardfs.vm.commands.up import GIT_MODES
 from gitguardfs.vm.guest_files import GuestFile, GuestSettings
 from gitguardfs.vm.settings import Settings
@@ -30,6 +30,7 @@ from gitguardfs.vm.state import State
 LOGIN = seed.GuestKeys(
     "ssh-ed25519 AGENT", "ssh-ed25519 ADMIN", "PRIVATE\nKEY\n", "ssh-ed25519 HOST"
 )
+OWNER = (501, 20)
 CA = "-----BEGIN CERTIFICATE-----\nQ0E=\n-----END CERTIFICATE-----\n"
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1)
 
@@ -42,7 +43,7 @@ def data_of(text: str) -> dict[str, Any]:
 
 
 def files_of(settings: Settings) -> dict[str, str]:
-    found = provision.guest_files(settings, CA)
+    found = provision.guest_files(settings, CA, owner=OWNER)
     return {file.path: file.data.decode(errors="replace") for file in found}
 
 
@@ -91,42 +92,96 @@ def test_modes_are_what_cloud_init_reads_as_octal() -> None:
     assert [file["permissions"] for file in data["write_files"]] == ["0644", "0644", "0755"]
 
 
-def test_whatever_differs_is_another_instance(tmp_path: Path) -> None:
-    state = State("/srv/p", str(tmp_path))
+def test_cloud_init_sets_a_guest_up_anew_each_time() -> None:
+    """With the same instance, a setup that was killed would count as done."""
+    files = [seed.cloud_init_files("vm", LOGIN, []) for _ in range(2)]
+    first, second = (yaml.safe_load(each["meta-data"])["instance-id"] for each in files)
+    assert first != second
+    assert data_of(files[0]["user-data"].decode())["runcmd"] == [[guest_files.PROGRAM, "setup"]]
+
+
+def test_whatever_differs_has_another_digest() -> None:
     contents: list[dict[str, bytes]] = [
         {}, {"x": b"a"}, {"x": b"b"}, {"x": b"ab"}, {"x": b"a", "y": b"b"}, {"y": b"a", "x": b"b"},
-        seed.files("vm", LOGIN, [], b""), seed.files("vm", LOGIN, [], b"payload"),
-        seed.files("vm", LOGIN, [GuestFile("/x", "")], b""),
     ]  # fmt: skip
-    for kept in contents:
-        name = seed.instance(state, kept)
-        for other in contents:
-            seed.save_instance(state, name)
-            assert (seed.instance(state, other) == name) == (other == kept)
+    assert len({provision.digest(content) for content in contents}) == len(contents)
 
 
-def test_a_guest_that_was_never_set_up_is_another_instance_each_time(tmp_path: Path) -> None:
-    state = State("/srv/p", str(tmp_path))
-    content = seed.files("vm", LOGIN, [], b"")
-    first, second = seed.instance(state, content), seed.instance(state, content)
-    assert first != second
-    seed.save_instance(state, second)
-    assert seed.instance(state, content) == seed.instance(state, content) == second
-    assert yaml.safe_load(seed.meta_data("vm", second))["instance-id"] == second
+# The seed of a VM's start
 
 
-def test_a_second_setup_is_another_instance_each_time_until_one_ends(tmp_path: Path) -> None:
-    """With the same instance, a setup that was killed would count as done."""
-    state = State("/srv/p", str(tmp_path))
-    older = seed.files("vm", LOGIN, [], b"old")
-    first = seed.instance(state, older)
-    seed.save_instance(state, first)
-    newer = seed.files("vm", LOGIN, [], b"new")
-    killed, again = seed.instance(state, newer), seed.instance(state, newer)
-    assert killed != again
-    assert seed.instance(state, older) != first, "it is half of the newer now"
-    seed.save_instance(state, again)
-    assert seed.instance(state, newer) == again
+@pytest.fixture(scope="module")
+def login_keys(tmp_path_factory: pytest.TempPathFactory) -> keys.Keys:
+    return keys.ensure(State("/srv/p", str(tmp_path_factory.mktemp("vm"))))
+
+
+def start_content(
+    login_keys: keys.Keys, settings: Settings, ca: str = CA, by_cloud_init: bool = False
+) -> dict[str, bytes]:
+    own = provision.guest_files(settings, ca, owner=OWNER)
+    return provision.content("vm-1", own, login_keys, ca, by_cloud_init)
+
+
+def archive_of(content: dict[str, bytes]) -> dict[str, tuple[int, str]]:
+    """Return mode and text of each file that a start writes."""
+    with tarfile.open(fileobj=io.BytesIO(content["files.tar"])) as tar:
+        found = {}
+        for member in tar:
+            file = tar.extractfile(member)
+            assert file is not None, "a directory would change that of the guest"
+            found[f"/{member.name}"] = (member.mode, file.read().decode(errors="replace"))
+        return found
+
+
+def test_a_start_is_given_keys_and_authority_of_this_vm(login_keys: keys.Keys) -> None:
+    content = start_content(login_keys, Settings("/srv/p"))
+    files = archive_of(content)
+    assert files["/etc/hostname"] == (0o644, "vm-1\n")
+    assert files[provision.HOST_KEY] == (0o600, login_keys.private_text(keys.HOST))
+    assert files["/etc/gitguard-vm/keys/root"][1].strip() == login_keys.public_text(keys.ADMIN)
+    assert files[guest_files.CA_FILE] == (0o644, CA)
+    assert "user-data" not in content and "is-shared" not in content
+    everything = b"".join(content.values())
+    for name in (keys.AGENT, keys.ADMIN):
+        assert login_keys.private_text(name).encode() not in everything
+
+
+def test_a_start_is_given_the_same_unless_something_differs(login_keys: keys.Keys) -> None:
+    def digests(settings: Settings, ca: str = CA) -> dict[str, bytes]:
+        content = start_content(login_keys, settings, ca)
+        return {name: data for name, data in content.items() if name.endswith(".digest")}
+
+    first = digests(Settings("/srv/p"))
+    assert digests(Settings("/srv/p", memory=9000)) == first
+    for settings in (
+        Settings("/srv/p", git_name="Another"), Settings("/srv/p", hide=(".env",)),
+        Settings("/srv/q"),
+    ):  # fmt: skip
+        other = digests(settings)
+        assert {name for name in first if first[name] != other[name]} == {"files.digest"}
+    assert (
+        digests(Settings("/srv/p"), CA.replace("Q0E=", "Q0I="))["files.digest"]
+        != first["files.digest"]
+    )
+
+
+def test_a_disk_that_vms_share_is_given_nothing_of_a_vm(login_keys: keys.Keys) -> None:
+    shared = provision.shared_content()
+    content = provision.disk_content("build-1", login_keys, CA, shared)
+    assert content["is-shared"]
+    data = data_of(content["user-data"].decode())
+    written = {file["path"]: file["content"] for file in data["write_files"]}
+    assert guest_files.CA_FILE not in written
+    assert "BEGIN CERTIFICATE" not in content["user-data"].decode()
+    assert provision.shared_content() == shared
+
+
+def test_a_disk_of_an_older_version_is_set_up_by_cloud_init(login_keys: keys.Keys) -> None:
+    content = start_content(login_keys, Settings("/srv/p"), by_cloud_init=True)
+    data = data_of(content["user-data"].decode())
+    assert data["ssh_keys"]["ed25519_private"] == login_keys.private_text(keys.HOST)
+    assert data["runcmd"] == [[guest_files.PROGRAM, "setup"]]
+    assert "is-shared" not in content
 
 
 def test_the_guest_has_neither_a_route_nor_a_name_server() -> None:
@@ -177,8 +232,8 @@ def test_each_tool_is_told_of_the_proxy_and_of_its_authority() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings(CA, "/v", "deny", (), "", name, mail, "")
-    text = {f.path: f.data for f in guest_files.files(guest, "/p")}["/etc/gitconfig"]
+    guest = GuestSettings(CA, "/v", "deny", (), "", {}, name, mail, "")
+    text = {f.path: f.data for f in guest_files.files(guest)}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
             ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
@@ -186,15 +241,13 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
         assert done.stdout == value.encode() + b"\0", text
 
 
-@given(view=TEXTS, options=TEXTS)
-def test_the_provisioning_script_reads_its_values_as_they_were_given(
-    view: str, options: str
-) -> None:
-    guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), options, "n", "m", "")
-    text = {f.path: f.data for f in guest_files.files(guest, "/p")}[guest_files.CONFIG]
-    shown = text + b'\nprintf "%s\\0" "$VIEW" "$MOUNT_OPTIONS"'
+@given(view=TEXTS, service=TEXTS)
+def test_the_program_reads_its_values_as_they_were_given(view: str, service: str) -> None:
+    guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), service, {}, "n", "m", "")
+    text = {f.path: f.data for f in guest_files.files(guest)}[guest_files.CONFIG]
+    shown = text + b'\nprintf "%s\\0" "$VIEW" "$SERVICE"'
     done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
-    assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", options, ""]
+    assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
 
 
 @pytest.mark.parametrize("git", GIT_MODES)
@@ -227,11 +280,28 @@ def test_sshd_takes_keys_alone() -> None:
     assert "AllowAgentForwarding no" in text
 
 
-def test_the_mounts_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == "git=private,local=deps"
-    assert provision.mount_options(Settings("/srv/p", guard="host")) == "git=deny,local=deps"
+def test_the_guards_options() -> None:
+    assert provision.mount_options(Settings("/srv/p")) == ("git=private", "local=deps")
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", "local=deps")
     settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"), local=())
-    assert provision.mount_options(settings) == "git=readonly,hide=.env,hide=*.pem"
+    assert provision.mount_options(settings) == ("git=readonly", "hide=.env", "hide=*.pem")
+
+
+def test_a_start_has_the_units_of_share_and_guard() -> None:
+    """So the view has the newest settings from its first moment on."""
+    files = files_of(Settings("/srv/my project", git="readonly", hide=(".env",)))
+    (drop_in,) = [text for path, text in files.items() if path.endswith("/share.conf")]
+    assert "map=501/1000:1000/501:@20/@1000:@1000/@20" in drop_in
+    assert "git=readonly,hide=.env" in drop_in
+    share = files["/etc/systemd/system/var-lib-gitguardfs-shares-project.mount"]
+    assert "What=project\n" in share and "access=0" in share
+    service = "gitguardfs@home-agent-projects-my\\x20project.service"
+    assert f"{service}.d/share.conf" in "".join(files)
+    config = files[guest_files.CONFIG]
+    done = subprocess.run(
+        ["sh"], input=f'{config}\nprintf %s "$SERVICE"', capture_output=True, text=True
+    )
+    assert done.stdout == service
 
 
 @pytest.mark.parametrize(
@@ -258,7 +328,7 @@ def test_the_payload_is_the_running_package_and_the_same_each_time() -> None:
     with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
         names = tar.getnames()
         assert "gitguardfs/vm_mount/command.py" in names
-        assert "gitguardfs/vm/provision.sh" in names
+        assert "gitguardfs/vm/guest.sh" in names
         assert "guest-setup/vm-apps.sh" in names
         assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
         member = tar.extractfile("gitguardfs/commands/gitguardfs.py")
@@ -276,7 +346,7 @@ def test_the_payload_runs_elsewhere(tmp_path: Path) -> None:
     assert gitguardfs.__version__ in done.stdout, done.stderr
 
 
-def test_the_provisioning_script_is_shell() -> None:
-    script = Path(provision.__file__).with_name("provision.sh")
-    assert files_of(Settings("/srv/p"))[seed.PROVISION] == script.read_text()
+def test_the_program_is_shell() -> None:
+    script = Path(provision.__file__).with_name("guest.sh")
+    assert files_of(Settings("/srv/p"))[guest_files.PROGRAM] == script.read_text()
     subprocess.run(["bash", "-n", script], check=True)

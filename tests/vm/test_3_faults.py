@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+from tests.support.repos import HOST_GID, HOST_UID
 from tests.vm.conftest import OPTIONS
 from tests.vm.probes import probe
 from tests.vm.world import (
@@ -93,3 +95,28 @@ def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:
     assert session.leave() == 0
     assert not [line for line in Path("/proc/mounts").read_text().splitlines()
                 if str(host.place / "run") in line]  # fmt: skip
+
+
+def test_a_vm_of_an_older_version_is_set_up_where_it_is(host: World) -> None:
+    """Its disk lies directly over the image; cloud-init still is what starts the setup."""
+    older = host.other("older")
+    older.vm("up", "--image", str(host.place / "none"))  # makes the state, and no disk
+    disk = older.state / "disk.qcow2"
+    base = host.image / "disk.img"
+    subprocess.run(
+        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk, "20G"],
+        check=True, user=HOST_UID, group=HOST_GID, extra_groups=[],
+    )  # fmt: skip
+    for what in ("boot of an older disk", "second boot of an older disk"):
+        session = older.up(*OPTIONS, "--image", str(host.image), what=what)
+        assert older.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
+        if what.startswith("second"):
+            assert older.sh("cat ~/kept") == "kept"
+        older.sh("echo kept > ~/kept")
+        assert session.leave() == 0
+    assert (
+        str(base)
+        in subprocess.run(
+            ["qemu-img", "info", disk], capture_output=True, text=True, check=True
+        ).stdout
+    )

@@ -36,6 +36,29 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     assert session.leave() == 0
 
 
+def test_another_project_starts_from_what_was_set_up(host: World, first: Session) -> None:
+    """It has keys, an identity and an authority of its own."""
+    (ready,) = host.ready_disks()
+    disk = (ready / "disk.qcow2").stat()
+    other = host.other("another")
+    session = other.up(*OPTIONS, "--image", str(host.image), what="first boot of another project")
+    assert "this is done once" not in session.said()
+    assert host.ready_disks() == [ready]
+    assert other.sh("pwd; hostname") == f"/home/agent/projects/another\n{other.state.name}"
+    assert other.vm("ssh", "--root", "--", "findmnt -n -o FSTYPE --target ~agent/projects/another"
+                    " | tail -n 1").stdout == "fuse.gitguardfs\n"  # fmt: skip
+    for name in ("keys/host.pub", "mitmproxy/mitmproxy-ca-cert.pem"):
+        assert (other.state / name).read_text() != (host.state / name).read_text()
+    bundle = other.sh("cat /etc/ssl/certs/ca-certificates.crt")
+    assert (other.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text().strip() in bundle
+    assert (host.state / "mitmproxy/mitmproxy-ca-cert.pem").read_text().strip() not in bundle
+    assert session.leave() == 0
+    after = (ready / "disk.qcow2").stat()
+    assert (after.st_size, after.st_mtime_ns) == (disk.st_size, disk.st_mtime_ns)
+    assert "nothing to delete" in other.vm("images", "prune").stdout
+    assert other.vm("reset", "-y").returncode == 0
+
+
 def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: World) -> None:
     away = host.place / "away"
     os.rename(host.project, away)
@@ -54,5 +77,8 @@ def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: Wor
         assert list((host.place / "home/.local/state/gitguardfs/vm").iterdir()) == []
         assert base.stat().st_mtime_ns == before
         assert "has no VM" in here.vm("status", *project).stderr
+        assert "deleted ready-" in here.vm("images", "prune").stdout
+        assert host.ready_disks() == []
+        assert base.stat().st_mtime_ns == before
     finally:
         os.rename(away, host.project)

@@ -14,7 +14,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -147,9 +147,25 @@ class World:
 
     @property
     def state(self) -> Path:
-        """The one VM's state directory."""
-        (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob("*-????????")
+        """The state directory of the project's VM."""
+        (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob(
+            f"{self.project.name}-????????"
+        )
         return found
+
+    @property
+    def cache(self) -> Path:
+        """The directory of images and ready disks."""
+        return self.place / "home/.cache/gitguardfs/images"
+
+    def ready_disks(self) -> list[Path]:
+        """Return the directories of complete ready disks."""
+        return [path for path in self.cache.glob("ready-*") if path.is_dir()]
+
+    def other(self, name: str) -> World:
+        """Return the same host with another project."""
+        make_project(self.place / name)
+        return replace(self, project=self.place / name)
 
     def popen(self, words: list[str], **how: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -57,7 +57,7 @@ def stop(project: str | None) -> None:
 @PROJECT
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reset(project: str | None, yes: bool) -> None:
-    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. The base image stays.
+    """Delete the VM: its disk, keys, allowlist, logs and the logins in it. Images stay.
 
     The values of its secrets are deleted from the keyring, or from the file that has them.
     """

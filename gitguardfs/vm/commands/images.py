@@ -1,0 +1,62 @@
+"""``gitguard vm images``: the images and ready disks that VMs start from."""
+
+from __future__ import annotations
+
+import click
+
+from gitguardfs.command_line import CommandGroup
+from gitguardfs.errors import shown
+from gitguardfs.vm.commands.common import SETTINGS, NeedsExtra
+
+EPILOG = """\b
+Examples:
+  gitguard vm images list
+  gitguard vm images prune
+"""
+
+
+@click.group(
+    name="images",
+    cls=CommandGroup,
+    short_help="List the images that VMs start from; delete unused ones.",
+    epilog=EPILOG,
+    context_settings=SETTINGS,
+)
+def images() -> None:
+    """List the images that VMs start from, or delete those that no VM uses.
+
+    A base is an image as it was fetched. A ready disk is a guest that was set up from one; it is
+    made when it is needed, once for an image and a version of gitguardfs. VMs share both.
+    """
+
+
+@images.command(
+    name="list", cls=NeedsExtra, short_help="List images and ready disks, and which VMs use them."
+)
+def list_() -> None:
+    """List images and ready disks: name, kind, size, and which VMs use them."""
+    from gitguardfs.vm import image_store, state
+
+    cache = state.cache_directory()
+    rows = [
+        (shown(one.name), one.kind, f"{one.size >> 20} MiB",
+         " ".join(one.users) or "no VM", one.made_from and f"from {shown(one.made_from)}")
+        for one in image_store.stored(cache)
+    ]  # fmt: skip
+    click.echo(f"in {shown(cache)}:" if rows else f"there is nothing in {shown(cache)}")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+@images.command(cls=NeedsExtra, short_help="Delete images and ready disks that no VM uses.")
+def prune() -> None:
+    """Delete images and ready disks that no VM uses; what is needed later is made anew."""
+    from gitguardfs.vm import image_store, state
+
+    gone = image_store.prune(state.cache_directory())
+    for one in gone:
+        click.echo(f"deleted {shown(one.name)} ({one.size >> 20} MiB)")
+    if not gone:
+        click.echo("there is nothing to delete")

@@ -1,0 +1,270 @@
+#!/bin/bash
+# The part of gitguard vm that runs in the guest, as root. What it is given lies on the seed, an ISO
+# image that the host writes for each start.
+#   setup   once for a disk, by cloud-init: packages, gitguardfs, what a start needs
+#   finish  after setup, if VMs are to share the disk: takes out what belongs to this one guest
+#   start   early at each start: writes what this VM is given, if the last start had something else
+#   guard   later at each start: the guarded project; then the host is told
+# Output goes to /var/log/gitguard-vm.log. Every step may be repeated.
+set -Eeuo pipefail
+umask 022
+
+SEED=/run/gitguard-vm/seed
+STATE=/var/lib/gitguard-vm
+PREFIX=/usr/local/lib/gitguardfs
+PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
+    iproute2)
+PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
+# They take time at each start, and are of no use without internet, console and other hardware.
+UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer man-db.timer
+    systemd-timesyncd.service systemd-resolved.service systemd-networkd.service
+    systemd-networkd.socket systemd-networkd-wait-online.service
+    systemd-networkd-persistent-storage.service netplan-ovs-cleanup.service
+    getty@tty1.service getty-static.service serial-getty@ttyS0.service serial-getty@ttyAMA0.service
+    sshd-keygen.service systemd-random-seed.service systemd-pstore.service
+    modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
+    modprobe@9pnet_virtio.service modprobe@virtio_pci.service modprobe@fuse.service
+    systemd-udev-load-credentials.service
+    sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
+    systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
+    systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service
+    systemd-journal-flush.service systemd-hwdb-update.service ldconfig.service
+    systemd-journal-catalog-update.service cloud-init-local.service cloud-init-main.service
+    cloud-init-network.service cloud-init.service cloud-config.service cloud-final.service
+    cloud-init-hotplugd.socket)
+UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-ssh-generator
+    systemd-hibernate-resume-generator systemd-rc-local-generator systemd-tpm2-generator)
+
+say() { printf '%(%T)T %s\n' -1 "$*"; }
+
+# Tells the host. The port belongs to root alone.
+tell() {
+    local port name
+    for port in /sys/class/virtio-ports/*; do
+        read -r name <"$port/name" || continue
+        [[ "$name" != gitguard ]] || printf '%s\n' "$*" >"/dev/${port##*/}"
+    done
+}
+
+fail() {
+    say "failed: $*"
+    tell "failed $*"
+    [[ ! -e "$SEED/is-shared" ]] || systemctl --no-block poweroff # the host may be gone
+    exit 1
+}
+
+mount_seed() {
+    local disk serial
+    mkdir -p "$SEED" "$STATE"
+    [[ ! -e "$SEED/ca.pem" ]] || return 0
+    for disk in /sys/block/vd*; do
+        read -r serial <"$disk/serial" || true # there is no end of the line
+        [[ "$serial" != gitguard-seed ]] || mount -t iso9660 -o ro "/dev/${disk##*/}" "$SEED"
+    done
+}
+
+# Whether the guest has that part of the seed already.
+has() { [[ -e "$STATE/$1" && "$(<"$STATE/$1")" == "$(<"$SEED/$1.digest")" ]]; }
+
+note() {
+    cp "$SEED/$1.digest" "$STATE/$1.new"
+    sync # what the note is about must be on the disk before it
+    mv -f "$STATE/$1.new" "$STATE/$1"
+}
+
+# Once for a disk
+
+# The allowlist compares http:// and https:// exactly, and names the mirrors by https.
+use_https_mirrors() {
+    local file
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/* /etc/apt/mirrors/*; do
+        [[ ! -f "$file" ]] || sed -Ei \
+            's#http://((deb|security|ftp)\.debian\.org|(archive|security|ports)\.ubuntu\.com)#https://\1#g' "$file"
+    done
+}
+
+await_proxy() {
+    local end=$((SECONDS + PROXY_PATIENCE))
+    until (: <"/dev/tcp/$PROXY_ADDRESS/$PROXY_PORT") 2>/dev/null; do
+        ((SECONDS < end)) || fail "cannot reach the proxy within $PROXY_PATIENCE seconds"
+        sleep 1
+    done
+}
+
+install_packages() {
+    local package missing=() apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
+    for package in "${PACKAGES[@]}"; do
+        [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
+            missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    say "installing ${missing[*]}"
+    tell "step the guest's packages are installed"
+    await_proxy
+    export DEBIAN_FRONTEND=noninteractive
+    "${apt[@]}" update || fail "apt-get update failed, see mitmdump.log"
+    "${apt[@]}" install -y --no-install-recommends "${missing[@]}" ||
+        fail "apt-get install failed, see mitmdump.log"
+}
+
+install_gitguardfs() {
+    local new=$PREFIX/lib.new
+    rm -rf "$new"
+    mkdir -p "$new"
+    tar -xf "$SEED/gitguardfs.tar" -C "$new" --no-same-owner
+    rm -rf "${PREFIX:?}/lib"
+    mv -T "$new" "$PREFIX/lib"
+    launcher /usr/local/bin/gitguardfs gitguardfs.commands.gitguardfs
+    launcher /usr/local/bin/gitguard gitguardfs.commands.gitguard
+    launcher /usr/local/bin/vm-mount gitguardfs.commands.vm_mount
+    launcher /sbin/umount.fuse.gitguardfs gitguardfs.commands.umount
+    printf '#!/bin/sh\nexec bash %s/lib/guest-setup/vm-apps.sh "$@"\n' "$PREFIX" >/usr/local/bin/vm-apps
+    chmod 755 /usr/local/bin/vm-apps
+    # Compile once, before the guard starts: an emulated guest takes long for that.
+    /usr/bin/python3 -I -m compileall -q "$PREFIX/lib/gitguardfs" || true
+    note gitguardfs
+}
+
+launcher() {
+    cat >"$1.new" <<END
+#!/usr/bin/python3 -I
+# -I keeps the caller's environment and working directory out of a program that root runs.
+import sys
+
+sys.path.insert(0, "$PREFIX/lib")
+
+from $2 import main
+
+sys.exit(main())
+END
+    chmod 755 "$1.new"
+    mv -fT "$1.new" "$1"
+}
+
+# From here on the units of gitguard vm do at each start what cloud-init did.
+retire_cloud_init() {
+    local unit
+    mkdir -p /etc/systemd/system-generators
+    for unit in "${UNUSED_GENERATORS[@]}"; do
+        ln -sfT /dev/null "/etc/systemd/system-generators/$unit"
+    done
+    for unit in "${UNUSED[@]}"; do
+        ln -sfT /dev/null "/etc/systemd/system/$unit"
+    done
+    systemctl enable --quiet gitguard-vm-start.service gitguard-vm-guard.service
+    touch /etc/cloud/cloud-init.disabled
+}
+
+setup() {
+    say "setting up"
+    mount_seed
+    tell "step the guest is set up"
+    [[ "$(id -u "$AGENT"):$(id -g "$AGENT")" == 1000:1000 ]] ||
+        fail "the ids of the user $AGENT are not 1000: the image has a user or group with that id"
+    use_https_mirrors
+    install_packages
+    install_gitguardfs
+    note shared
+    if [[ -e "$SEED/is-shared" ]]; then
+        # cloud-init still writes when this program ends.
+        systemd-run --quiet --no-block -p After=cloud-final.service "$0" finish
+    else
+        retire_cloud_init
+        systemctl daemon-reexec # the defaults in system.conf.d are read at the start
+        systemctl --no-block start gitguard-vm-start.service gitguard-vm-guard.service
+    fi
+}
+
+# No VM may find here what belongs to the guest that was set up: keys, identity, logs.
+finish() {
+    mount_seed
+    retire_cloud_init
+    apt-get -q clean
+    rm -rf /etc/gitguard-vm/keys /etc/ssh/ssh_host_* /var/lib/cloud /var/lib/apt/lists/* \
+        /var/log/journal /var/log/cloud-init* /var/lib/systemd/random-seed /root/.cache
+    : >/etc/machine-id
+    umount "$SEED"
+    fstrim / || true
+    rm -f /var/log/gitguard-vm.log
+    sync
+    tell ready
+    systemctl --no-block poweroff
+}
+
+# At each start
+
+start() {
+    say "starting"
+    echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
+    mount_seed
+    has gitguardfs || install_gitguardfs
+    if ! has files; then
+        write_files
+        note files
+    fi
+    if ! has shared; then # the units may be others, and the defaults in system.conf.d
+        systemctl daemon-reexec
+        note shared
+    fi
+    umount "$SEED"
+    hostname -F /etc/hostname
+    as_agent mkdir -p "$VIEW"
+}
+
+# Before anything of the agent runs, and before the view is there: it gets the newest settings.
+write_files() {
+    local enabled
+    say "writing files"
+    # To places where root alone writes. The archive holds no directories, so it changes none.
+    tar -xf "$SEED/files.tar" -C / --no-same-owner
+    # shellcheck disable=SC1091
+    . /etc/gitguard-vm/config
+    grep -qF "$(sed -n 2p "$CA_FILE")" "$BUNDLE" || {
+        cat "$BUNDLE" "$CA_FILE" >"$BUNDLE.new"
+        mv -f "$BUNDLE.new" "$BUNDLE"
+    }
+    enabled=/etc/systemd/system/multi-user.target.wants/$SERVICE
+    if [[ -L "$enabled" ]]; then
+        systemctl daemon-reload # it has read the unit as it was
+    else
+        ln -sT /etc/systemd/system/gitguardfs@.service "$enabled"
+    fi
+    give_rules
+}
+
+# Root must not follow what the agent may have put into its home.
+as_agent() { setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups "$@"; }
+
+# Agents look for rules in their own directory of the home. Existing files are left alone.
+give_rules() {
+    local home
+    home=$(getent passwd "$AGENT" | cut -d: -f6)
+    # shellcheck disable=SC2016
+    as_agent sh -c '
+        for path; do
+            mkdir -p "$(dirname "$path")" && { [ -e "$path" ] || ln -s /etc/gitguard-vm/AGENTS.md "$path"; }
+        done
+    ' sh "$home"/{.codex/AGENTS.md,.gemini/GEMINI.md,.config/opencode/AGENTS.md} || say "no rules"
+}
+
+guard() {
+    systemctl start "$SERVICE" ||
+        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+    [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]] ||
+        fail "the project is not guarded"
+    tell ready
+    say "ready"
+    [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
+}
+
+# Makes the agent's repositories, so that nobody meets a slow first use of git.
+make_repositories() {
+    touch "$STATE/has-git"
+    as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
+}
+
+exec >>/var/log/gitguard-vm.log 2>&1
+trap 'fail "guest.sh, line $LINENO"' ERR
+# shellcheck disable=SC1091
+. /etc/gitguard-vm/config
+"$1"

@@ -1,0 +1,290 @@
+"""Ready disks: a guest that was set up once, over which the disks of VMs lie.
+
+Setting a guest up takes minutes, and is the same for all VMs of one image and one gitguardfs. So it
+is done on a disk of its own, which belongs to no VM and never changes after that: a VM's disk is an
+overlay over it. A ready disk is a directory with the disk and a record of what it was made from.
+The directory gets its name, a digest of all its parts, only when it is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gitguardfs
+from gitguardfs import config_files
+from gitguardfs.config_files import make_private_directory
+from gitguardfs.egress import proxy as egress
+from gitguardfs.egress.files import StateFiles
+from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed
+from gitguardfs.vm import state as states
+from gitguardfs.vm.images import Image
+from gitguardfs.vm.launch import Launch, boot
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+
+PREFIX, BUILD = "ready-", "build-"
+"""Beginnings of the names of ready disks, and of the directories in which they are made."""
+DISK, RECORD = "disk.qcow2", "made-from.json"
+MIN_FREE_BYTES = 3 << 30
+"""Bytes that must be free to make a ready disk: it takes up to 2 GiB, and then a VM needs some."""
+SHUTDOWN_LIMIT = 180.0
+"""Seconds that the guest has to shut down once it is set up."""
+MOST_MEMORY, MOST_CPUS = 2048, 4
+"""MiB and processors that setting up needs at most: a VM's own size may be one that fails."""
+FORMAT = b"1"
+"""Raise it when a ready disk is made in another way, and no part of its key shows that."""
+
+
+@dataclass(frozen=True)
+class ReadyDisk:
+    """A complete ready disk."""
+
+    directory: str
+    wanted: str
+    """The setting ``image`` for which it was made."""
+    image: Image
+    parts: tuple[tuple[str, int, int], ...]
+    """Path, size and time of change of the image's files, when the disk was made."""
+
+    @property
+    def disk(self) -> str:
+        """The path of the disk."""
+        return os.path.join(self.directory, DISK)
+
+    @property
+    def name(self) -> str:
+        """The name in listings."""
+        return os.path.basename(self.directory)
+
+
+@dataclass(frozen=True)
+class Builder:
+    """What the machine that makes a ready disk needs, besides the image."""
+
+    settings: Settings
+    authority: bytes | None
+    """Certificate authorities to trust for package servers, besides the system's."""
+    upstream_proxy: bytes | None = None
+    """The file with the setting of the company's proxy."""
+
+
+def at(directory: str) -> ReadyDisk | None:
+    """Return the ready disk in this directory; None if it is gone or damaged."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        with open(os.path.join(directory, RECORD)) as file:
+            made = json.load(file)
+        os.stat(os.path.join(directory, DISK))
+        parts = tuple((str(path), int(size), int(time)) for path, size, time in made["parts"])
+        return ReadyDisk(directory, str(made["wanted"]), Image(**made["image"]), parts)
+    return None
+
+
+def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
+    """Make the VM's disk if it has none; return its image, and whether a ready disk is between.
+
+    A new disk lies over a ready disk, which is made if there is none. An existing one keeps what it
+    lies over, also a disk that an older version made directly over the image. Raises UserError.
+    """
+    wanted = builder.settings.image
+    exists = os.path.exists(state.disk)
+    kept = _below(state.disk, cache) if exists else None
+    if kept is not None and kept.wanted == wanted and images.is_pinned(wanted):
+        image = kept.image  # a newer gitguardfs may pin another by this name
+    else:
+        old = images.used_by(wanted, state.disk, cache) if kept is None else None
+        image = old or images.obtain(wanted, platform.machine(), cache)
+    images.refuse_image_in_project(image, state.project)
+    if kept is not None:
+        _check_same(kept, image)
+    elif not exists:
+        kept = ensure(image, builder, cache)
+    images.ensure_overlay(image, state.disk, None if kept is None else kept.disk)
+    return image, kept is not None
+
+
+def _below(disk: str, cache: str) -> ReadyDisk | None:
+    """Return the ready disk below a VM's disk, if it lies over one. Raises UserError."""
+    base = images.backing_of(disk) or ""
+    directory = os.path.dirname(base)
+    if os.path.dirname(directory) != cache or os.path.basename(base) != DISK:
+        return None
+    found = at(directory)
+    if found is None:
+        raise UserError(
+            f"the ready disk {shown(directory)}, from which this VM was made, is gone or damaged",
+            "put it back, or delete the VM: gitguard vm reset",
+            Exit.SYSTEM,
+        )
+    return found
+
+
+def _check_same(ready: ReadyDisk, image: Image) -> None:
+    """Raise UserError if the image is another than the one that the ready disk lies over."""
+    if image.disk != ready.image.disk:
+        raise UserError(
+            f"this VM was made from {shown(ready.image.disk)}",
+            "leave --image out, or delete the VM first: gitguard vm reset",
+        )
+    for path, size, time in ready.parts:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise UserError(
+                f"the image {shown(path)} is gone: {error.strerror}",
+                "put it back, or delete the VM: gitguard vm reset",
+            ) from None
+        if (found.st_size, found.st_mtime_ns) != (size, time):
+            raise UserError(
+                f"the image {shown(path)} has changed since this VM was made from it",
+                "put the old one back, or delete the VM: gitguard vm reset",
+            )
+
+
+def key(image: Image, shared: dict[str, bytes]) -> str:
+    """Return the name of the ready disk of this image and what it is set up with. OSError."""
+    parts = {
+        **shared,
+        "image": json.dumps([dataclasses.asdict(image), _parts(image)]).encode(),
+        "user-data": seed.user_data("", seed.GuestKeys("", "", "", ""), []).encode(),
+        "network": seed.network_config().encode(),
+        "format": FORMAT,
+    }
+    return PREFIX + provision.digest(parts).decode()[:16]
+
+
+def _parts(image: Image) -> list[list[Any]]:
+    found = [
+        (path, os.stat(path)) for path in filter(None, (image.disk, image.kernel, image.initrd))
+    ]
+    return [[path, status.st_size, status.st_mtime_ns] for path, status in found]
+
+
+def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
+    """Return the ready disk of this image; make it if there is none. Raises UserError, OSError.
+
+    If another command is making it, wait for that.
+    """
+    shared = provision.shared_content()
+    name = key(image, shared)
+    place = os.path.join(cache, name)
+    found = at(place)
+    if found is None:
+        make_private_directory(Path(cache))
+        with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
+            if at(place) is None:
+                _make(image, builder, shared, place)
+        found = at(place)
+    if found is None:
+        raise UserError(f"the ready disk {shown(place)} is damaged", "delete it", Exit.SYSTEM)
+    return found
+
+
+def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) -> None:
+    """Set a guest up, and give the result its name. Below the lock of that name."""
+    cache, name = os.path.split(place)
+    state = State("/", os.path.join(cache, BUILD + name.removeprefix(PREFIX)[:8]))
+    states.check_socket(state, "XDG_CACHE_HOME")
+    clear(state)
+    free = shutil.disk_usage(cache).free
+    if free < MIN_FREE_BYTES:
+        raise UserError(
+            f"{cache} has only {free >> 20} MiB free, and setting the guest up may take"
+            f" {MIN_FREE_BYTES >> 20}",
+            "make room, or set another XDG_CACHE_HOME",
+            Exit.SYSTEM,
+        )
+    print(
+        "setting up the guest: this is done once for this image and this version of gitguardfs",
+        file=sys.stderr,
+    )
+    images.self_contained(image.disk)
+    parts = _parts(image)
+    make_private_directory(Path(state.directory))
+    try:
+        _set_up(state, image, builder, shared)
+    except UserError as error:
+        raise UserError(
+            error.message,
+            f"{shown(state.directory)} has the logs of guest, QEMU and proxy",
+            error.code,
+        ) from None
+    if _parts(image) != parts:
+        raise UserError(f"the image {shown(image.disk)} was changed meanwhile", "try again")
+    done = state.path("done")
+    os.mkdir(done, 0o700)
+    os.chmod(state.disk, 0o400)
+    os.rename(state.disk, os.path.join(done, DISK))
+    made = {
+        "wanted": builder.settings.image,
+        "image": dataclasses.asdict(image),
+        "parts": parts,
+        "gitguardfs": gitguardfs.__version__,
+    }
+    record = json.dumps(made, indent=2) + "\n"
+    config_files.write(config_files.plan(os.path.join(done, RECORD), record, 0o400))
+    os.sync()  # a power failure must not leave a complete name on half a disk
+    os.rename(done, place)
+    shutil.rmtree(state.directory)
+
+
+def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, bytes]) -> None:
+    """Boot a machine without the project, whose guest sets itself up and shuts down. UserError.
+
+    Its keys and its proxy's authority are made for it. The proxy allows packages only.
+    """
+    with ExitStack() as stack:
+        lock = running.take_lock(state)
+        stack.callback(os.close, lock)
+        pairs = keys.ensure(state)
+        files = Path(state.directory)
+        egress.create_files(files)
+        for path, text in (
+            (StateFiles(files).upstream_ca, builder.authority),
+            (StateFiles(files).upstream_proxy, builder.upstream_proxy),
+        ):
+            config_files.write(config_files.plan(str(path), text, 0o600))
+        ca = egress.ca_certificate(files)
+        proxy = egress.begin_proxy(files)
+        stack.callback(proxy.stop)
+        stack.enter_context(logs.size_limited(state.console))
+
+        def prepare() -> None:
+            with suppress(FileNotFoundError):
+                os.unlink(state.disk)
+            images.ensure_overlay(image, state.disk)
+            seed.write(state.seed, provision.disk_content(state.name, pairs, ca, shared))
+
+        size = dataclasses.replace(
+            builder.settings,
+            memory=min(builder.settings.memory, MOST_MEMORY),
+            cpus=min(builder.settings.cpus, MOST_CPUS),
+        )
+        launch = Launch(state, size, image, pairs, None, lock, proxy, prepare=prepare)
+        qemu = boot(stack, launch).qemu
+        try:
+            status = qemu.wait(SHUTDOWN_LIMIT)
+        except subprocess.TimeoutExpired:
+            status = None
+        if status != 0:
+            raise UserError("the guest did not shut down after its setup", code=Exit.SYSTEM)
+
+
+def clear(state: State) -> None:
+    """Delete what a build that was killed has left; stop its QEMU. Raises UserError, OSError."""
+    if os.path.isdir(state.directory):
+        lock = running.take_lock(state, shuts_down=False)
+        try:
+            shutil.rmtree(state.directory)
+        finally:
+            os.close(lock)

@@ -1,0 +1,422 @@
+"""Ready disks: made once, shared, never half; and which of them may be deleted.
+
+The machine that sets a guest up is left out here, and only here: tests/vm boots it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from gitguardfs import config_files
+from gitguardfs.errors import UserError
+from gitguardfs.vm import command, image_store, images, provision, ready
+from gitguardfs.vm import state as states
+from gitguardfs.vm.images import Image
+from gitguardfs.vm.ready import Builder, ReadyDisk
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+from tests.support.mounting import until
+
+pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+
+
+class Host:
+    """A user's cache, state and image. ``set_up`` stands for the machine that sets a guest up."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.image = place / "image.img"
+        self.image.write_bytes(bytes(1 << 20))
+        self.cache = states.cache_directory()
+        self.builds = 0
+
+    def set_up(self, state: State, image: Image, builder: Builder, _: dict[str, bytes]) -> None:
+        self.builds += 1
+        assert builder.settings.image
+        images.ensure_overlay(image, state.disk)
+
+    def builder(self, wanted: str | None = None) -> Builder:
+        return Builder(Settings("/srv/p", image=wanted or str(self.image)), None)
+
+    def ensure(self) -> ReadyDisk:
+        return ready.ensure(Image(str(self.image)), self.builder(), self.cache)
+
+    def vm(self, name: str) -> State:
+        """Return the state of a new project's VM, without a disk."""
+        (self.place / name).mkdir()
+        state = states.state_of(str(self.place / name))
+        states.create(state)
+        return state
+
+    def disk_for(self, state: State, wanted: str | None = None) -> tuple[Image, bool]:
+        return ready.disk_for(state, self.builder(wanted), self.cache)
+
+    def names(self) -> set[str]:
+        os.makedirs(self.cache, exist_ok=True)
+        return {name for name in os.listdir(self.cache) if not name.endswith("lock")}
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 1000)  # pytest's directories have long names
+    made = Host(tmp_path)
+    monkeypatch.setattr(ready, "_set_up", made.set_up)
+    return made
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is printed of a lock that is waited for; a captured stream can lose a thread's line."""
+    lines: list[str] = []
+    monkeypatch.setattr(click, "echo", lambda text, **_: lines.append(text))
+    return lines
+
+
+# Its name
+
+
+def test_whatever_a_disk_is_made_of_is_in_its_name(host: Host) -> None:
+    shared = {"files": b"a", "gitguardfs.tar": b"b"}
+    image = Image(str(host.image))
+    names = [
+        ready.key(image, shared),
+        ready.key(image, {**shared, "files": b"x"}),
+        ready.key(image, {**shared, "gitguardfs.tar": b"x"}),
+        ready.key(Image(str(host.image), append="quiet"), shared),
+    ]
+    os.utime(host.image, ns=(1, 1))
+    names.append(ready.key(image, shared))
+    host.image.write_bytes(bytes(1 << 21))
+    os.utime(host.image, ns=(1, 1))
+    names.append(ready.key(image, shared))
+    assert len(set(names)) == len(names)
+    assert ready.key(image, dict(reversed(shared.items()))) == names[-1]
+
+
+def test_another_project_and_user_need_no_other_disk(host: Host) -> None:
+    name = ready.key(Image(str(host.image)), provision.shared_content())
+    assert name == os.path.basename(host.ensure().directory)
+
+
+# Making it
+
+
+def test_a_disk_is_made_once_and_nobody_writes_it(host: Host) -> None:
+    made = host.ensure()
+    assert host.ensure() == made
+    assert host.builds == 1
+    assert host.names() == {made.name}
+    assert os.stat(made.disk).st_mode & 0o777 == 0o400
+    assert os.stat(host.cache).st_mode & 0o777 == 0o700
+    assert (made.image, made.wanted) == (Image(str(host.image)), str(host.image))
+    assert images.backing_of(made.disk) == str(host.image)
+
+
+def test_two_that_need_a_disk_make_it_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    both = threading.Event()
+
+    def set_up(*arguments: object) -> None:
+        assert both.wait(30)
+        host.set_up(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ready, "_set_up", set_up)
+    found: list[ReadyDisk] = []
+    threads = [threading.Thread(target=lambda: found.append(host.ensure())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: bool(said), "one waits")
+    both.set()
+    for thread in threads:
+        thread.join()
+    assert said == ["another command is setting up this guest; waiting for it"]
+    assert host.builds == 1
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("moment", ["mkdir", "set up", "chmod", "record", "rename"])
+def test_a_build_that_is_killed_leaves_nothing_that_counts(
+    host: Host, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _die_at(moment, host, monkeypatch)
+            host.ensure()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+    assert [name for name in host.names() if name.startswith(ready.PREFIX)] == []
+    made = host.ensure()
+    assert host.builds == 1
+    assert host.names() == {made.name}
+
+
+def _die_at(moment: str, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            if moment == "set up":
+                real(*arguments, **named)
+            os.kill(os.getpid(), 9)
+            return None
+
+        return call
+
+    if moment == "mkdir":
+        monkeypatch.setattr(os, "mkdir", dying(os.mkdir))
+    elif moment == "set up":
+        monkeypatch.setattr(ready, "_set_up", dying(host.set_up))
+    elif moment == "chmod":
+        monkeypatch.setattr(os, "chmod", dying(os.chmod))
+    elif moment == "record":
+        monkeypatch.setattr(config_files, "write", dying(config_files.write))
+    else:
+        monkeypatch.setattr(os, "sync", dying(os.sync))
+
+
+def test_a_setup_that_fails_leaves_its_logs_and_no_disk(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_up(state: State, *_: object) -> None:
+        Path(state.console).write_text("why\n")
+        raise UserError("no packages")
+
+    monkeypatch.setattr(ready, "_set_up", set_up)
+    with pytest.raises(UserError, match=r"no packages") as error:
+        host.ensure()
+    (left,) = host.names()
+    assert left in (error.value.hint or "")
+    assert (Path(host.cache) / left / "console.log").read_text() == "why\n"
+
+
+def test_a_disk_of_an_image_that_changes_meanwhile_is_none(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_up(*arguments: object) -> None:
+        host.set_up(*arguments)  # type: ignore[arg-type]
+        os.utime(host.image, ns=(1, 1))
+
+    monkeypatch.setattr(ready, "_set_up", set_up)
+    with pytest.raises(UserError, match=r"changed meanwhile"):
+        host.ensure()
+    assert [name for name in host.names() if name.startswith(ready.PREFIX)] == []
+
+
+def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready, "MIN_FREE_BYTES", 1 << 60)
+    with pytest.raises(UserError, match=r"MiB free, .*make room"):
+        host.ensure()
+    assert host.builds == 0
+
+
+# A VM's disk
+
+
+def test_vms_of_one_image_share_a_ready_disk(host: Host) -> None:
+    first, second = host.vm("one"), host.vm("two")
+    for state in (first, second):
+        assert host.disk_for(state) == (Image(str(host.image)), True)
+    (name,) = host.names()
+    assert images.backing_of(first.disk) == images.backing_of(second.disk)
+    assert images.backing_of(first.disk) == os.path.join(host.cache, name, ready.DISK)
+    assert int(images.described(first.disk)["virtual-size"]) == images.DISK_SIZE
+    assert host.builds == 1
+
+
+def test_a_vm_keeps_its_ready_disk_when_a_newer_one_is_made(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = host.vm("old"), host.vm("new")
+    host.disk_for(old)
+    before = images.backing_of(old.disk)
+    monkeypatch.setattr(ready, "FORMAT", b"another")
+    host.disk_for(new)
+    host.disk_for(old)
+    assert images.backing_of(old.disk) == before != images.backing_of(new.disk)
+
+
+def test_a_vm_of_an_older_version_keeps_its_disk_over_the_image(host: Host) -> None:
+    state = host.vm("old")
+    images.ensure_overlay(Image(str(host.image)), state.disk)
+    assert host.disk_for(state) == (Image(str(host.image)), False)
+    assert images.backing_of(state.disk) == str(host.image)
+    assert host.builds == 0
+
+
+def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = host.vm("one")
+    monkeypatch.setattr(images, "obtain", lambda *_: Image(str(host.image)))
+    host.disk_for(state, "debian-13")
+    monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("another image"))
+    assert host.disk_for(state, "debian-13") == (Image(str(host.image)), True)
+
+
+def test_another_image_is_refused(host: Host) -> None:
+    state = host.vm("one")
+    host.disk_for(state)
+    other = host.place / "other.img"
+    other.write_bytes(bytes(1 << 20))
+    with pytest.raises(UserError, match=r"was made from .*image\.img"):
+        host.disk_for(state, str(other))
+
+
+def test_an_image_that_has_changed_below_a_vm_is_refused(host: Host) -> None:
+    state = host.vm("one")
+    host.disk_for(state)
+    host.image.write_bytes(b"another")
+    with pytest.raises(UserError, match=r"image\.img has changed"):
+        host.disk_for(state)
+    host.image.unlink()
+    with pytest.raises(UserError, match=r"there is no image|is gone"):
+        host.disk_for(state)
+
+
+def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
+    state = host.vm("one")
+    host.disk_for(state)
+    shutil.rmtree(host.ensure().directory)
+    with pytest.raises(UserError, match=r"gone or damaged .*vm reset"):
+        host.disk_for(state)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-f", "qcow2", "-F", "raw", "-b", "SECRET", "DISK"],
+        ["-f", "qcow2", "-o", "data_file=SECRET,data_file_raw=on", "DISK", "1M"],
+        ["-f", "raw", "DISK", "1M"],
+    ],
+    ids=["backing file", "data file", "raw"],
+)
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_ready_disk_that_leads_to_other_files_is_refused(
+    host: Host, options: list[str], is_made_first: bool
+) -> None:
+    """The whole chain of a VM's disk is looked at, at each start."""
+    secret = host.place / "secret"
+    secret.write_bytes(b"secret" * 100_000)
+    disk = host.ensure().disk
+    state = host.vm("one")
+    if is_made_first:
+        host.disk_for(state)
+    os.unlink(disk)
+    words = [word.replace("SECRET", str(secret)).replace("DISK", disk) for word in options]
+    subprocess.run(["qemu-img", "create", "-q", *words], check=True)
+    with pytest.raises(UserError, match=r"ready disk .* is damaged"):
+        host.disk_for(state)
+    assert os.path.exists(state.disk) == is_made_first
+
+
+def test_an_image_in_the_project_is_refused_before_and_after(host: Host) -> None:
+    state = host.vm("one")
+    inside = host.place / "one/image.img"
+    inside.write_bytes(bytes(1 << 20))
+    with pytest.raises(UserError, match=r"lies in the project"):
+        host.disk_for(state, str(inside))
+    assert host.builds == 0
+    host.disk_for(state)
+    inside.unlink()
+    host.image.rename(inside)
+    host.image.symlink_to(inside)
+    with pytest.raises(UserError, match=r"lies in the project"):
+        host.disk_for(state)
+
+
+# The cache
+
+
+def fetched(host: Host, name: str) -> Path:
+    path = Path(host.cache) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(1 << 20))
+    return path
+
+
+def test_the_list_shows_what_each_vm_uses(host: Host) -> None:
+    base = fetched(host, "0123456789ab-base.qcow2")
+    state, older = host.vm("one"), host.vm("older")
+    host.disk_for(state, str(base))
+    images.ensure_overlay(Image(str(base)), older.disk)
+    made, found = image_store.stored(host.cache)
+    assert (made.kind, made.users, made.made_from) == ("ready", (state.name,), str(base))
+    assert (found.kind, found.name) == ("base", base.name)
+    assert set(found.users) == {state.name, older.name}
+    said = CliRunner().invoke(command.command, ["images", "list"]).output
+    assert made.name in said and base.name in said and state.name in said
+
+
+def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    used, direct, unused = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bcd")
+    fetched(host, "0123456789ae-base.qcow2.part")
+    state, older, gone = host.vm("one"), host.vm("older"), host.vm("gone")
+    host.disk_for(state, str(used))
+    images.ensure_overlay(Image(str(direct)), older.disk)
+    monkeypatch.setattr(ready, "FORMAT", b"another")
+    host.disk_for(gone, str(used))
+    states.remove(gone)
+    for left in ("build-01234567", "removed-0123"):
+        (Path(host.cache) / left).mkdir()
+    made = os.path.basename(os.path.dirname(images.backing_of(state.disk) or ""))
+    said = CliRunner().invoke(command.command, ["images", "prune"]).output
+    assert host.names() == {made, used.name, direct.name}
+    assert unused.name in said and said.count("deleted") == 2
+    assert host.disk_for(state, str(used)) == (Image(str(used)), True)
+    said = CliRunner().invoke(command.command, ["images", "prune"]).output
+    assert "nothing to delete" in said
+
+
+def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) -> None:
+    """A ready disk that was found for a new VM is used by none yet."""
+    made = host.ensure()
+    with image_store.in_use(host.cache), image_store.in_use(host.cache):
+        pruning = threading.Thread(target=lambda: image_store.prune(host.cache))
+        pruning.start()
+        until(lambda: bool(said) or not pruning.is_alive(), "it waits")
+        assert os.path.exists(made.disk)
+    pruning.join()
+    assert said == ["another command is starting a VM; waiting for it"]
+    assert host.names() == set()
+
+
+def test_a_vm_waits_while_images_are_deleted(host: Host, said: list[str]) -> None:
+    def use() -> None:
+        with image_store.in_use(host.cache):
+            pass
+
+    use()
+    with open(os.path.join(host.cache, "lock")) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        using = threading.Thread(target=use)
+        using.start()
+        until(lambda: bool(said) or not using.is_alive(), "it waits")
+    using.join()
+    assert said == ["another command is deleting images; waiting for it"]
+
+
+def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host) -> None:
+    made = host.ensure()
+    state = host.vm("one")
+    Path(state.disk).write_bytes(b"QFI\xfb\0\0\0\x63")
+    with pytest.raises(UserError, match=r"disk\.qcow2 cannot be read"):
+        image_store.prune(host.cache)
+    assert os.path.exists(made.disk)
+
+
+def test_there_may_be_no_cache_at_all(host: Host) -> None:
+    assert "there is nothing" in CliRunner().invoke(command.command, ["images", "list"]).output
+    assert "nothing to delete" in CliRunner().invoke(command.command, ["images", "prune"]).output
