@@ -181,8 +181,8 @@ MUTANTS = (
         "watch-leaves-the-terminal",
         "after a signal the terminal shows nothing that is typed",
         "vm/keyboard.py",
-        "            termios.tcsetattr(fd, termios.TCSAFLUSH, modes)\n",
-        "            pass\n",
+        "                termios.tcsetattr(fd, termios.TCSAFLUSH, modes)\n",
+        "                pass\n",
         (f"{REFUSALS}::test_a_signal_leaves_the_terminal_as_it_was",),
     ),
     Mutant(
