@@ -97,7 +97,7 @@ def boot(stack: ExitStack, launch: Launch) -> Started:
                 )
                 if launch.settings.hardened:
                     wait.await_ssh(guest.port)
-                    attempt.enter_context(_tunnel(guest, proxy))
+                    attempt.enter_context(_tunnel(guest, proxy, launch.exported is None))
                 wait.await_ready()
             except BootError as failure:
                 attempts += 1
@@ -190,17 +190,18 @@ def _kill(_: State, qemu: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy) -> Iterator[None]:
+def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy, is_quiet: bool = False) -> Iterator[None]:
     """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
 
     The tunnel ends when the proxy or this process ends: any other program could get the proxy's
-    port after that.
+    port after that. ``is_quiet`` is for a guest that shuts down by itself, of which ssh would tell.
     """
     _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
         die_with_parent.command(tunnel),
         stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if is_quiet else None,
         start_new_session=True,
     )
     assert process.stdin is not None
