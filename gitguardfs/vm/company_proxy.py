@@ -7,11 +7,11 @@ import os
 import sys
 import urllib.request
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 from gitguardfs import config_files
 from gitguardfs.credentials import store
-from gitguardfs.egress import upstream_proxy
+from gitguardfs.egress import upstream_proxy, urls
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.upstream_proxy import OPTION, UpstreamProxy
 from gitguardfs.errors import UserError, shown
@@ -83,10 +83,33 @@ def _first_line() -> str:
     return line.decode(errors="surrogateescape")
 
 
+class _CompanyProxy(urllib.request.BaseHandler):
+    """Sends the requests of urllib through a proxy.
+
+    urllib's own handler gives the password to each server to which a request is redirected.
+    """
+
+    handler_order = 100
+    """Before the handlers that connect."""
+
+    def __init__(self, proxy: UpstreamProxy) -> None:
+        self._proxy = proxy
+
+    def http_open(self, request: urllib.request.Request) -> None:
+        """Change the request if it goes through the proxy; others connect."""
+        target = urlsplit(request.full_url)
+        port = target.port or urls.DEFAULT_PORTS[target.scheme]
+        if self._proxy.leads_to(target.hostname or "", port):
+            request.set_proxy(urls.authority("", self._proxy.host, self._proxy.port), "http")
+            if self._proxy.authorization:
+                request.add_unredirected_header("Proxy-Authorization", self._proxy.authorization)
+
+    https_open = http_open
+
+
 def _use_for_downloads(proxy: UpstreamProxy | None) -> None:
     """Let urllib use the proxy, in this process."""
     assert proxy is not None
-    login = f"{quote(proxy.user, safe='')}:{quote(proxy.password or '', safe='')}@"
-    url = proxy.url.replace("//", f"//{login}", 1) if proxy.user else proxy.url
-    handler = urllib.request.ProxyHandler({"http": url, "https": url})
-    urllib.request.install_opener(urllib.request.build_opener(handler))
+    nothing_else = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(nothing_else, _CompanyProxy(proxy))
+    urllib.request.install_opener(opener)

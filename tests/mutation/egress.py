@@ -751,6 +751,14 @@ MUTANTS = (
         COMPANY_URL,
     ),
     Mutant(
+        "company-password-follows-redirects",
+        "the server to which a download is redirected gets the password of the company's proxy",
+        "vm/company_proxy.py",
+        "request.add_unredirected_header(",
+        "request.add_header(",
+        COMPANY_URL,
+    ),
+    Mutant(
         "proxy-outlives-its-parent",
         "the proxy stays when the process that started it is gone",
         "egress/proxy.py",

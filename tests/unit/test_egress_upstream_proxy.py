@@ -226,19 +226,28 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
 
 
 @pytest.fixture
-def asked() -> Iterator[tuple[int, list[str]]]:
-    """A proxy's port, and the requests that it gets."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[str]]]:
+    """A proxy's port, and the requests that it gets. It is a server too, to which it redirects."""
     got: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            got.append(f"{self.path} {self.headers['Proxy-Authorization']}")
-            self.send_response(204)
+            self.note()
+            self.send_response(302 if self.path.endswith("/moved") else 204)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/here")
             self.end_headers()
+
+        def do_CONNECT(self) -> None:
+            self.note()
+            self.send_error(502)
+
+        def note(self) -> None:
+            got.append(f"{self.command} {self.path} {self.headers['Proxy-Authorization']}")
 
         def log_message(self, *_: object) -> None:
             pass
 
+    monkeypatch.setattr(urllib.request, "_opener", None)  # what is installed ends with the test
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port, got
@@ -246,16 +255,28 @@ def asked() -> Iterator[tuple[int, list[str]]]:
     server.server_close()
 
 
+LOGIN = f"Basic {base64.b64encode(b'me:p@:/w').decode()}"
+
+
 def test_downloads_go_through_the_proxy_too(
     state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, got = asked
-    monkeypatch.setattr(urllib.request, "_opener", None)
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
     company_proxy.prepare(state, f"http://me@127.0.0.1:{port}")
     with urllib.request.urlopen("http://images.test/disk", timeout=20) as answer:
         assert answer.status == 204
-    login = base64.b64encode(b"me:p@:/w").decode()
-    assert got == [f"http://images.test/disk Basic {login}"]
+    assert got == [f"GET http://images.test/disk {LOGIN}"]
+
+
+def test_a_server_to_which_a_download_is_redirected_gets_no_password(
+    state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, got = asked
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
+    company_proxy.prepare(state, f"http://me@127.0.0.1:{port}")
+    urllib.request.urlopen("http://images.test/moved", timeout=20).close()
+    assert got == [f"GET http://images.test/moved {LOGIN}", "GET /here None"]
