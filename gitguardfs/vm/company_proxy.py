@@ -13,7 +13,7 @@ from gitguardfs import config_files
 from gitguardfs.credentials import store
 from gitguardfs.egress import upstream_proxy, urls
 from gitguardfs.egress.files import StateFiles
-from gitguardfs.egress.upstream_proxy import OPTION, UpstreamProxy
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.errors import UserError, shown
 from gitguardfs.vm.state import State
 
@@ -35,11 +35,9 @@ def prepare(state: State, given: str | None) -> None:
         _ensure_password(new, is_given=True)
         config_files.write(config_files.plan(path, f"{new.setting}\n", 0o600))
     proxy = upstream_proxy.chosen(files)
-    if proxy is None:
-        return
-    _ensure_password(proxy, is_given=given is not None)
-    if proxy.source == OPTION:  # urllib finds the others itself
-        _use_for_downloads(upstream_proxy.with_password(proxy))
+    if proxy is not None:
+        _ensure_password(proxy, is_given=given is not None)
+    _use_for_downloads(upstream_proxy.with_password(proxy))
 
 
 def _forget(files: StateFiles) -> None:
@@ -108,8 +106,7 @@ class _CompanyProxy(urllib.request.BaseHandler):
 
 
 def _use_for_downloads(proxy: UpstreamProxy | None) -> None:
-    """Let urllib use the proxy, in this process."""
-    assert proxy is not None
-    nothing_else = urllib.request.ProxyHandler({})
-    opener = urllib.request.build_opener(nothing_else, _CompanyProxy(proxy))
+    """Let urllib use the proxy, in this process, and no other."""
+    handlers = [] if proxy is None else [_CompanyProxy(proxy)]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
     urllib.request.install_opener(opener)

@@ -759,6 +759,14 @@ MUTANTS = (
         COMPANY_URL,
     ),
     Mutant(
+        "company-misses-downloads",
+        "images are fetched past the company's proxy, or without its password",
+        "vm/company_proxy.py",
+        "    urllib.request.install_opener(opener)\n",
+        "",
+        COMPANY_URL,
+    ),
+    Mutant(
         "proxy-outlives-its-parent",
         "the proxy stays when the process that started it is gone",
         "egress/proxy.py",

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -258,17 +259,40 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[str]]]:
 LOGIN = f"Basic {base64.b64encode(b'me:p@:/w').decode()}"
 
 
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [
+        ("http://me@127.0.0.1:PORT", "http://127.0.0.1:1"),
+        ("", "http://me@127.0.0.1:PORT"),
+        ("", "http://me:p%40%3A%2Fw@127.0.0.1:PORT"),
+    ],
+)
 def test_downloads_go_through_the_proxy_too(
+    state: State, files: StateFiles, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch,
+    setting: str, variable: str,
+) -> None:  # fmt: skip
+    port, got = asked
+    monkeypatch.setenv("https_proxy", variable.replace("PORT", str(port)))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    if setting:
+        files.upstream_proxy.write_text(setting.replace("PORT", str(port)))
+    store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
+    company_proxy.prepare(state, None)
+    with urllib.request.urlopen("http://images.test/disk", timeout=20) as answer:
+        assert answer.status == 204
+    with pytest.raises(urllib.error.URLError, match="502"):
+        urllib.request.urlopen("https://images.test/disk", timeout=20)
+    assert got == [f"GET http://images.test/disk {LOGIN}", f"CONNECT images.test:443 {LOGIN}"]
+
+
+def test_downloads_take_no_other_proxy(
     state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, got = asked
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
-    company_proxy.prepare(state, f"http://me@127.0.0.1:{port}")
-    with urllib.request.urlopen("http://images.test/disk", timeout=20) as answer:
-        assert answer.status == 204
-    assert got == [f"GET http://images.test/disk {LOGIN}"]
+    monkeypatch.setenv("http_proxy", "http://me:hunter@127.0.0.1:1")  # does not count
+    company_proxy.prepare(state, None)
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/disk", timeout=20).close()
+    assert got == ["GET /disk None"]
 
 
 def test_a_server_to_which_a_download_is_redirected_gets_no_password(
