@@ -6,6 +6,7 @@ import getpass
 import os
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,28 +26,27 @@ def prepare(state: State, given: str | None) -> None:
     if no proxy can be used that is set, here or in the environment; OSError.
     """
     files = StateFiles(Path(state.directory))
-    path = str(files.upstream_proxy)
-    if given == "":
-        if config_files.read(path) is not None:
-            _forget(files)
-            config_files.write(config_files.plan(path, None))
-    elif given is not None:
-        new = upstream_proxy.setting(given)
-        _ensure_password(new, is_given=True)
-        config_files.write(config_files.plan(path, f"{new.setting}\n", 0o600))
+    if given is not None:
+        _remember(files, upstream_proxy.setting(given) if given else None)
     proxy = upstream_proxy.chosen(files)
     if proxy is not None:
         _ensure_password(proxy, is_given=given is not None)
     _use_for_downloads(upstream_proxy.with_password(proxy))
 
 
-def _forget(files: StateFiles) -> None:
-    try:
-        proxy = upstream_proxy.chosen(files)
-    except UserError:  # damaged: it names no password
-        return
-    if proxy is not None and proxy.user:
-        store.delete(proxy.key)
+def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
+    """Replace the setting, and forget the password that only the old one needs."""
+    if new is not None:
+        _ensure_password(new, is_given=True)
+    path = str(files.upstream_proxy)
+    old = None
+    if config_files.read(path) is not None:
+        with suppress(UserError):  # damaged: it names no password
+            old = upstream_proxy.chosen(files)
+    if old is not None and old.user and (new is None or new.key != old.key):
+        store.delete(old.key)
+    text = None if new is None else f"{new.setting}\n"
+    config_files.write(config_files.plan(path, text, 0o600))
 
 
 def _ensure_password(proxy: UpstreamProxy, *, is_given: bool) -> None:

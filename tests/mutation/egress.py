@@ -767,6 +767,22 @@ MUTANTS = (
         COMPANY_URL,
     ),
     Mutant(
+        "company-passwords-stay",
+        "the password of a proxy that is not used any more stays in the keyring",
+        "vm/company_proxy.py",
+        "(new is None or new.key != old.key)",
+        "new is None",
+        COMPANY_URL,
+    ),
+    Mutant(
+        "company-password-goes-at-once",
+        "the same URL, given again, loses the password that was just typed",
+        "vm/company_proxy.py",
+        "(new is None or new.key != old.key)",
+        "True",
+        COMPANY_URL,
+    ),
+    Mutant(
         "proxy-outlives-its-parent",
         "the proxy stays when the process that started it is gone",
         "egress/proxy.py",

@@ -226,6 +226,18 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
     assert b"gitguard vm up --upstream-proxy http://me@proxy.corp:8080 asks for it" in error
 
 
+def test_a_password_goes_with_the_setting_that_needs_it(state: State, files: StateFiles) -> None:
+    other, other_key = URL.replace("me@", "you@"), KEY.replace("me@", "you@")
+    started(state, subprocess.PIPE, URL).communicate(b"hunter1\n")
+    started(state, subprocess.PIPE, other).communicate(b"hunter2\n")
+    assert (store.read(KEY), store.read(other_key)) == (None, "hunter2")
+    started(state, subprocess.PIPE, URL).communicate(b"\n")  # that is no password: nothing changes
+    assert (store.read(KEY), store.read(other_key)) == (None, "hunter2")
+    assert files.upstream_proxy.read_text() == f"{other}\n"
+    company_proxy.prepare(state, "http://another.proxy:1")
+    assert (store.read(KEY), store.read(other_key)) == (None, None)
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[str]]]:
     """A proxy's port, and the requests that it gets. It is a server too, to which it redirects."""
