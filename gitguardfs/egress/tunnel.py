@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -26,6 +27,8 @@ _PROXY = "the company proxy"
 
 _NO_LOGIN = (HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, HTTPStatus.UNAUTHORIZED)
 """Statuses for a missing or wrong password. tinyproxy answers 401 to a wrong one."""
+_BASIC = re.compile(rb"(?:^|,)\s*basic\b", re.IGNORECASE)
+"""The login that is spoken here, in a list of those that a proxy has."""
 
 
 class _RefusedError(OSError):
@@ -106,15 +109,21 @@ async def _ask(
     except h11.ProtocolError as error:
         why = "more than 16 KiB" if error.error_status_hint == 431 else "what is no HTTP"
         raise OSError(f"{_PROXY} answered {why}") from None
-    _check_status(event.status_code)
+    logins = [value for name, value in event.headers if name == b"proxy-authenticate"]
+    _check_status(event.status_code, b",".join(logins))
     if http.trailing_data[0]:
         raise OSError(f"{_PROXY} sent data before the server was asked for anything")
 
 
-def _check_status(code: int) -> None:
+def _check_status(code: int, logins: bytes) -> None:
     if 200 <= code < 300:
         return
     status = f"{code} {responses.get(code, '')}".rstrip()  # not its own words: they may be any
+    if code in _NO_LOGIN and logins and not _BASIC.search(logins):
+        raise OSError(
+            f"{_PROXY} has only logins such as NTLM or Kerberos ({status}); your human can run a"
+            " proxy that speaks them, and name that: gitguard vm up --upstream-proxy URL"
+        )
     if code in _NO_LOGIN:  # no second try: accounts get locked
         raise OSError(
             f"{_PROXY} wants a user with a password, or another one ({status}); your human"

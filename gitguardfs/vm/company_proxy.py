@@ -22,22 +22,26 @@ from gitguardfs.vm.state import State
 def prepare(state: State, given: str | None) -> None:
     """Remember the proxy that was given, ask for its password, and let downloads go through it.
 
-    None stands for the one that is remembered. "" forgets that, with its password. Raises UserError
-    if no proxy can be used that is set, here or in the environment; OSError.
+    None stands for the one that is remembered. "" forgets that, with its password and that of the
+    environment's proxy. Raises UserError if no proxy can be used that is set, here or in the
+    environment; OSError.
     """
     files = StateFiles(Path(state.directory))
     if given is not None:
         _remember(files, upstream_proxy.setting(given) if given else None)
     proxy = upstream_proxy.chosen(files)
-    if proxy is not None:
-        _ensure_password(proxy, is_given=given is not None)
+    if proxy is not None and proxy.user and proxy.password is None:
+        if given == "":
+            store.delete(proxy.key)
+        if os.isatty(0) and store.read(proxy.key) is None:
+            _ask_password(proxy)
     _use_for_downloads(upstream_proxy.with_password(proxy))
 
 
 def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
     """Replace the setting, and forget the password that only the old one needs."""
-    if new is not None:
-        _ensure_password(new, is_given=True)
+    if new is not None and new.user:
+        _ask_password(new)
     path = str(files.upstream_proxy)
     old = None
     if config_files.read(path) is not None:
@@ -49,24 +53,15 @@ def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
     config_files.write(config_files.plan(path, text, 0o600))
 
 
-def _ensure_password(proxy: UpstreamProxy, *, is_given: bool) -> None:
-    """Ask for the password that a proxy needs and the store has not.
-
-    Only with the option, it is read from a standard input that is no terminal: that of a command
-    for the guest is not ours.
-    """
-    if not proxy.user or proxy.password is not None or store.read(proxy.key) is not None:
-        return
-    try:
-        if os.isatty(0):
+def _ask_password(proxy: UpstreamProxy) -> None:
+    """Ask at the terminal, or read the first line of another standard input, and keep it."""
+    if os.isatty(0):
+        try:
             password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
-        elif is_given:
-            password = _first_line()
-        else:
-            upstream_proxy.with_password(proxy)  # raises: it says what to do
-            return
-    except EOFError:
-        password = ""
+        except EOFError:
+            password = ""
+    else:
+        password = _first_line()
     if not password or not password.isprintable():
         raise UserError("that is no password: it is empty, or has control characters")
     place = store.write(proxy.key, password)

@@ -31,6 +31,8 @@ LOGIN = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 URL = f"http://me:hunter%3A2%40%5C%C3%A4@proxy.test:{PORT}"
 EXCEPTIONS = "nothing.test, .other.test,127.0.0.2"
 SAYS_NO = b" no\r\nContent-Length: 2\r\nX-Echo: hunter\r\n\r\nno"
+NEGOTIATE = b"Proxy-Authenticate: Negotiate\r\nproxy-authenticate: NTLM hunter, Digest\r\n"
+BASIC = b'Proxy-Authenticate: Digest realm="x", basic realm="hunter"\r\n'
 LINES = ("GET https://allowed.test/*", "GET http://allowed.test/*")
 
 
@@ -177,6 +179,8 @@ def test_another_address_is_tried_if_the_proxy_refuses_one(
         (b"HTTP/1.1 999 hunter\r\n\r\n", "refused to connect to the server: 999"),
         (b"HTTP/1.1 407" + SAYS_NO, "wants a user with a password, or another one (407 Proxy A"),
         (b"HTTP/1.0 401" + SAYS_NO, "wants a user with a password, or another one (401 Unauthor"),
+        (b"HTTP/1.1 407 no\r\n" + NEGOTIATE + SAYS_NO[5:], "has only logins such as NTLM or Kerb"),
+        (b"HTTP/1.1 407 no\r\n" + NEGOTIATE + BASIC + SAYS_NO[5:], "wants a user with a password"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://11.22.33.44/\r\n\r\n", "302 Found, which is not"),
         (b"SSH-2.0-hunter\r\n\r\n", "answered what is no HTTP"),
         (b"\0" * 100_000, "answered what is no HTTP"),

@@ -211,8 +211,11 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
     out, error = process.communicate(b"hunter 2\nfor the guest\n")
     assert (out, process.returncode) == (b"for the guest\n", 0), error
     assert store.read(KEY) == "hunter 2"
-    process = started(state, subprocess.PIPE, URL)  # kept: the whole input is the guest's
+    process = started(state, subprocess.PIPE)  # kept: the whole input is the guest's
     assert process.communicate(b"all of it")[0] == b"all of it"
+    process = started(state, subprocess.PIPE, URL)  # it was wrong, or has changed
+    assert process.communicate(b"hunter 3\nfor the guest\n")[0] == b"for the guest\n"
+    assert store.read(KEY) == "hunter 3"
     company_proxy.prepare(state, "")
     assert store.read(KEY) is None
     for typed in (b"", b"\n", b"a\0b\n", b"\xff\n"):
@@ -224,6 +227,19 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
     out, error = process.communicate(b"for the guest")
     assert b"no password is kept for me at http://proxy.corp:8080" in error
     assert b"gitguard vm up --upstream-proxy http://me@proxy.corp:8080 asks for it" in error
+
+
+def test_the_password_of_the_variables_proxy_can_be_changed(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", URL)
+    store.write(KEY, "wrong")
+    process = started(state, subprocess.PIPE, "")
+    assert b"no password is kept for me at" in process.communicate(b"for the guest\n")[1]
+    assert store.read(KEY) is None
+    started(state, subprocess.PIPE, URL).communicate(b"right\n")
+    started(state, subprocess.PIPE, URL).communicate(b"right\n")
+    assert store.read(KEY) == "right"
 
 
 def test_a_password_goes_with_the_setting_that_needs_it(state: State, files: StateFiles) -> None:
@@ -308,11 +324,12 @@ def test_downloads_take_no_other_proxy(
 
 
 def test_a_server_to_which_a_download_is_redirected_gets_no_password(
-    state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
+    state: State, files: StateFiles, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, got = asked
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
-    company_proxy.prepare(state, f"http://me@127.0.0.1:{port}")
+    files.upstream_proxy.write_text(f"http://me@127.0.0.1:{port}")
+    company_proxy.prepare(state, None)
     urllib.request.urlopen("http://images.test/moved", timeout=20).close()
     assert got == [f"GET http://images.test/moved {LOGIN}", "GET /here None"]
