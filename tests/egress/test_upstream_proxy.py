@@ -23,8 +23,16 @@ from gitguardfs.vm.state import State
 from tests.egress.company import ESTABLISHED, HELD, PORT, CompanyProxy, company_proxy
 from tests.egress.test_refusals import FAULTY
 from tests.egress.test_websocket import Peer
-from tests.egress.upstream import OTHER, PRIVATE, PUBLIC, UNTRUSTED_PORT, FakeDns, Upstream
-from tests.egress.world import World, running
+from tests.egress.upstream import (
+    OTHER,
+    PRIVATE,
+    PUBLIC,
+    UNTRUSTED_PORT,
+    FakeDns,
+    Upstream,
+    dead,
+)  # fmt: skip
+from tests.egress.world import LIMIT, SLOW_PORT, World, running
 
 USER, PASSWORD = "me", "hunter:2@\\ä"
 LOGIN = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -46,6 +54,7 @@ def _company() -> Iterator[CompanyProxy]:
 def company(_company: CompanyProxy) -> CompanyProxy:
     _company.heads.clear()
     _company.refused.clear()
+    _company.held.clear()
     _company.answer, _company.drip = ESTABLISHED, 0.0
     return _company
 
@@ -71,9 +80,10 @@ def behind(_behind: World, company: CompanyProxy) -> World:
 
 @contextlib.contextmanager
 def faulty(
-    fault: str, upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    monkeypatch.setenv("HTTPS_PROXY", URL)
+    fault: str, upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch,
+    url: str = URL,
+) -> Iterator[World]:  # fmt: skip
+    monkeypatch.setenv("HTTPS_PROXY", url)
     with running(state, upstream, dns, [sys.executable, str(FAULTY), fault]) as world:
         world.allow(*LINES)
         yield world
@@ -232,6 +242,37 @@ def test_a_proxy_that_does_not_answer_in_time_is_a_failure(
     company.drip = drip
     with faulty("hasty tunnels", upstream, dns, state, monkeypatch) as world:
         assert_fails(world, "the company proxy opened no connection within 2 seconds")
+
+
+def test_a_dead_address_and_a_slow_server_leave_time_for_the_others(
+    company: CompanyProxy, upstream: Upstream, dns: FakeDns, state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = URL.replace("proxy.test", "proxies.test")
+    with (
+        dead(OTHER, PORT),
+        faulty("hasty tunnels", upstream, dns, state, monkeypatch, url) as world,
+    ):
+        company.held.add(f"{OTHER}:443")
+        world.allow("GET https://double.test/*")
+        assert world.get("https://double.test/ok").status == 200
+        assert company.targets == [f"{OTHER}:443", f"{PUBLIC}:443"]
+
+
+def test_without_a_company_proxy_too_a_dead_address_leaves_time_for_the_others(
+    upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        dead(OTHER, SLOW_PORT),
+        socket.create_server((PUBLIC, SLOW_PORT)) as other,
+        faulty("hasty tunnels", upstream, dns, state, monkeypatch, "") as world,
+        world.client() as client,
+    ):
+        world.allow(f"GET http://double.test:{SLOW_PORT}/*")
+        host = f"double.test:{SLOW_PORT}"
+        client.send(f"GET http://{host}/ok HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        other.settimeout(LIMIT)
+        other.accept()[0].close()
 
 
 def test_a_client_that_gives_up_leaves_no_connection_behind(
