@@ -155,11 +155,11 @@ def test_the_setting_counts_before_the_environment(
 
 def test_hosts_that_are_reached_directly() -> None:
     proxy = UpstreamProxy(
-        "proxy", 1, VARIABLE, exceptions="corp.test, .dev.test,10.1.2.3,[fd00::1]"
+        "proxy", 1, VARIABLE, exceptions="corp.test, .dev.test,10.1.2.3,[fd00::1], FD00:0::3 "
     )
-    for host in ("corp.test", "a.corp.test", "b.dev.test", "10.1.2.3", "fd00::1"):
+    for host in ("corp.test", "a.corp.test", "b.dev.test", "10.1.2.3", "fd00::1", "fd00::3"):
         assert not proxy.leads_to(host, 443)
-    for host in ("evilcorp.test", "corp.test.evil", "10.1.2.4", "fd00::2", "test"):
+    for host in ("fd00::13", "evilcorp.test", "corp.test.evil", "10.1.2.4", "fd00::2", "test"):
         assert proxy.leads_to(host, 443)
     alone = UpstreamProxy("proxy", 1, VARIABLE)
     for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1"):
