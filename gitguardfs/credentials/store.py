@@ -20,8 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import platformdirs
-
 from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError, shown
 
@@ -156,6 +154,8 @@ class _Content:
 @contextmanager
 def _file() -> Iterator[_Content]:
     """Lock the file, and yield what it holds. Raises UserError, OSError."""
+    import platformdirs
+
     directory = Path(platformdirs.user_state_dir("gitguardfs", appauthor=False))
     config_files.make_private_directory(directory)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

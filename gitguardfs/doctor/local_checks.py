@@ -6,6 +6,7 @@ Only root knows the daemon's options, and sees the store.
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import ExitStack
 from functools import partial
 
@@ -54,7 +55,8 @@ def _path(context: Context, share: Share) -> Result:
     """Check that only root can enter the store, and that the user indeed does not."""
     row = _row(context.mountpoint)
     tree = os.path.join(share.path, "tree")
-    close = f"chown root:root {tree} && chmod 700 {tree}"
+    quoted = shlex.quote(tree)
+    close = f"chown root:root {quoted} && chmod 700 {quoted}"
     if not _is_roots_alone(share.tree):
         return row.finding(f"{tree} is not root's alone", close)
     if context.user is None:

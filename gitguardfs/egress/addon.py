@@ -243,11 +243,8 @@ class AllowlistAddon:
             flow.kill()
         elif flow.killable:
             text = reports.explanation(method, url, reason, kind)
-            flow.response = http.Response.make(
-                418,
-                "" if flow.request.method == "HEAD" else text,
-                _TEXT,
-            )
+            text = "" if flow.request.method == "HEAD" else text
+            flow.response = http.Response.make(418, text, _TEXT)
             flow.response.reason = "Blocked - run gitguard-blocked"  # many programs show only this
             if kind is BlockKind.RULE and method == requests.WEBSOCKET:
                 flow.response.status_code = 426

@@ -13,6 +13,7 @@ import errno
 import fcntl
 import math
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -61,7 +62,9 @@ def remove_rests(share: Share) -> None:
 def _remove_wholly(path: str) -> None:
     store_directory.remove_tree(path, math.inf)
     if os.path.lexists(path):
-        raise UserError(f"{path} could not be removed wholly", f"rm -rf {path}", Exit.SYSTEM)
+        raise UserError(
+            f"{path} could not be removed wholly", f"rm -rf {shlex.quote(path)}", Exit.SYSTEM
+        )
 
 
 def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool) -> None:

@@ -97,7 +97,6 @@ class Entries:
         fd = self._source.open_node(ref.fd, ref.name)
         try:
             st = self._source.stat(fd)
-            self._access.check_unguarded(ref, st)
             self._source.remove(ref.fd, ref.name, S_ISDIR(st.st_mode))
         except BaseException:
             os.close(fd)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gitguardfs.credentials import secrets
-from gitguardfs.egress import requests, usage
+from gitguardfs.egress import requests, upstream_proxy, usage
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.errors import UserError
@@ -38,6 +38,7 @@ def found(state: State, own: Settings) -> dict[str, Any]:
         ],
         "allowlist": _allowlist(StateFiles(Path(state.directory))),
         "openings": _openings(state, own),
+        "upstream_proxy": through(state),
     }
 
 
@@ -95,13 +96,11 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
         return {"name": name, "direction": direction, "host": host, "guest": guest, "what": what}
 
     way = "a reverse SSH tunnel" if own.hardened else "QEMU's guestfwd"
-    proxy = _proxy(state)
-    through = f"; {proxy['through']}" if proxy.get("through") else ""
+    proxy = running_proxy(state) or {}
     return [
         opening(
             "proxy", TO_HOST, _address(proxy.get("port")), f"{PROXY_ADDRESS}:{PROXY_PORT}",
-            f"by {way}: the only address that answers the guest; what no line allows is blocked"
-            + through,
+            f"by {way}: the only address that answers the guest; what no line allows is blocked",
         ),
         opening(
             "ssh", TO_GUEST, _address(_ssh_port(state)), "port 22",
@@ -117,6 +116,14 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def through(state: State) -> str | None:
+    """Return which company proxy the VM's proxy uses, or the next one will; None if none."""
+    proxy = running_proxy(state)
+    if proxy is not None:
+        return proxy.get("through") or None
+    return upstream_proxy.status(Path(state.directory)) or None
+
+
 def _address(port: int | None) -> str:
     return f"127.0.0.1:{port}" if port else "a port of 127.0.0.1"
 
@@ -127,10 +134,11 @@ def _ssh_port(state: State) -> int | None:
     return None
 
 
-def _proxy(state: State) -> dict[str, Any]:
-    """Return what the running proxy says of itself; nothing if none runs."""
+def running_proxy(state: State) -> dict[str, Any] | None:
+    """Return what the VM's proxy says of itself; None if none runs."""
     path = StateFiles(Path(state.directory)).proxy
-    with suppress(OSError, ValueError):
-        if is_held(str(path)) and isinstance(fields := json.loads(path.read_bytes()), dict):
-            return fields
-    return {}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if is_held(str(path)):  # the proxy holds this lock while it lives
+            fields: dict[str, Any] = json.loads(path.read_bytes())
+            return {**fields, "pid": int(fields["pid"])}
+    return None

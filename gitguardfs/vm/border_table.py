@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gitguardfs.errors import shown
 from gitguardfs.vm.border import BOTH, TO_HOST
 
-HEADING = "What crosses the border between this machine and the guest"
+HEADING = "What crosses the border: on the left this machine, on the right the guest"
 _ARROWS = {BOTH: "<->", TO_HOST: "<--"}
 _GAP = "  "
 
@@ -24,25 +24,30 @@ class Row(NamedTuple):
     how: str
 
 
-def text(border: dict[str, Any], width: int) -> str:
+def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
     """Return the table; if it is wider than ``width``, a row goes on in further lines."""
-    rows = [Row(*map(shown, row)) for row in (Row("what", "host, guest", "how"), *_rows(border))]
+    rows = [Row(*map(shown, row)) for row in _rows(border)]
     first = max(len(row.what) for row in rows)
     second = max(len(row.where) for row in rows)
-    is_wide = all(first + second + len(row.how) + 2 * len(_GAP) <= width for row in rows)
-    lines = [HEADING]
+    is_aligned = all(first + second + len(row.how) + 2 * len(_GAP) <= width for row in rows)
+    since = _time(border["allowlist"]["since"])
+    heading = HEADING + ("" if runs else ", while it runs")
+    heading += f" (unused: since {since})" if since else ""
+    lines = textwrap.wrap(heading, width)
+    indent = " " * (first + len(_GAP))
     for row in rows:
-        if is_wide:
-            lines.append(f"{row.what:<{first}}{_GAP}{row.where:<{second}}{_GAP}{row.how}")
+        begin = f"{row.what:<{first}}{_GAP}"
+        whole = f"{begin}{row.where:<{second if is_aligned else 0}}{_GAP}{row.how}"
+        if len(whole) <= width:
+            lines.append(whole)
             continue
-        indent = " " * (first + len(_GAP))
-        for number, part in enumerate((row.where, row.how)):
-            begin = indent if number else f"{row.what:<{first}}{_GAP}"
+        for part in (row.where, row.how):
             lines += textwrap.wrap(
                 part, width, initial_indent=begin, subsequent_indent=f"{indent}  ",
                 break_on_hyphens=False,
             )  # fmt: skip
-    return "\n".join(line.rstrip() for line in lines)
+            begin = indent
+    return "\n".join(lines)
 
 
 def _rows(border: dict[str, Any]) -> Iterator[Row]:
@@ -63,15 +68,26 @@ def _rows(border: dict[str, Any]) -> Iterator[Row]:
         yield Row("secret", where, f"the proxy puts its value in: {secret['where']}")
     for opening in border["openings"]:
         arrow = _ARROWS.get(opening["direction"], "-->")
-        yield Row(opening["name"], f"{opening['host']} {arrow} {opening['guest']}", opening["what"])
-    allowlist = border["allowlist"]
-    since = _time(allowlist["since"])
-    for line in sorted(allowlist["lines"], key=lambda line: line["last_used"] is None):
-        last = _time(line["last_used"])
-        how = f"last used {last}" if last else f"unused since {since}" if since else "not used yet"
-        yield Row("allowed", line["line"], how + ("" if line["content_seen"] else ", not seen"))
+        host = opening["host"].rpartition("/")[2]  # the state directory is in a row above
+        yield Row(opening["name"], f"{host} {arrow} {opening['guest']}", opening["what"])
+    if border["upstream_proxy"]:
+        yield Row("servers", border["upstream_proxy"], "all that the allowlist allows")
+    yield from _allowed(border["allowlist"])
+
+
+def _allowed(allowlist: dict[str, Any]) -> Iterator[Row]:
+    """Yield a row for each URL: those that were used first."""
     if allowlist["error"]:
         yield Row("allowed", "nothing", allowlist["error"])
+    methods: dict[tuple[str, str], list[str]] = {}
+    for line in sorted(allowlist["lines"], key=lambda line: line["last_used"] is None):
+        method, _, url = line["line"].partition(" ")
+        last = _time(line["last_used"])
+        how = f"last used {last}" if last else "unused" if allowlist["since"] else "not used yet"
+        how += "" if line["content_seen"] else ", what passes is not seen"
+        methods.setdefault((url, how), []).append(method)
+    for (url, how), names in methods.items():
+        yield Row("allowed", f"{', '.join(names)} {url}", how)
 
 
 def _time(moment: str | None) -> str:

@@ -16,7 +16,7 @@ Examples:
   gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
-  gitguard vm secret set --preset github    a token that the guest can use, but never has
+  gitguard vm secret set --preset github    a token that the guest never has
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from gitguardfs.errors import Exit, GitguardExit, UserError
 from gitguardfs.render import quote
 from gitguardfs.vm import die_with_parent, ports, ssh
 from gitguardfs.vm.ports import Port
 from gitguardfs.vm.state import State
-
-_LOOK_EVERY = 0.05
 
 
 def check_free(wanted: Sequence[Port]) -> None:
@@ -34,7 +32,7 @@ def published(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iter
         yield
         return
     with _opened(state, guest, wanted, ports.PUBLISH) as process:
-        if not _is_listening(process, wanted):
+        if not _is_listening(process):
             raise UserError(
                 "ssh did not open the ports of --publish", "its message is above", Exit.SYSTEM
             )
@@ -50,15 +48,14 @@ def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
-    with _opened(state, guest, [port], ports.FORWARD) as process:
-        print(
-            f"http://127.0.0.1:{port.here}/ is port {port.there} of the VM; Ctrl-C ends it",
-            file=sys.stderr,
-        )
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            return GitguardExit.OK
+    with suppress(KeyboardInterrupt), _opened(state, guest, [port], ports.FORWARD) as process:
+        if _is_listening(process):
+            print(
+                f"http://127.0.0.1:{port.here}/ is port {port.there} of the VM; Ctrl-C ends it",
+                file=sys.stderr,
+            )
+        return process.wait()
+    return GitguardExit.OK
 
 
 @contextmanager
@@ -71,24 +68,24 @@ def _opened(
         process = subprocess.Popen(
             die_with_parent.command(ssh.forward(guest, wanted)),
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             start_new_session=True,
             pass_fds=notes,
+            env={**os.environ, "SHELL": "/bin/sh"},
         )
         try:
             yield process
         finally:
-            assert process.stdin is not None
+            assert process.stdin is not None and process.stdout is not None
             process.stdin.close()
             process.wait()
+            process.stdout.close()
 
 
-def _is_listening(process: subprocess.Popen[bytes], wanted: Sequence[Port]) -> bool:
-    """Wait until each port is taken; return False if ssh has ended."""
-    while any(_why_taken(port) is None for port in wanted):
-        if process.poll() is not None:
-            return False
-        time.sleep(_LOOK_EVERY)
-    return True
+def _is_listening(process: subprocess.Popen[bytes]) -> bool:
+    """Wait until ssh says that it listens on all ports; return False if it has ended."""
+    assert process.stdout is not None
+    return process.stdout.read(1) != b""
 
 
 def _check_free(port: Port, other: str) -> None:

@@ -35,7 +35,7 @@ class Keyboard:
         """Forget what was typed so far, once the terminal has all output."""
         sys.stdout.flush()
         with suppress(termios.error):  # the terminal is gone
-            termios.tcdrain(sys.stdout.fileno())
+            termios.tcdrain(self._fd)
             termios.tcflush(self._fd, termios.TCIFLUSH)
 
 
@@ -43,12 +43,14 @@ class Keyboard:
 def opened(fd: int) -> Iterator[Keyboard]:
     """Yield the keys of a terminal; restore its modes at the end, also if a signal ends it.
 
-    A signal of ENDING becomes SystemExit, SIGINT KeyboardInterrupt. Raises termios.error.
+    A signal of ENDING becomes SystemExit, SIGINT KeyboardInterrupt; then the process is to end, and
+    ignores others. Raises termios.error.
     """
     modes = termios.tcgetattr(fd)
     before = {number: signal.getsignal(number) for number in ENDING}
 
     def end(number: int, _: object) -> None:
+        before.clear()
         for each in ENDING:  # the modes are restored next, which no other signal may interrupt
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
@@ -59,12 +61,14 @@ def opened(fd: int) -> Iterator[Keyboard]:
         termios.tcsetattr(fd, termios.TCSAFLUSH, _by_key(fd))
         yield Keyboard(fd)
     finally:
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        with suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(fd, termios.TCSAFLUSH, modes)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            for number in ENDING:  # one that came just now is raised here
+                signal.signal(number, signal.SIG_IGN)
+        finally:
+            with suppress(termios.error):  # the terminal is gone
+                termios.tcsetattr(fd, termios.TCSAFLUSH, modes)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _by_key(fd: int) -> list[Any]:

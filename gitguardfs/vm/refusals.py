@@ -37,7 +37,7 @@ MAX_OFFERED = 200
 MAX_WAITING = 20
 """Offers that wait while another one is on the screen, the latest."""
 ALLOW, QUIT = b"a", b"q"
-KEYS = "  a allows this line, s skips it, q quits"
+KEYS = "  a allows this line, s skips, q quits"
 
 
 def watch(state: State) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from gitguardfs.egress import reports, upstream_proxy
-from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress import reports
 from gitguardfs.errors import UserError, counted, shown
 from gitguardfs.vm import border, border_table, provision, qmp, running, settings
-from gitguardfs.vm.state import State, is_held
+from gitguardfs.vm.state import State
 
 _PLACES = {"guest": "in the guest", "host": "on the host"}
 """Where .git is guarded, by the setting ``guard``."""
@@ -32,7 +30,6 @@ def as_json(state: State) -> str:
             "state": _word(state),
             "process": pid,
             "proxy_process": proxy_pid(state),
-            "proxy_through": _through(state),
         },
         "settings": dataclasses.asdict(own) | {"git": own.git_mode},
         "border": border.found(state, own),
@@ -40,7 +37,7 @@ def as_json(state: State) -> str:
     return json.dumps(facts, indent=2) + "\n"
 
 
-def status(state: State, width: int) -> str:
+def status(state: State, width: int = sys.maxsize) -> str:
     """Return the text of `vm status` for a terminal of ``width``. Raises UserError, OSError."""
     own = settings.load(state)
     rows = {
@@ -57,7 +54,7 @@ def status(state: State, width: int) -> str:
     }
     longest = max(map(len, rows))
     lines = [f"{name:<{longest}}  {value}" for name, value in rows.items()]
-    table = border_table.text(border.found(state, own), width)
+    table = border_table.text(border.found(state, own), width, runs=running.is_running(state))
     return "\n".join([*lines, *_allowlist(state), "", table]) + "\n"
 
 
@@ -100,34 +97,16 @@ def _running(state: State) -> str:
 
 
 def _proxy(state: State) -> str:
-    pid, through = proxy_pid(state), _through(state)
+    pid, through = proxy_pid(state), border.through(state)
     if pid is None:
         return "not running" + (f"; the next one: {through}" if through else "")
     return f"running, process {pid}" + (f", {through}" if through else "")
 
 
-def _through(state: State) -> str:
-    """Say which company proxy the VM's proxy uses, or the next one will; "" if none."""
-    found = _running_proxy(state)
-    if found is None:
-        return upstream_proxy.status(Path(state.directory))
-    return str(found.get("through", ""))
-
-
 def proxy_pid(state: State) -> int | None:
     """Return the process id of the VM's proxy; None if none runs."""
-    found = _running_proxy(state)
+    found = border.running_proxy(state)
     return None if found is None else found["pid"]
-
-
-def _running_proxy(state: State) -> dict[str, Any] | None:
-    """Return what the VM's proxy says of itself; None if none runs."""
-    path = StateFiles(Path(state.directory)).proxy
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if is_held(str(path)):  # the proxy holds this lock while it lives
-            found: dict[str, Any] = json.loads(path.read_bytes())
-            return {**found, "pid": int(found["pid"])}
-    return None
 
 
 def _allowlist(state: State) -> Iterator[str]:

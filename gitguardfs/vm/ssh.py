@@ -60,11 +60,22 @@ def options(guest: SshGuest, user: str, is_batch: bool = True) -> dict[str, str]
 
 
 def command(
-    guest: SshGuest, user: str, *more: str, remote: str | None = None, is_batch: bool = True
+    guest: SshGuest,
+    user: str,
+    *more: str,
+    remote: str | None = None,
+    is_batch: bool = True,
+    local: str | None = None,
 ) -> list[str]:
-    """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell."""
+    """Return ``ssh MORE… HOST REMOTE``; ``remote`` is a line for the guest's shell.
+
+    ``local`` is one for the user's shell here, once ssh is connected and listens on its ports.
+    """
     words = [path_of(SSH), "-F", "/dev/null"]
-    for name, value in options(guest, user, is_batch).items():
+    chosen = options(guest, user, is_batch)
+    if local is not None:
+        chosen |= {"PermitLocalCommand": "yes", "LocalCommand": local}
+    for name, value in chosen.items():
         words += ["-o", f"{name}={_config_value(value)}"]
     return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]
 
@@ -83,11 +94,12 @@ def session(guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str) 
 def forward(guest: SshGuest, wanted: Sequence[Port]) -> list[str]:
     """Return the command that forwards ports of this machine's 127.0.0.1 into the guest.
 
-    There ``localhost`` is 127.0.0.1 or ::1, whichever the server listens on.
+    There ``localhost`` is 127.0.0.1 or ::1, whichever the server listens on. It prints a newline
+    once it listens on all of them.
     """
     targets = [f"127.0.0.1:{port.here}:localhost:{port.there}" for port in wanted]
     options = [word for target in targets for word in ("-L", target)]
-    return command(guest, names.AGENT, "-N", *_ALIVE, *options)
+    return command(guest, names.AGENT, "-N", *_ALIVE, *options, local="echo")
 
 
 def tunnel(guest: SshGuest, address: str, port: int, proxy_port: int) -> list[str]:

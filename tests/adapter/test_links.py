@@ -12,7 +12,7 @@ import pytest
 from gitguardfs.bindfs.change_policy import Deletion, SymlinkPolicy
 from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GuardRules
+from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -224,6 +224,19 @@ async def test_what_removing_a_link_removes(
         assert (world.source / path).exists() == (not goes or path != target)
     assert (world.source / ".git/config").read_text() == "secret"
     assert (world.source.parent / "outside/file").read_text() == "outside"
+
+
+@pytest.mark.parametrize("deletion", [Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST])
+@pytest.mark.parametrize("target", [".git/config", "bare/config"])
+async def test_what_may_only_be_read_is_not_removed_by_a_link(
+    make_world: MakeWorld, deletion: Deletion, target: str
+) -> None:
+    world = make_world(symlinks=SymlinkPolicy(deletion), rules=GuardRules(GitMode.READONLY))
+    fill(world)
+    link(world, "link", target)
+    assert await content(world, "link") == b"secret"
+    await refused(world.ops.unlink(ROOT_ID, b"link", world.ctx))
+    assert (world.source / "link").read_text() == "secret"
 
 
 async def test_a_target_that_cannot_be_removed(make_world: MakeWorld) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 import pytest
 
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Source
 from gitguardfs.guard.rules import GitMode, GuardRules
 from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 from tests.adapter.conftest import MakeWorld
@@ -212,6 +213,31 @@ async def test_directories_complete_one_too(world: World, name: str) -> None:
     (world.source / "made").mkdir()
     await refused(mkdir(world, f"d/{name}"))
     await refused(world.rename("made", f"d/{name}"))
+
+
+async def test_a_listed_part_counts_although_it_seems_to_be_missing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel may take a name for missing for a second; a listing asks the server."""
+    (world.source / "d/refs").mkdir(parents=True)
+    find = Source.find_at
+    monkeypatch.setattr(
+        Source, "find_at", lambda self, fd, name: None if name == b"refs" else find(self, fd, name)
+    )
+    await refused(touch(world, "d/HEAD"))
+
+
+@pytest.mark.parametrize("file_first", [True, False])
+@pytest.mark.parametrize("file", ["HEAD", "head"])
+async def test_of_two_spellings_one_file_is_enough(
+    world: World, file: str, file_first: bool
+) -> None:
+    """Whichever of them a file system without case keeps, in whatever order they are listed."""
+    (world.source / "d").mkdir()
+    for is_file in (file_first, not file_first):
+        path = world.source / "d" / (file if is_file else file.swapcase())
+        path.touch() if is_file else path.mkdir()
+    await refused(mkdir(world, "d/refs"))
 
 
 async def test_exchanges_are_checked_on_both_sides(world: World) -> None:

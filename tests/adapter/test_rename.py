@@ -331,11 +331,13 @@ async def test_no_repository_stands_even_for_a_moment(
 ) -> None:
     """The host's git may look in between: so it is refused before, not undone afterwards."""
     (world.source / "d/refs").mkdir(parents=True)
-    (world.source / "d/HEAD").mkdir()
+    for name in ("d/HEAD", "directory"):
+        (world.source / name).mkdir()
     (world.source / "file").touch()
     calls: list[object] = []
     monkeypatch.setattr(Source, "rename", lambda self, *arguments: calls.append(arguments))
     await refused(world.rename("d/HEAD", "file", RENAME_EXCHANGE))
     await refused(world.rename("file", "d/HEAD", RENAME_EXCHANGE))
     await refused(world.rename("file", "d/HEAD"))
+    await refused(world.rename("directory", "d/HEAD"))  # another guard can make a file of it
     assert not calls

@@ -119,7 +119,8 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
         assert report.proxy_pid(State("/srv/p", str(state))) is None
     again = start_proxy(state)
     again.stop()
-    assert {path.name for path in state.iterdir()} == {"allowlist.txt", "mitmdump.log", "mitmproxy"}
+    kept = {"allowlist.txt", "mitmdump.log", "mitmproxy", "usage.json"}
+    assert {path.name for path in state.iterdir()} == kept
 
 
 def test_a_proxy_that_says_nothing_is_reported(state: Path) -> None:

@@ -325,8 +325,8 @@ def test_the_setting_counts_before_the_environment(
         status = report.status(State("/srv/p", str(state)), 1000)
         assert f", through http://proxy.test:{PORT} (--upstream-proxy)\n" in status
         facts = json.loads(report.as_json(State("/srv/p", str(state))))
-        assert (
-            facts["vm"]["proxy_through"] == f"through http://proxy.test:{PORT} (--upstream-proxy)"
+        assert facts["border"]["upstream_proxy"] == (
+            f"through http://proxy.test:{PORT} (--upstream-proxy)"
         )
         world.proxy.stop()
         status = report.status(State("/srv/p", str(state)), 1000)

@@ -155,6 +155,20 @@ def test_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, served:
         assert not _is_open(here / "raw/share")
 
 
+@pytest.mark.parametrize("place", ["raw/share", "home/view"])
+def test_so_is_one_below_a_mount_of_root_s(here: Path, place: str) -> None:
+    """It entitles its user to fusermount3, which unmounts what is on top."""
+    (here / "elsewhere").mkdir()
+    with own_mount(here / place):
+        subprocess.run(["mount", "--bind", here / "elsewhere", here / place], check=True)
+        try:
+            done = _run(here / "raw/share", here / "home/view", "--no-seal", "--map", MAP)
+        finally:
+            subprocess.run(["umount", here / place], check=True)
+        assert done.returncode == 32, done.stderr
+        assert f"user {AGENT}" in done.stderr
+
+
 def test_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
     """A seal above two mounts of the agent's would be unmounted together with them."""
     (here / "elsewhere").mkdir()
@@ -281,18 +295,16 @@ def test_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:
 
 
 @contextmanager
-def _between_check_and_use(here: Path, place: str) -> Iterator[subprocess.Popen[str]]:
-    """Let the agent mount at a place that gitguardfs has just checked."""
-    gate = here / "gate"
+def _paused(here: Path, after: str) -> Iterator[subprocess.Popen[str]]:
+    """Start gitguardfs, which waits for the file ``gate`` after a call of one of its functions."""
+    arguments = (here / "raw/share", here / "home/view", "--seal", "--map", MAP)
     process = subprocess.Popen(
-        paused_command(gate, here / "raw/share", here / "home/view", "--seal", "--map", MAP),
+        paused_command(here / "gate", *arguments, after=f"gitguardfs.{after}"),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        until((here / "gate.reached").exists, "the places are checked")
-        with own_mount(here / place):
-            gate.touch()
-            yield process
+        until((here / "gate.reached").exists, f"{after} has returned")
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -300,7 +312,8 @@ def _between_check_and_use(here: Path, place: str) -> Iterator[subprocess.Popen[
 
 @pytest.mark.parametrize("place", ["raw/share", "home/view"])
 def test_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
-    with _between_check_and_use(here, place) as process:
+    with _paused(here, "mounting.preflight.check") as process, own_mount(here / place):
+        (here / "gate").touch()
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 32, said
         assert "Traceback" not in said
@@ -309,3 +322,15 @@ def test_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
         _unmount_twice(here / place)
         assert [seal.is_seal(mount) for mount in _stack(here / "raw/share")] == [True]
         assert not _is_open(here / "raw/share")
+
+
+def test_a_mount_over_the_seal_undoes_all(here: Path) -> None:
+    """A fusermount3 that was started below, before the seal was on, can mount over it."""
+    share = here / "raw/share"
+    with _paused(here, "daemon.closed_places.close") as process:
+        subprocess.run(["mount", "-t", "tmpfs", "own", share], check=True)  # stands in for it
+        (here / "gate").touch()
+        _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 32, said
+    assert not _is_guarded(here / "home/view")
+    assert not _is_open(share)

@@ -41,7 +41,7 @@ FORGED = b'["oserror", 13, "Permission denied"]'
 # Waits for a child of the doctor's that has become the agent, does something to it, says what came
 # of it, and makes a file so that the child goes on.
 AGENTS_PROGRAM = f"""
-import ctypes, os, resource, signal, sys
+import ctypes, os, resource, signal, socket, sys
 doctor, attack, done = sys.argv[1:]
 libc = ctypes.CDLL(None, use_errno=True)
 def child():
@@ -61,11 +61,20 @@ if "stop" in attack:
     while " T " not in open(f"/proc/{{pid}}/stat").read():
         pass
 if "forge" in attack:
-    held = libc.syscall(438, os.pidfd_open(pid), 3, 0)  # pidfd_getfd(2)
+    held = -1
+    while held < 0:
+        held = libc.syscall(438, os.pidfd_open(pid), 3, 0)  # pidfd_getfd(2)
+        if "dumpable" not in attack:  # else it will be in a moment
+            break
     print("forged" if held >= 0 else ctypes.get_errno())
     if held >= 0:
         os.write(held, {FORGED!r})
-        os.kill(pid, signal.SIGKILL)
+        if "and kill" in attack:
+            os.kill(pid, signal.SIGKILL)
+        else:
+            answer = socket.socket(fileno=held)
+            answer.shutdown(socket.SHUT_WR)
+            answer.recv(1)  # the doctor has taken it
 if "memory" in attack:
     try:
         open(f"/proc/{{pid}}/mem", "rb+").close()
@@ -141,7 +150,10 @@ def test_an_answer_cannot_be_forged(share: Path, monkeypatch: pytest.MonkeyPatch
     assert said == [str(errno.EPERM)], "the agent opened the answer's socket"
 
 
-def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("attack", ["forge dumpable and kill", "forge dumpable"])
+def test_a_forged_answer_would_not_count(
+    share: Path, monkeypatch: pytest.MonkeyPatch, attack: str
+) -> None:
     """Only the second defence is on: the child's exit status must match its answer."""
     switch_user = run_as.switch_user
 
@@ -150,7 +162,7 @@ def test_a_forged_answer_would_not_count(share: Path, monkeypatch: pytest.Monkey
         make_dumpable()
 
     monkeypatch.setattr(run_as, "switch_user", become_dumpable)
-    result, said = tried(share, "forge", monkeypatch)
+    result, said = tried(share, attack, monkeypatch)
     assert result.status is Status.FINDING and "killed" in result.detail
     assert said == ["forged"], "the attack itself does not work"
 

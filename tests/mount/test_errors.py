@@ -121,10 +121,13 @@ async def test_one_request_that_fails_opens_no_repository(share: Share) -> None:
 
 
 @pytest.mark.parametrize("number", ERRNOS, ids=NAMES.get)
-async def test_a_directory_moves_only_if_no_repository_is_in_it(share: Share, number: int) -> None:
+@pytest.mark.parametrize("path", ["D/HEAD", "D/b", "D/b/HEAD"])
+async def test_a_directory_moves_only_if_no_repository_is_in_it(
+    share: Share, path: str, number: int
+) -> None:
     make_bare(share.host / "D/b")
     with guarding(share) as world:
-        with share.failing(Fault(("LOOKUP",), "HEAD", number)):
+        with share.failing(Fault(("LOOKUP",), path, number)):
             wanted = errno.EACCES if number in DENIALS else number
             await refused(world.rename("D", "E"), wanted)
     assert os.listdir(share.host) == ["D"]
@@ -301,19 +304,22 @@ async def test_a_git_file_in_such_a_spelling_is_one_too(folding: Share) -> None:
 # ------------------------------------------------------------------ Directories above, evicted
 
 
-async def test_a_server_that_does_not_know_a_directory_any_more(share: Share, later: Later) -> None:
+@pytest.mark.parametrize("below", ["hooks", "info"])
+async def test_a_server_that_does_not_know_a_directory_any_more(
+    share: Share, later: Later, below: str
+) -> None:
     """The directory above has lost its descriptor, and is made a repository."""
-    (share.host / "A/hooks").mkdir(parents=True)
+    (share.host / "A" / below).mkdir(parents=True)
     with guarding(share) as world:
-        hooks = await world.id("A/hooks")
+        inside = await world.id(f"A/{below}")
         world.state.descriptors.close(world.state.nodes.get(await world.id("A")))
         (share.host / "A/refs").mkdir()
         (share.host / "A/HEAD").write_text("ref: refs/heads/main\n")
         later()
         with share.failing(Fault(("LOOKUP", "GETATTR"), "A", errno.ESTALE)):
-            await refused(world.create(hooks, b"post-update"), errno.ESTALE)
-        await refused(world.create(hooks, b"post-update"))
-    assert os.listdir(share.host / "A/hooks") == []
+            await refused(world.create(inside, b"post-update"), errno.ESTALE)
+        await refused(world.create(inside, b"post-update"))
+    assert os.listdir(share.host / "A" / below) == []
 
 
 # ------------------------------------------------------------------------------------ The start

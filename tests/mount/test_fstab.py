@@ -60,7 +60,7 @@ def _bend(here: Path) -> None:
     os.chown(here / "home/view", AGENT, AGENT, follow_symlinks=False)
 
 
-@pytest.mark.parametrize("options", ["map=501:1000", "map=501:1000,mountpoint={}/home/view"])
+@pytest.mark.parametrize("options", ["nonempty", "nonempty,mountpoint={}/home/view"])
 def test_v10_mount_8_is_not_led_elsewhere(here: Path, options: str) -> None:
     _line(here, options.format(here))
     _bend(here)

@@ -37,7 +37,7 @@ elif what == "a descriptor":
 elif what == "a mapped file":
     fd = os.open(source + "/file", os.O_RDONLY)
     kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-    os.close(fd)
+    os.closerange(fd, fd + 10)  # mmap has made a copy of it
 elif what == "a descriptor from a namespace that is gone":
     kept = from_a_namespace(source + "/sub")
 elif what == "a file from a namespace that is gone":
@@ -53,6 +53,12 @@ elif what == "a descriptor that waits in a socket":
 elif what == "its working directory in a namespace of its own":
     assert ctypes.CDLL(None).unshare(0x10020000) == 0
     os.chdir(source + "/sub")
+elif what == "its root directory":
+    outside = os.open("/", os.O_PATH)
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0  # CLONE_NEWUSER
+    os.chroot(source)
+    os.fchdir(outside)
+    os.close(outside)
 elif what == "a directory deeper than a path is long":
     os.chdir(source)
     while os.path.isdir("d" * 200):
@@ -126,6 +132,7 @@ def _is_sealed(here: Path) -> bool:
     "what",
     [
         "its working directory",
+        "its root directory",
         "a descriptor",
         "a mapped file",
         "a thread's directory",

@@ -131,10 +131,18 @@ def test_an_audit_log_that_another_user_placed_is_not_written(here: Path, how: s
 
 
 @pytest.mark.parametrize("option", ["--map-passwd", "--map-group", "--map-passwd-rev"])
-def test_ids_are_not_read_from_a_file_that_another_user_placed(here: Path, option: str) -> None:
+@pytest.mark.parametrize("how", ["symlink", "owner"])
+def test_ids_are_not_read_from_a_file_that_another_user_placed(
+    here: Path, how: str, option: str
+) -> None:
     ids = here / "home/ids"
-    ids.write_text("root:x:1000:1000::/:/\n")
-    os.chown(ids, AGENT, AGENT)
+    text = "root:x:1000:1000::/:/\n"
+    if how == "symlink":
+        (here / "victim/ids").write_text(text)
+        ids.symlink_to(here / "victim/ids")
+    else:
+        ids.write_text(text)
+        os.chown(ids, AGENT, AGENT)
     done = _run(here / "source", here / "home/dev/projects", option, ids)
     assert done.returncode == 1, done.stderr
-    assert "have one link" in done.stderr
+    assert str(ids) in done.stderr

@@ -6,6 +6,7 @@ from tests.mutation.mutant import Mutant
 
 CONTENT = ("adapter/test_content.py", "adapter/test_create.py")
 COUNTS = ("adapter/test_counts.py",)
+ATTRIBUTES = ("adapter/test_attributes.py",)
 DESCRIPTORS = ("unit/test_descriptors.py",)
 IDS = ("unit/test_idmap.py",)
 LINKS = ("adapter/test_links.py",)
@@ -212,5 +213,21 @@ MUTANTS = (
         "    def __hash__(self): return hash(self.id)\n"
         "    def __eq__(self, other): return self.id == other.id\n",
         ("unit/test_descriptors.py", "adapter/test_counts.py"),
+    ),
+    Mutant(
+        "attributes-take-set-id",
+        "set-id bits can be set on files of the share",
+        "fs/attributes.py",
+        "return mode & ~SET_ID_BITS",
+        "return mode",
+        ATTRIBUTES,
+    ),
+    Mutant(
+        "attributes-keep-set-id",
+        "a file of the share keeps its set-id bits when its content is changed",
+        "fs/attributes.py",
+        "        if mode & SET_ID_BITS and self.drops_setid(mode):\n            return self",
+        "        if False:\n            return self",
+        ATTRIBUTES,
     ),
 )

@@ -6,6 +6,7 @@ from tests.mutation.mutant import Mutant
 
 PLAN = ("unit/test_vm_mount_plan.py",)
 WRITER = ("unit/test_config_files.py",)
+DISTURBED = ("mount/test_doctor_disturbed.py",)
 
 
 def vm_mount(*names: str) -> tuple[str, ...]:
@@ -330,5 +331,47 @@ MUTANTS = (
         '        if file.read().strip() == "1":',
         '        if file.read().strip() == "x":',
         ("mount/test_doctor_disturbed.py",),
+    ),
+    Mutant(
+        "doctor-users-mounts",
+        "the doctor says nothing of a user's FUSE mount below the seal",
+        "doctor/other_mounts.py",
+        "        if seen.owner not in (None, 0) and seen != context.guard\n",
+        "        if False\n",
+        (
+            "mount/test_doctor.py::test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view",
+        ),
+    ),
+    Mutant(
+        "doctor-held-share",
+        "the doctor says nothing of who holds the raw share",
+        "doctor/share_checks.py",
+        "    if found:\n        numbers",
+        "    if False:\n        numbers",
+        ("mount/test_doctor.py::test_what_a_process_holds_below_the_seal_is_found",),
+    ),
+    Mutant(
+        "doctor-forged-answer-counts",
+        "the doctor takes an answer that the agent has written",
+        "linux/run_as.py",
+        "if KINDS.index(kind) + 1 != status:",
+        "if False:",
+        DISTURBED,
+    ),
+    Mutant(
+        "doctor-stopped-child-counts",
+        "the doctor takes the answer of a child that the agent has stopped",
+        "linux/run_as.py",
+        "            _check_never_stopped(pid)\n            return data",
+        "            return data",
+        DISTURBED,
+    ),
+    Mutant(
+        "doctor-prints-paths-as-they-are",
+        "a command of the doctor's means other files if a path has blanks",
+        "doctor/local_checks.py",
+        "quoted = shlex.quote(tree)",
+        "quoted = tree",
+        ("mount/test_local_command.py::test_the_doctor_finds_a_store_that_is_open",),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
+REFUSALS = "unit/test_vm_refusals.py"
 READY = "unit/test_vm_ready.py"
 IMAGES = ("unit/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
 
@@ -127,5 +128,128 @@ MUTANTS = (
         "(said + part)[-_MAX_SAID:]",
         "said + part",
         ("unit/test_vm_command.py::test_only_the_end_of_what_a_guest_says_is_kept",),
+    ),
+    Mutant(
+        "watch-replaces-an-offer",
+        "the agent's next request makes the user allow another line than the one he reads",
+        "vm/refusals.py",
+        "        if self._offered is None and not typed and (",
+        "        if not typed and (",
+        (f"{REFUSALS}::test_what_comes_meanwhile_does_not_replace_the_line_on_offer",),
+    ),
+    Mutant(
+        "watch-takes-a-held-key",
+        "a key that is held down allows one line after the other, unread",
+        "vm/refusals.py",
+        "        if self._offered is None and not typed and (",
+        "        if self._offered is None and (",
+        (f"{REFUSALS}::test_a_key_that_is_held_down_answers_one_offer",),
+    ),
+    Mutant(
+        "watch-takes-an-early-key",
+        "a key that was pressed before the line was on the screen allows it",
+        "vm/refusals.py",
+        "            keys.forget()\n",
+        "",
+        (f"{REFUSALS}::test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it",),
+    ),
+    Mutant(
+        "watch-offers-what-nobody-reads",
+        "one key allows a line that does not fit on the screen",
+        "vm/refusals.py",
+        " and len(line) <= MAX_OFFERED",
+        "",
+        (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
+    ),
+    Mutant(
+        "watch-prints-what-the-agent-wrote",
+        "the agent's text acts on the user's terminal, or makes rows of its own",
+        "egress/digest.py",
+        'return shown(text).encode("ascii", "backslashreplace").decode()',
+        "return text",
+        (f"{REFUSALS}::test_no_text_of_the_agents_begins_a_row_or_acts_on_the_terminal",),
+    ),
+    Mutant(
+        "watch-prints-a-storm",
+        "requests in a loop hide everything else",
+        "egress/digest.py",
+        "        self._budget -= 1\n",
+        "",
+        (f"{REFUSALS}::test_a_storm_is_a_few_rows",),
+    ),
+    Mutant(
+        "watch-leaves-the-terminal",
+        "after a signal the terminal shows nothing that is typed",
+        "vm/keyboard.py",
+        "                termios.tcsetattr(fd, termios.TCSAFLUSH, modes)\n",
+        "                pass\n",
+        (f"{REFUSALS}::test_a_signal_leaves_the_terminal_as_it_was",),
+    ),
+    Mutant(
+        "log-is-left-at-its-renaming",
+        "what is blocked before the log begins anew is shown to nobody",
+        "egress/tail.py",
+        "            while data := file.read(CHUNK_BYTES):\n",
+        "            while is_last and (data := file.read(CHUNK_BYTES)):\n",
+        (f"{REFUSALS}::test_a_log_that_begins_anew_is_read_to_its_end",),
+    ),
+    Mutant(
+        "up-writes-into-the-agents-terminal",
+        "rows about blocked requests destroy what the agent's program shows",
+        "vm/driver.py",
+        "at_once=not terminal and sys.stderr.isatty()",
+        "at_once=sys.stderr.isatty()",
+        (f"{REFUSALS}::test_a_command_without_a_terminal_tells_what_is_blocked_at_once",),
+    ),
+    Mutant(
+        "published-to-everybody",
+        "others in the network reach the guest's server",
+        "vm/ssh.py",
+        'f"127.0.0.1:{port.here}:localhost:{port.there}"',
+        'f"*:{port.here}:localhost:{port.there}"',
+        ("unit/test_vm_forwarding.py",),
+    ),
+    Mutant(
+        "taken-port-is-found-after-the-boot",
+        "vm up boots a VM for nothing, and remembers a port with which no start works",
+        "vm/driver.py",
+        "        forwarding.check_free(published)\n",
+        "",
+        ("unit/test_vm_forwarding.py::test_up_refuses_a_taken_port_before_anything_is_made",),
+    ),
+    Mutant(
+        "port-outlives-its-command",
+        "a port that nobody knows of leads into the guest",
+        "vm/forwarding.py",
+        "            process.stdin.close()\n            process.wait()\n",
+        "            pass\n",
+        ("unit/test_vm_forwarding.py::test_published_ports_are_open_within_the_session",),
+    ),
+    Mutant(
+        "note-outlives-its-port",
+        "vm status shows a port that is closed",
+        "vm/ports.py",
+        "                if is_held(path):\n",
+        "                if path:\n",
+        ("unit/test_vm_forwarding.py::test_files_that_nobody_holds_are_no_ports",),
+    ),
+    Mutant(
+        "border-forgets-a-port",
+        "vm status shows no port that is open now",
+        "vm/border.py",
+        "            *((one.port, one.by, True) for one in opened),\n",
+        "",
+        ("unit/test_vm_border.py::test_the_json_says_what_there_is",),
+    ),
+    Mutant(
+        "port-of-another-program-is-published",
+        "127.0.0.1:3000 is another program's, which took it while the guest booted",
+        "vm/forwarding.py",
+        "        if not _is_listening(process):\n",
+        "        if _is_listening(process) is None:\n",
+        (
+            "unit/test_vm_forwarding.py"
+            "::test_a_port_that_another_program_takes_meanwhile_ends_the_start",
+        ),
     ),
 )

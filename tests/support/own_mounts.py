@@ -158,23 +158,27 @@ def race_for(view: Path, limit: float) -> None:
 
 
 PAUSED = """
-import os, sys, time
-from gitguardfs.mounting import preflight
+import importlib, os, sys, time
 from gitguardfs.commands.gitguardfs import main
-gate = sys.argv.pop(1)
-check = preflight.check
+gate, where, name = sys.argv[1:4]
+del sys.argv[1:4]
+module = importlib.import_module(where)
+function = getattr(module, name)
 def pausing(*arguments, **more):
-    places = check(*arguments, **more)
+    done = function(*arguments, **more)
     open(gate + ".reached", "w").close()
     while not os.path.exists(gate):
         time.sleep(0.01)
-    return places
-preflight.check = pausing
+    return done
+setattr(module, name, pausing)
 main()
 """
-"""gitguardfs, which waits for a file after its checks, before it mounts."""
+"""gitguardfs, which waits for a file after a call of one of its functions."""
 
 
-def paused_command(gate: Path, *arguments: str | Path) -> list[str]:
-    """Return a command that makes ``GATE.reached`` after its checks, and waits for GATE."""
-    return [sys.executable, "-c", PAUSED, str(gate), *map(str, arguments)]
+def paused_command(
+    gate: Path, *arguments: str | Path, after: str = "gitguardfs.mounting.preflight.check"
+) -> list[str]:
+    """Return a command that makes ``GATE.reached`` after a call, and waits for GATE."""
+    module, _, name = after.rpartition(".")
+    return [sys.executable, "-c", PAUSED, str(gate), module, name, *map(str, arguments)]

@@ -27,7 +27,7 @@ from tests.support.mounting import area
 LIMIT = 60.0
 GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
-        "URL", "MAIL", "LINE",
+        "URL", "MAIL", "LINE", "HOST", "FIELD",
         "BRANCH", "BRANCH...", "COMMIT",
         "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
 """Metavars of values that only the user knows, or that another program completes."""
@@ -45,7 +45,7 @@ ANSWERS = [
     ("gitguardfs --resolved", ["--resolved-symlink-deletion"]),
     ("gitguardfs --map ", ["auto"]),
     ("gitguard ", list(COMMANDS)),
-    ("gitguard vm s", ["ssh", "ssh-config", "status", "stop"]),
+    ("gitguard vm s", ["secret", "ssh", "ssh-config", "status", "stop"]),
     ("gitguard vm up --allow ", list(PRESETS)),
     ("gitguard vm up --allow=go", ["google", "go"]),
     ("gitguard vm up --project '/tmp/a b' --allow gi", ["github-read"]),

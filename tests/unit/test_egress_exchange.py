@@ -138,7 +138,8 @@ WRONG = {
     "a parameter with an escaped name": head(b"/?%6Bey=" + P),
     "a part of the parameter": head(b"/?key=" + P + b"x"),
     "a parameter twice": head(b"/?key=" + P + b"&key=" + P),
-    "a parameter twice, one other": head(b"/?key=x&key=" + P),
+    "a parameter twice, the other first": head(b"/?key=x&key=" + P),
+    "a parameter twice, the other last": head(b"/?key=" + P + b"&key=x"),
     "after a semicolon": head(b"/?a=b;key=" + P),
     "the query, in base64": head(b"/?q=" + base64.b64encode(P)),
 }

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from gitguardfs.errors import UserError
 from gitguardfs.installation import PACKAGE_PARENT
-from gitguardfs.vm import driver, forwarding, keys, ports, settings, ssh
+from gitguardfs.vm import driver, forwarding, keys, ports, settings, ssh, trusted_programs
 from gitguardfs.vm import state as states
 from gitguardfs.vm.commands import up as up_command
 from gitguardfs.vm.ports import FORWARD, PUBLISH, OpenPort, Port
@@ -29,6 +29,7 @@ SERVER = """
 import socket, sys
 servers = [socket.create_server(("127.0.0.1", int(port))) for port in sys.argv[2:]]
 open(sys.argv[1], "w").close()
+print(flush=True)
 for server in servers:
     while True:
         server.accept()[0].sendall(b"guest")
@@ -125,6 +126,8 @@ def test_they_listen_on_this_machine_alone_and_lead_to_both_addresses_of_the_gue
     targets = [words[i + 1] for i, word in enumerate(words) if word == "-L"]
     assert targets == ["127.0.0.1:3000:localhost:80", "127.0.0.1:5173:localhost:5173"]
     assert not {"-g", "-D", "-R"}.intersection(words)
+    assert {"LocalCommand=echo", "ExitOnForwardFailure=yes"} <= set(words)
+    assert "PermitLocalCommand=no" in ssh.command(GUEST, keys.AGENT)
 
 
 def test_a_taken_port_is_one_line_with_a_command_that_helps(
@@ -145,7 +148,7 @@ def test_up_refuses_a_taken_port_before_anything_is_made(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 300)
     monkeypatch.setattr(driver, "check_installed", lambda *_: None)
-    monkeypatch.setattr(driver.trusted_programs, "check", lambda *_: None)
+    monkeypatch.setattr(trusted_programs, "check", lambda *_: None)
     (tmp_path / "p").mkdir()
     state = states.state_of(str(tmp_path / "p"))
     with socket.create_server(("127.0.0.1", 0)) as busy:
@@ -226,6 +229,17 @@ def test_a_port_that_ssh_does_not_open_ends_the_start(
     state: State, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     monkeypatch.setattr(ssh, "forward", lambda *_: ["sh", "-c", "exit 255"])
+    refused(state, free)
+
+
+def test_a_port_that_another_program_takes_meanwhile_ends_the_start(
+    state: State, free: int, server: None
+) -> None:
+    with socket.create_server(("127.0.0.1", free)):
+        refused(state, free)
+
+
+def refused(state: State, free: int) -> None:
     with (
         pytest.raises(UserError, match=r"did not open the ports"),
         forwarding.published(state, GUEST, [Port(free, 80)]),

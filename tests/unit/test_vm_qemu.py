@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.vm import accelerators, keys, qemu_command, qmp, ssh
 from gitguardfs.vm.images import Image
+from gitguardfs.vm.ports import Port
 from gitguardfs.vm.qemu_command import Machine, command
 from gitguardfs.vm.state import State
 
@@ -165,7 +166,7 @@ def test_ssh_asks_nobody_but_a_user_at_a_terminal() -> None:
     for words in (
         ssh.command(GUEST, keys.ADMIN),
         ssh.session(GUEST, (), False, keys.AGENT),
-        ssh.forward(GUEST, 1, 2),
+        ssh.forward(GUEST, [Port(1, 2)]),
         ssh.tunnel(GUEST, "10.0.2.100", 8080, 1),
     ):
         assert options_of(words)["BatchMode"] == "yes"

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from gitguardfs.egress import blocked
 from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.blocked import BlockedLog, BlockedRequest
 from gitguardfs.egress.digest import MAX_AT_ONCE, Digest, row
+from gitguardfs.egress.tail import Tail
 from gitguardfs.vm import keyboard, refusals
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -112,6 +114,24 @@ def test_a_key_pressed_before_an_offer_does_not_answer_it(state: State) -> None:
         terminal.until(KEYS)
         quiet(terminal)
         assert allowed(state) == []
+
+
+def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(state: State) -> None:
+    master, slave = os.openpty()
+    tail = Tail(state.path("blocked.jsonl"), refusals.LONGEST)
+    try:
+        with keyboard.opened(slave) as keys:
+            block(state, "https://a.test/x")
+            watcher = refusals.Watcher(state, tail)
+            os.write(master, b"a")  # after the last look at the keys
+            watcher.step(keys, b"")
+            assert keys.pressed(0) == b""
+            watcher.step(keys, b"a")
+    finally:
+        tail.close()
+        os.close(master)
+        os.close(slave)
+    assert allowed(state) == ["GET https://a.test/x"]
 
 
 def test_a_key_that_is_held_down_answers_one_offer(state: State) -> None:
@@ -325,9 +345,9 @@ sys.exit(driver._session_in(where, None, tuple(sys.argv[2:])))
 """
 
 
-def session(state: State, *line: str, **how: object) -> Terminal:
+def session(state: State, *line: str, **how: Any) -> AbstractContextManager[Terminal]:
     """Run a session of `vm up` whose command runs on the host."""
-    return running([sys.executable, "-P", "-c", TOLD, state.directory, *line], **how)  # type: ignore[return-value]
+    return running([sys.executable, "-P", "-c", TOLD, state.directory, *line], **how)
 
 
 def test_a_command_without_a_terminal_tells_what_is_blocked_at_once(state: State) -> None:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,22 @@ def host() -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def first(host: World) -> Session:
+def published() -> int:
+    """A port that leads to the guest's port 3001 in each session: the option is remembered."""
+    for port in range(20_000, 30_000):  # the kernel gives none of these to a connection
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
+@pytest.fixture(scope="session")
+def first(host: World, published: int) -> Session:
     """The first `vm up`: everything is made and set up."""
     certificate = str(host.registry.certificate)
     return host.up(
-        *OPTIONS, "--image", str(host.image), "--upstream-ca", certificate, what="first boot"
-    )
+        *OPTIONS, "--image", str(host.image), "--upstream-ca", certificate,
+        "--publish", f"{published}:3001", what="first boot",
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from gitguardfs.vm import guest_tools
 from gitguardfs.vm.state import is_held
@@ -264,6 +265,43 @@ def test_logs_show_the_console_and_the_proxy(vm: World) -> None:
     assert "mitmdump.log" in said
 
 
+def border(vm: World) -> dict[str, Any]:
+    done = vm.vm("status", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["vm"]["state"] == "running"
+    crossing: dict[str, Any] = found["border"]
+    return crossing
+
+
+def test_a_published_port_leads_into_the_guest(vm: World, published: int) -> None:
+    """Its server starts later, and listens on the guest's 127.0.0.1 alone."""
+    with socket.create_connection(("127.0.0.1", published), timeout=60) as early:
+        assert early.recv(1) == b""
+    vm.sh("mkdir -p ~/site; echo published >~/site/page; cd ~/site; nohup python3 -m http.server"
+          " --bind 127.0.0.1 3001 >/dev/null 2>&1 </dev/null & until"
+          " (: </dev/tcp/127.0.0.1/3001) 2>/dev/null; do sleep 0.2; done")  # fmt: skip
+    fetch = ["curl", "-sS", "--noproxy", "*", f"http://127.0.0.1:{published}/page"]
+    got = subprocess.run(fetch, capture_output=True, text=True, timeout=60)
+    assert got.stdout == "published\n", got.stderr
+    port = {"host_port": published, "guest_port": 3001, "by": "--publish", "open": True}
+    assert border(vm)["ports"] == [port]
+
+
+def test_status_shows_what_crosses_the_border(vm: World) -> None:
+    found = border(vm)
+    (share,) = found["shares"]
+    assert share["host"] == str(vm.project)
+    assert share["guest"] == "/home/agent/projects/project"
+    assert share["git"] == "deny"
+    openings = {one["name"]: one["host"] for one in found["openings"]}
+    port = json.loads((vm.state / "proxy.json").read_text())["port"]
+    assert openings["proxy"] == f"127.0.0.1:{port}"
+    assert openings["ssh"].startswith("127.0.0.1:")
+    assert found["allowlist"]["since"] is not None
+    assert vm.vm("status").stdout.count("\nallowed ") >= 1
+
+
 def test_a_port_leads_into_the_guest(vm: World) -> None:
     vm.sh("echo from the guest > ~/page; cd ~; nohup python3 -m http.server 3000 "
           ">/dev/null 2>&1 </dev/null & until (: </dev/tcp/127.0.0.1/3000) 2>/dev/null; "
@@ -278,6 +316,8 @@ def test_a_port_leads_into_the_guest(vm: World) -> None:
                  "--retry-delay", "1", f"http://127.0.0.1:{port}/page"]  # fmt: skip
         got = subprocess.run(fetch, capture_output=True, text=True)
         assert got.stdout == "from the guest\n", got.stderr
+        by = {one["host_port"]: one["by"] for one in border(vm)["ports"]}
+        assert by[port] == "vm forward"
         busy = vm.vm("forward", f"{port}:3000")
         assert busy.returncode == 3
         assert f"port {port} of this machine" in busy.stderr

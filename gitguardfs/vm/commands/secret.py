@@ -58,8 +58,8 @@ def secret() -> None:
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)), help="A service with known hosts and places."
 )
-@click.option("--host", metavar="HOST[:PORT]", help="The only host that may get the value, by "
-              "https.")  # fmt: skip
+@click.option("--host", metavar="HOST", help="The only host that may get the value, by https; "
+              "HOST:PORT for another port than 443.")  # fmt: skip
 @click.option("--bearer", is_flag=True, help="The value follows Authorization: Bearer.")
 @click.option("--basic", metavar="USER", help="It is this user's password (Authorization: Basic).")
 @click.option("--header", metavar="FIELD", help="It is the whole of this header field.")

@@ -76,7 +76,8 @@ function useInAgents(prototype, usualPort, finish) {
   prototype.createConnection = function createConnection(options, callback) {
     const host = options?.host && bare(options.host);
     const port = options?.port || usualPort;
-    if (!host || options.socketPath || !callback || this.options?.proxyEnv || isDirect(host, port)) {
+    const isConnected = options?.socketPath || options?.socket || this.options?.proxyEnv;
+    if (!host || !callback || isConnected || isDirect(host, port)) {
       return original.apply(this, arguments);
     }
     tunnel(host, port, (error, socket) => {

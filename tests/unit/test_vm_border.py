@@ -1,0 +1,210 @@
+"""The table of what crosses the border, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gitguardfs.credentials import secrets
+from gitguardfs.credentials.secrets import Kind, Place, Secret, new_placeholder
+from gitguardfs.egress import usage
+from gitguardfs.egress.usage import UsageLog
+from gitguardfs.vm import border, border_table, ports, report, settings
+from gitguardfs.vm import state as states
+from gitguardfs.vm.command import command
+from gitguardfs.vm.ports import FORWARD, Port
+from gitguardfs.vm.settings import Settings
+from gitguardfs.vm.state import State
+
+USED, UNUSED, SOCKET = "GET https://a.test/used", "GET https://a.test/not", "WS https://a.test/ws"
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        Path(short, "p").mkdir()
+        state = states.state_of(f"{short}/p")
+        states.create(state)
+        own = Settings(state.project, hide=(".env",), publish=("3000", "8080:80"))
+        settings.save(state, own)
+        Path(state.path("allowlist.txt")).write_text(
+            f"{UNUSED}\n{USED}\n{SOCKET}\nGET https://b.test/\nHEAD https://b.test/\nGET nowhere\n"
+        )
+        UsageLog(Path(state.path("usage.json"))).note(USED)
+        place = Place("api.test", 443, Kind.BEARER, "Bearer")
+        secrets.save(Path(state.directory), [Secret("TOKEN", new_placeholder("TOKEN"), (place,))])
+        yield state
+
+
+def status(state: State, *words: str) -> str:
+    done = CliRunner().invoke(command, ["status", *words, "--project", state.project])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+KEYS: dict[str, Any] = {
+    "vm": {"name", "project", "directory", "state", "process", "proxy_process"},
+    "settings": {
+        "project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened",
+        "publish", "git_name", "git_email",
+    },
+    "border": {"shares", "ports", "secrets", "allowlist", "openings", "upstream_proxy"},
+}  # fmt: skip
+KEYS_WITHIN = {
+    "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},
+    "ports": {"host_port", "guest_port", "by", "open"},
+    "secrets": {"name", "hosts", "where"},
+    "openings": {"name", "direction", "host", "guest", "what"},
+}
+
+
+def test_the_keys_of_the_json_are_those_that_are_documented(state: State) -> None:
+    found = json.loads(status(state, "--json"))
+    assert {name: set(value) for name, value in found.items()} == KEYS
+    for name, keys in KEYS_WITHIN.items():
+        assert found["border"][name], name
+        assert all(set(entry) == keys for entry in found["border"][name])
+    allowlist = found["border"]["allowlist"]
+    assert set(allowlist) == {"error", "since", "lines", "ignored"}
+    assert all(set(line) == {"line", "last_used", "content_seen"} for line in allowlist["lines"])
+    assert all(set(line) == {"number", "text", "why"} for line in allowlist["ignored"])
+    documented = Path(__file__).parents[2].joinpath("docs/vm.md").read_text()
+    names = set(KEYS) | set().union(*KEYS.values(), *KEYS_WITHIN.values())
+    for name in names | {"error", "since", "lines", "ignored", "last_used", "content_seen"}:
+        assert f"`{name}`" in documented, name
+
+
+def test_the_json_says_what_there_is(state: State) -> None:
+    with ports.noted(state, Port(8080, 80), FORWARD):
+        found = json.loads(status(state, "--json"))["border"]
+    assert found["shares"][0]["guest"] == "/home/agent/projects/p"
+    assert found["shares"][0]["git"] == "private"
+    assert found["ports"] == [
+        {"host_port": 8080, "guest_port": 80, "by": "vm forward", "open": True},
+        {"host_port": 3000, "guest_port": 3000, "by": "--publish", "open": False},
+    ]
+    assert found["secrets"] == [
+        {"name": "TOKEN", "hosts": ["api.test"], "where": "Authorization: Bearer"}
+    ]
+    lines = {one["line"]: one for one in found["allowlist"]["lines"]}
+    assert list(lines)[:3] == [UNUSED, USED, SOCKET]
+    datetime.fromisoformat(lines[USED]["last_used"])
+    assert lines[UNUSED]["last_used"] is None
+    assert (lines[SOCKET]["content_seen"], lines[USED]["content_seen"]) == (False, True)
+    assert found["allowlist"]["ignored"][0]["number"] == 6
+    assert [one["name"] for one in found["openings"]] == [
+        "proxy", "ssh", "session", "console", "seed", "disk",
+    ]  # fmt: skip
+    assert "gitguard-secret" not in json.dumps(found)
+
+
+def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
+    heading, *table = status(state).partition("\n\n")[2].splitlines()
+    assert heading.startswith(f"{border_table.HEADING}, while it runs (unused: since 20")
+    first = [line.split()[0] for line in table]
+    assert first == ["share", "port", "port", "secret", "proxy", "ssh", "session", "console",
+                     "seed", "disk", "allowed", "allowed", "allowed", "allowed"]  # fmt: skip
+    used, unused, socket = table[-4:-1]
+    assert USED in used and " last used 20" in used
+    assert UNUSED in unused and unused.endswith(" unused")
+    assert socket.endswith(", what passes is not seen")
+    assert any("127.0.0.1:3000 --> port 3000" in line and "--publish" in line for line in table)
+    assert "GET, HEAD https://b.test/" in " ".join(table)
+    assert any("api.test <-- $TOKEN" in line for line in table)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_narrow_terminal_breaks_no_row_and_loses_nothing(state: State, width: int) -> None:
+    found = border.found(state, settings.load(state))
+    wide, narrow = (border_table.text(found, columns, runs=True) for columns in (10_000, width))
+    assert max(map(len, narrow.splitlines())) <= width
+    assert "".join(narrow.split()) == "".join(wide.split())
+
+
+def test_no_text_of_others_makes_a_row_of_its_own(state: State) -> None:
+    own = Settings("/srv/a\x1b[31m\nport  127.0.0.1:1", hide=(".env",))
+    for width in (60, 10_000):
+        text = border_table.text(border.found(state, own), width, runs=True)
+        assert text.replace("\n", "").isprintable()
+        assert not any(line.startswith("port  127") for line in text.splitlines())
+
+
+def test_an_allowlist_that_cannot_be_read_allows_nothing(state: State) -> None:
+    Path(state.path("allowlist.txt")).unlink()
+    said = status(state)
+    assert "allowed  nothing" in said
+    found = json.loads(status(state, "--json"))["border"]["allowlist"]
+    assert found["lines"] == [] and "cannot read" in found["error"]
+
+
+def test_what_the_proxy_says_of_itself_is_shown_only_while_it_runs(state: State) -> None:
+    path = state.path("proxy.json")
+    Path(path).write_text('{"pid": 1, "port": 7, "through": "by http://proxy.test:1"}')
+    assert "127.0.0.1:7 " not in report.status(state, 10_000)
+    fd = states.take(path)
+    try:
+        said = report.status(state, 10_000)
+        assert "127.0.0.1:7 <-- 10.0.2.100:8080" in said
+        assert "by http://proxy.test:1" in said
+    finally:
+        assert fd is not None
+        os.close(fd)
+
+
+# Which lines were used
+
+
+def test_use_is_remembered_from_one_proxy_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "usage.json"
+    UsageLog(path).note(USED)
+    before = usage.read(path)
+    assert before is not None and list(before.used) == [USED]
+    UsageLog(path).note(UNUSED)
+    after = usage.read(path)
+    assert after is not None and after.since == before.since
+    assert list(after.used) == [USED, UNUSED]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_is_used_all_the_time_is_written_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = UsageLog(tmp_path / "usage.json")
+    log.note(USED)
+    path = tmp_path / "usage.json"
+    path.unlink()
+    log.note(USED)
+    assert not path.exists()
+    monkeypatch.setattr(usage, "WRITE_EVERY", 0.0)
+    log.note(USED)
+    assert path.exists()
+
+
+def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "MAX_LINES", 3)
+    log = UsageLog(tmp_path / "usage.json")
+    for number in range(5):
+        log.note(str(number))
+    found = usage.read(tmp_path / "usage.json")
+    assert found is not None and list(found.used) == ["2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"since": "x", "used": {}}', '{"since": "2026-11-26", "used": []}',
+             '{"since": "2026-11-26", "used": {"a": "\\n"}}', "[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "usage.json"
+    path.write_text(text)
+    assert usage.read(path) is None
+    UsageLog(path).note(USED)
+    assert usage.read(path) is not None
