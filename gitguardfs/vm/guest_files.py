@@ -240,10 +240,8 @@ def _environment_file() -> str:
 
 def _systemd(section: str) -> str:
     words = " ".join(quote.systemd_word(f"{name}={value}") for name, value in environment().items())
-    # An emulated guest on a busy host takes longer than systemd waits by default. And it takes long
-    # to log each unit that starts, and to account for its memory.
-    limits = "DefaultTimeoutStartSec=300s\nDefaultMemoryAccounting=no\nLogLevel=notice\n"
-    return f"[{section}]\nDefaultEnvironment={words}\n{limits}"
+    # An emulated guest on a busy host takes longer than systemd waits by default.
+    return f"[{section}]\nDefaultEnvironment={words}\nDefaultTimeoutStartSec=300s\n"
 
 
 def _apt() -> str:
