@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.paths import lies_in
+from gitguardfs.paths import is_inside, lies_in
 from gitguardfs.vm import fetching, trusted_programs
 from gitguardfs.vm.fetching import RemoteFile
 
@@ -74,6 +74,11 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
         "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one"
         f" of: {names}",
     )
+
+
+def files_of(image: Image) -> list[str]:
+    """Return the paths of the image's files."""
+    return [path for path in (image.disk, image.kernel, image.initrd) if path]
 
 
 def used_by(wanted: str, disk: str, cache: str) -> Image | None:
@@ -160,8 +165,21 @@ def refuse_image_in_project(image: Image, project: str) -> None:
     The agent could write it, and so choose the guest's kernel or disk. Root of such a guest reaches
     the raw share.
     """
-    for path in filter(None, (image.disk, image.kernel, image.initrd)):
+    for path in files_of(image):
         refuse_in_project("the image", path, project)
+
+
+def refuse_cache_around_project(cache: str, project: str) -> None:
+    """Raise UserError if the cache lies in the project, or the project in the cache.
+
+    The agent could change what every VM starts from.
+    """
+    if lies_in(cache, project) or is_inside(project, os.path.realpath(cache)):
+        raise UserError(
+            f"the images in {shown(cache)} would lie in the project {shown(project)}, where the"
+            " agent could change them",
+            "choose a directory further down as the project, or set another XDG_CACHE_HOME",
+        )
 
 
 def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:

@@ -6,6 +6,7 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -317,9 +318,67 @@ def test_a_ready_disk_that_leads_to_other_files_is_refused(
     os.unlink(disk)
     words = [word.replace("SECRET", str(secret)).replace("DISK", disk) for word in options]
     subprocess.run(["qemu-img", "create", "-q", *words], check=True)
+    record = Path(disk).with_name(ready.RECORD)
+    made = json.loads(record.read_text())
+    record.chmod(0o600)
+    record.write_text(json.dumps({**made, "disk": ready._part(disk)}))  # as if it had been so
     with pytest.raises(UserError, match=r"ready disk .* is damaged"):
         host.disk_for(state)
     assert os.path.exists(state.disk) == is_made_first
+
+
+@pytest.mark.parametrize("way", ["written", "with its old times", "another file"])
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_ready_disk_that_has_changed_is_refused(
+    host: Host, way: str, is_made_first: bool
+) -> None:
+    state, disk = host.vm("one"), host.ensure().disk
+    if is_made_first:
+        host.disk_for(state)
+    before = os.stat(disk)
+    content = bytearray(Path(disk).read_bytes())
+    content[-1] ^= 1
+    if way == "another file":
+        os.unlink(disk)
+    else:
+        os.chmod(disk, 0o600)
+    Path(disk).write_bytes(content)
+    if way == "with its old times":
+        os.chmod(disk, 0o400)
+        os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match=r"the ready disk .* has changed"):
+        host.disk_for(state)
+    assert os.path.exists(state.disk) == is_made_first
+
+
+def test_files_with_new_times_and_the_same_content_have_not_changed(host: Host) -> None:
+    """A restored backup has such files; a ready disk cannot be made again as it was."""
+    state = host.vm("one")
+    host.disk_for(state)
+    disk = host.ensure().disk
+    for path in (disk, str(host.image)):
+        copy = shutil.copyfile(path, f"{path}.copy")
+        os.rename(copy, path)
+    assert host.disk_for(state) == (Image(str(host.image)), True)
+
+
+@pytest.mark.parametrize(
+    "project", [".", "c", "c/gitguardfs", "c/gitguardfs/images", "c/gitguardfs/images/ready-x", "l"]
+)
+def test_a_cache_in_the_project_is_refused_before_anything_is_made(
+    host: Host, monkeypatch: pytest.MonkeyPatch, project: str
+) -> None:
+    inside = host.place / "c/gitguardfs/images/ready-x"
+    inside.mkdir(parents=True)
+    (host.place / "l").mkdir()
+    (host.place / "l/link").symlink_to(host.place / "c")
+    if project == "l":  # a link that the agent can replace
+        host.cache = str(host.place / "l/link/gitguardfs/images")
+    state = State(str((host.place / project).resolve()), str(host.place / "vm"))
+    monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched"))
+    with pytest.raises(UserError, match=r"would lie in the project .*another XDG_CACHE_HOME"):
+        host.disk_for(state)
+    assert host.builds == 0
 
 
 def test_an_image_in_the_project_is_refused_before_and_after(host: Host) -> None:
