@@ -106,6 +106,17 @@ MUTANTS = (
         (f"{READY}::test_a_cache_in_the_project_is_refused_before_anything_is_made",),
     ),
     Mutant(
+        "interrupted-start-forgets",
+        "vm up shows the agent what an interrupted one was told to hide",
+        "vm/driver.py",
+        "        _remember(state, arguments, authority)\n",
+        "",
+        (
+            "unit/test_vm_command.py"
+            "::test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection",
+        ),
+    ),
+    Mutant(
         "ready-disk-can-be-written",
         "what all VMs start from can be written by mistake",
         "vm/ready.py",
