@@ -137,7 +137,8 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
         if not kept.own.is_same(kept.disk):
             raise UserError(
                 f"the ready disk {shown(kept.directory)} has changed since it was made",
-                "put it back, or delete it and the VMs that use it: gitguard vm images list",
+                "put it back; or delete the VMs that use it (gitguard vm images list), then the"
+                " ready disk: gitguard vm images prune",
                 Exit.SYSTEM,
             )
     images.ensure_overlay(image, state.disk, None if kept is None else kept.disk)
@@ -224,11 +225,15 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
     if found is None:
         make_private_directory(Path(cache))
         with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
-            if at(place) is None:
+            if not os.path.lexists(place):
                 _make(image, builder, shared, place)
         found = at(place)
     if found is None:
-        raise UserError(f"the ready disk {shown(place)} is damaged", "delete it", Exit.SYSTEM)
+        raise UserError(
+            f"the ready disk {shown(place)} is damaged",
+            "gitguard vm images prune deletes it, if no VM uses it",
+            Exit.SYSTEM,
+        )
     return found
 
 

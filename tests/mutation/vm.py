@@ -136,8 +136,8 @@ MUTANTS = (
         "ready-disk-is-made-twice",
         "two starts set the same guest up at a time, in one directory",
         "vm/ready.py",
-        "            if at(place) is None:\n",
-        "            if at(place) is None or True:\n",
+        "            if not os.path.lexists(place):\n",
+        "            if not os.path.lexists(place) or at(place):\n",
         (f"{READY}::test_two_that_need_a_disk_make_it_once",),
     ),
     Mutant(

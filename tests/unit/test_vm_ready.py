@@ -223,6 +223,18 @@ def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) ->
     assert host.builds == 0
 
 
+@pytest.mark.parametrize("part", [ready.RECORD, ready.DISK])
+def test_a_damaged_disk_costs_no_build_and_prune_heals_it(host: Host, part: str) -> None:
+    made = host.ensure()
+    os.unlink(os.path.join(made.directory, part))
+    with pytest.raises(UserError, match=r"is damaged .*images prune"):
+        host.ensure()
+    assert host.builds == 1
+    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
+    host.ensure()
+    assert host.builds == 2
+
+
 # A VM's disk
 
 
