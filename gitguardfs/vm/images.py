@@ -108,6 +108,12 @@ def resolved(wanted: str) -> str:
     return os.path.abspath(wanted)
 
 
+def source(wanted: str, machine: str) -> str:
+    """Return ``wanted``; for a name in PINNED, the ``URL#sha512=HEX`` that it stands for."""
+    remote = _remote(wanted, "aarch64" if machine == "arm64" else machine)
+    return wanted if remote is None else f"{remote.url}#sha512={remote.sha512}"
+
+
 def _remote(wanted: str, machine: str) -> RemoteFile | None:
     if is_pinned(wanted):
         found = PINNED.get((wanted, machine))

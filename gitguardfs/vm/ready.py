@@ -70,6 +70,8 @@ class ReadyDisk:
     directory: str
     wanted: str
     """The setting ``image`` for which it was made."""
+    source: str
+    """The same, but for a name in images.PINNED what it stood for."""
     image: Image
     own: Part
     """The disk itself."""
@@ -108,7 +110,9 @@ def at(directory: str) -> ReadyDisk | None:
             Part(str(path), (int(size), int(modified), int(changed)), str(digest))
             for path, (size, modified, changed), digest in (made["disk"], *made["parts"])
         )
-        return ReadyDisk(directory, str(made["wanted"]), Image(**made["image"]), own, tuple(parts))
+        image = Image(**made["image"])
+        wanted, source = str(made["wanted"]), str(made["source"])
+        return ReadyDisk(directory, wanted, source, image, own, tuple(parts))
     return None
 
 
@@ -124,6 +128,8 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
     kept = _below(state.disk, cache) if exists else None
     if kept is not None and kept.wanted == wanted and images.is_pinned(wanted):
         image = kept.image  # a newer gitguardfs may pin another by this name
+        if not os.path.exists(image.disk):
+            images.obtain(kept.source, platform.machine(), os.path.dirname(image.disk))
     else:
         old = images.used_by(wanted, state.disk, cache) if kept is None else None
         image = old or images.obtain(wanted, platform.machine(), cache)
@@ -274,6 +280,7 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
     os.rename(state.disk, os.path.join(done, DISK))
     made = {
         "wanted": builder.settings.image,
+        "source": images.source(builder.settings.image, platform.machine()),
         "image": dataclasses.asdict(image),
         "disk": _part(os.path.join(done, DISK)),
         "parts": parts,

@@ -6,13 +6,17 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,6 +26,7 @@ from gitguardfs import config_files
 from gitguardfs.errors import UserError
 from gitguardfs.vm import command, image_store, images, provision, ready
 from gitguardfs.vm import state as states
+from gitguardfs.vm.fetching import RemoteFile
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.ready import Builder, ReadyDisk
 from gitguardfs.vm.settings import Settings
@@ -277,6 +282,38 @@ def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(
     host.disk_for(state, "debian-13")
     monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("another image"))
     assert host.disk_for(state, "debian-13") == (Image(str(host.image)), True)
+
+
+def test_a_pinned_image_that_is_gone_is_fetched_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another is pinned by now: a user who cleans his caches keeps his VMs."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(host.place))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    state = host.vm("one")
+    sha512 = hashlib.sha512(host.image.read_bytes()).hexdigest()
+    name = ("debian-13", platform.machine())
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}/image.img"
+        try:
+            monkeypatch.setattr(images, "PINNED", {name: RemoteFile(url, sha512)})
+            image, _ = host.disk_for(state, "debian-13")
+            os.unlink(image.disk)
+            monkeypatch.setattr(images, "PINNED", {name: RemoteFile("http://127.0.0.1:1/", "0")})
+            assert host.disk_for(state, "debian-13") == (image, True)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert Path(image.disk).read_bytes() == host.image.read_bytes()
+    assert host.builds == 1
 
 
 def test_another_image_is_refused(host: Host) -> None:
