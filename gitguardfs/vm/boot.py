@@ -76,7 +76,7 @@ class Boot:
     """The end here of qemu_command.CHANNEL."""
 
     def await_monitor(self) -> int:
-        """Wait until QEMU answers; return the port of the guest's sshd. Raises BootError."""
+        """Wait until QEMU answers; return the port of the guest's sshd. Raises as _check."""
         deadline = time.monotonic() + MONITOR_LIMIT
         while True:
             self._check()
@@ -87,7 +87,7 @@ class Boot:
             time.sleep(_LOOK_EVERY)
 
     def await_ssh(self, port: int) -> None:
-        """Wait until the guest's sshd answers. Raises BootError."""
+        """Wait until the guest's sshd answers. Raises BootError, and as _check."""
         deadline = time.monotonic() + BOOT_LIMIT
         while not _sshd_answers(port):
             self.progress.show("the guest boots", last_line(self.state.console))
@@ -99,7 +99,7 @@ class Boot:
     def await_ready(self, limit: float = BOOT_LIMIT) -> None:
         """Wait until the guest tells that it is ready.
 
-        Raises UserError if it tells that its setup failed, BootError.
+        Raises UserError if it tells that its setup failed, BootError, and as _check.
         """
         deadline = time.monotonic() + limit
         what, said = "the guest boots", b""
@@ -127,7 +127,7 @@ class Boot:
                 raise BootError(f"the guest was not ready within {limit:.0f} seconds")
 
     def _check(self) -> None:
-        """Raise BootError if this boot can no longer succeed."""
+        """Raise BootError if this boot can no longer succeed; UserError if no other can either."""
         code = self.qemu.poll()
         if code is not None:
             said = last_line(self.state.qemu_log) or f"exit status {code}"
@@ -135,9 +135,19 @@ class Boot:
             raise BootError(f"QEMU ended: {said}", is_accelerator)
         if has_panicked(self.state):
             raise BootError("the guest's kernel panicked")
+        status = ""
         with suppress(qmp.NoAnswerError):
-            if qmp.status(self.state) == "internal-error":
-                raise BootError("the accelerator does not work", is_accelerator=True)
+            status = qmp.status(self.state)
+        if status == "internal-error":
+            raise BootError("the accelerator does not work", is_accelerator=True)
+        if status == qmp.IO_ERROR:
+            self.qemu.kill()  # the guest is paused, and cannot shut down
+            self.qemu.wait()
+            raise UserError(
+                "the host's disk is full, and QEMU has paused the VM",
+                "make room, then run gitguard vm up again",
+                Exit.SYSTEM,
+            )
 
 
 def has_panicked(state: State) -> bool:

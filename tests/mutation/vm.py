@@ -189,6 +189,14 @@ MUTANTS = (
         ("unit/test_vm_trusted_programs.py::test_no_variable_may_lead_into_the_project",),
     ),
     Mutant(
+        "full-disk-is-waited-for",
+        "vm up waits half an hour for a guest that a full disk has paused",
+        "vm/boot.py",
+        "        if status == qmp.IO_ERROR:\n",
+        "        if status == qmp:\n",
+        ("unit/test_vm_command.py::test_a_full_disk_ends_the_waiting_and_is_not_tried_again",),
+    ),
+    Mutant(
         "guest-output-is-kept-whole",
         "the guest fills the host's memory while it is set up",
         "vm/boot.py",

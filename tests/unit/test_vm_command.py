@@ -32,6 +32,7 @@ from gitguardfs.vm import (
     keys,
     logs,
     qemu_command,
+    qmp,
     ready,
     report,
     secrets,
@@ -645,6 +646,16 @@ def test_a_setup_that_failed_is_one_line(booting: Booting, qemu: subprocess.Pope
     with pytest.raises(UserError, match=r"failed: no \\x1b\[1mpackages") as error:
         booting(qemu, b"failed no \x1b[1mpackages\nready\n").await_ready()
     assert error.value.code == Exit.SYSTEM
+
+
+def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
+    booting: Booting, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "status", lambda _: qmp.IO_ERROR)
+    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
+        booting(qemu).await_ready(0.1)
+    assert qemu.poll() is not None
 
 
 def test_only_the_end_of_what_a_guest_says_is_kept(
