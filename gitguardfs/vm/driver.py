@@ -22,7 +22,8 @@ from gitguardfs import config_files
 from gitguardfs.credentials import secrets as credentials
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress import upstream_proxy
-from gitguardfs.egress.files import StateFiles
+from gitguardfs.egress.allowlist import Allowlist
+from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.directory import existing_directory
@@ -107,6 +108,7 @@ def up(state: State, arguments: UpArguments) -> int:
                 arguments.settings,
                 config_files.read(str(files.upstream_ca)),
                 config_files.read(str(files.upstream_proxy)),
+                _lines_for_reading(files),
             )
             image, is_over_ready = ready.disk_for(state, builder, cache)
         pairs = keys.ensure(state)
@@ -144,6 +146,11 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     _ensure_allowlist(files, arguments.presets)
     if authority is not None:
         config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
+
+
+def _lines_for_reading(files: StateFiles) -> tuple[str, ...]:
+    rules = Allowlist.parse(read_allowlist(files)).rules
+    return tuple(rule.line for rule in rules if rule.method in ("GET", "HEAD"))
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:

@@ -98,6 +98,8 @@ class Builder:
     """Certificate authorities to trust for package servers, besides the system's."""
     upstream_proxy: bytes | None = None
     """The file with the setting of the company's proxy."""
+    allowed: tuple[str, ...] = ()
+    """Lines to add to the default allowlist, such as those for a mirror of packages."""
 
 
 def at(directory: str) -> ReadyDisk | None:
@@ -296,7 +298,8 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
 def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, bytes]) -> None:
     """Boot a machine without the project, whose guest sets itself up and shuts down. UserError.
 
-    Its keys and its proxy's authority are made for it. The proxy allows packages only.
+    Its keys and its proxy's authority are made for it. The proxy allows packages, and what
+    the VM's user lets its agent read.
     """
     with ExitStack() as stack:
         lock = running.take_lock(state)
@@ -304,6 +307,8 @@ def _set_up(state: State, image: Image, builder: Builder, shared: dict[str, byte
         pairs = keys.ensure(state)
         files = Path(state.directory)
         egress.create_files(files)
+        with StateFiles(files).allowlist.open("a") as allowlist:
+            allowlist.writelines(f"{line}\n" for line in builder.allowed)
         for path, text in (
             (StateFiles(files).upstream_ca, builder.authority),
             (StateFiles(files).upstream_proxy, builder.upstream_proxy),

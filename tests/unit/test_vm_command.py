@@ -396,6 +396,8 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
         driver.up(state, driver.UpArguments(settings.merged(kept, {})))
     assert builders[1].settings == kept
     assert builders[1].authority == certificate.encode()
+    assert "GET https://registry.npmjs.org/*" in builders[1].allowed
+    assert {line.partition(" ")[0] for line in builders[1].allowed} == {"GET", "HEAD"}
     assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
 
 

@@ -5,6 +5,7 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -28,12 +29,16 @@ from gitguardfs.vm import command, image_store, images, provision, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.fetching import RemoteFile
 from gitguardfs.vm.images import Image
+from gitguardfs.vm.launch import Launch
 from gitguardfs.vm.ready import Builder, ReadyDisk
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 from tests.support.mounting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+
+
+SET_UP = ready._set_up
 
 
 class Host:
@@ -238,6 +243,24 @@ def test_a_damaged_disk_costs_no_build_and_prune_heals_it(host: Host, part: str)
     assert [one.name for one in image_store.prune(host.cache)] == [made.name]
     host.ensure()
     assert host.builds == 2
+
+
+def test_setting_a_guest_up_can_use_the_users_mirror(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "GET https://mirror.corp.example/debian/* private-address"
+    seen: list[str] = []
+
+    def boot(_: object, start: Launch) -> None:
+        seen.extend(Path(start.state.path("allowlist.txt")).read_text().split("\n"))
+        raise UserError("far enough")
+
+    monkeypatch.setattr(ready, "_set_up", SET_UP)
+    monkeypatch.setattr(ready, "boot", boot)
+    builder = dataclasses.replace(host.builder(), allowed=(line,))
+    with pytest.raises(UserError, match="far enough"):
+        ready.ensure(Image(str(host.image)), builder, host.cache)
+    assert line in seen and "GET https://deb.debian.org/debian/*" in seen
 
 
 # A VM's disk
