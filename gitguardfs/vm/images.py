@@ -91,9 +91,14 @@ def used_by(wanted: str, disk: str, cache: str) -> Image | None:
         return None
     base = backing_of(disk) or ""
     is_of_name = f"-{wanted}-" in os.path.basename(base)
-    if is_of_name and os.path.dirname(base) == cache and os.path.exists(base):
+    if is_of_name and is_in(base, cache) and os.path.exists(base):
         return Image(base)
     return None
+
+
+def is_in(path: str, directory: str) -> bool:
+    """Return whether a file is in this directory, by whatever name of it."""
+    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(directory)
 
 
 def is_pinned(wanted: str) -> bool:
@@ -203,7 +208,7 @@ def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
                 "gitguard vm reset deletes it; then gitguard vm up makes another",
                 Exit.SYSTEM,
             )
-        if found != base:
+        if os.path.realpath(found) != os.path.realpath(base):
             raise UserError(
                 f"this VM was made from {shown(found)}",
                 "leave --image out, or delete the VM first: gitguard vm reset",

@@ -127,7 +127,10 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
     images.refuse_cache_around_project(cache, state.project)
     wanted = builder.settings.image
     exists = os.path.exists(state.disk)
-    kept = _below(state.disk, cache) if exists else None
+    base = images.backing_of(state.disk) if exists else None
+    if base is not None:  # QEMU follows this name, which may be another than those below
+        images.refuse_in_project("the image", base, state.project)
+    kept = None if base is None else _below(base, cache)
     if kept is not None and kept.wanted == wanted and images.is_pinned(wanted):
         image = kept.image  # a newer gitguardfs may pin another by this name
         if not os.path.exists(image.disk):
@@ -138,26 +141,26 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
     images.refuse_image_in_project(image, state.project)
     if kept is not None:
         _check_same(kept, image)
+        image = kept.image
+        images.refuse_image_in_project(image, state.project)
     elif not exists:
         kept = ensure(image, builder, cache)
-    if kept is not None:
-        images.refuse_in_project("the ready disk", kept.disk, state.project)
-        if not kept.own.is_same(kept.disk):
-            raise UserError(
-                f"the ready disk {shown(kept.directory)} has changed since it was made",
-                "put it back; or delete the VMs that use it (gitguard vm images list), then the"
-                " ready disk: gitguard vm images prune",
-                Exit.SYSTEM,
-            )
+    if kept is not None and not kept.own.is_same(kept.disk):
+        raise UserError(
+            f"the ready disk {shown(kept.directory)} has changed since it was made",
+            "put it back; or delete the VMs that use it (gitguard vm images list), then the"
+            " ready disk: gitguard vm images prune",
+            Exit.SYSTEM,
+        )
     images.ensure_overlay(image, state.disk, None if kept is None else kept.disk)
     return image, kept is not None
 
 
-def _below(disk: str, cache: str) -> ReadyDisk | None:
-    """Return the ready disk below a VM's disk, if it lies over one. Raises UserError."""
-    base = images.backing_of(disk) or ""
+def _below(base: str, cache: str) -> ReadyDisk | None:
+    """Return the ready disk whose file is ``base``, if it is one. Raises UserError if damaged."""
     directory = os.path.dirname(base)
-    if os.path.dirname(directory) != cache or os.path.basename(base) != DISK:
+    # The cache may have another name by now, such as a link.
+    if not images.is_in(directory, cache) or os.path.basename(base) != DISK:
         return None
     found = at(directory)
     if found is None:
@@ -171,10 +174,16 @@ def _below(disk: str, cache: str) -> ReadyDisk | None:
 
 def _check_same(ready: ReadyDisk, image: Image) -> None:
     """Raise UserError if the image is another than the one that the ready disk lies over."""
-    if image.disk != ready.image.disk:
+    if os.path.realpath(image.disk) != os.path.realpath(ready.image.disk):
         raise UserError(
             f"this VM was made from {shown(ready.image.disk)}",
             "leave --image out, or delete the VM first: gitguard vm reset",
+        )
+    if _resolved(image) != _resolved(ready.image):
+        raise UserError(
+            f"what belongs to the image {shown(image.disk)} has changed since this VM was made from"
+            " it: its kernel, initrd or cmdline",
+            "put the old ones back, or delete the VM: gitguard vm reset",
         )
     for part in ready.parts:
         try:
@@ -189,6 +198,11 @@ def _check_same(ready: ReadyDisk, image: Image) -> None:
                 f"the image {shown(part.path)} has changed since this VM was made from it",
                 "put the old one back, or delete the VM: gitguard vm reset",
             )
+
+
+def _resolved(image: Image) -> tuple[str, ...]:
+    paths = (image.disk, image.kernel, image.initrd)
+    return (*(os.path.realpath(path) if path else "" for path in paths), image.append)
 
 
 def key(image: Image, shared: dict[str, bytes]) -> str:

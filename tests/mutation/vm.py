@@ -77,8 +77,8 @@ MUTANTS = (
         "ready-disk-that-was-changed",
         "an agent that once could write a ready disk has changed it for all VMs",
         "vm/ready.py",
-        "        if not kept.own.is_same(kept.disk):\n",
-        "        if kept.own is None:\n",
+        "not kept.own.is_same(kept.disk)",
+        "kept.own is None",
         (f"{READY}::test_a_ready_disk_that_has_changed_is_refused",),
     ),
     Mutant(
@@ -96,6 +96,14 @@ MUTANTS = (
         "    images.refuse_cache_around_project(cache, state.project)\n",
         "",
         (f"{READY}::test_a_cache_in_the_project_is_refused_before_anything_is_made",),
+    ),
+    Mutant(
+        "disk-leads-through-the-project",
+        "the agent replaces the link by which QEMU finds what the VM's disk lies over",
+        "vm/ready.py",
+        '        images.refuse_in_project("the image", base, state.project)\n',
+        "        pass\n",
+        (f"{READY}::test_another_name_of_the_cache_in_the_project_is_refused",),
     ),
     Mutant(
         "project-in-the-cache",

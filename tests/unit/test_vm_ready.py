@@ -359,6 +359,52 @@ def test_an_image_that_has_changed_below_a_vm_is_refused(host: Host) -> None:
         host.disk_for(state)
 
 
+@pytest.mark.parametrize("name", ["initrd", "cmdline"])
+def test_a_new_part_of_an_image_below_a_vm_is_refused(host: Host, name: str) -> None:
+    place = host.place / "image"
+    place.mkdir()
+    host.image.rename(place / "disk.img")
+    (place / "vmlinuz").touch()
+    state = host.vm("one")
+    host.disk_for(state, str(place))
+    (place / name).write_text("quiet")
+    with pytest.raises(UserError, match=r"kernel, initrd or cmdline"):
+        host.disk_for(state, str(place))
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) -> None:
+    base = fetched(host, "0123456789ab-debian-13-base.qcow2")
+    state = host.vm("one")
+    if is_ready:
+        host.disk_for(state, str(base))
+    else:
+        images.ensure_overlay(Image(str(base)), state.disk)
+    (host.place / "link").symlink_to(host.cache)
+    host.cache = str(host.place / "link")
+    image, is_over_ready = host.disk_for(state, os.path.join(host.cache, base.name))
+    assert (os.path.realpath(image.disk), is_over_ready) == (str(base), is_ready)
+    found = images.used_by("debian-13", state.disk, host.cache)
+    assert (found is None) == is_ready
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_another_name_of_the_cache_in_the_project_is_refused(host: Host, is_ready: bool) -> None:
+    """QEMU would follow a link that the agent can replace."""
+    state = host.vm("one")
+    base = fetched(host, "0123456789ab-base.qcow2")
+    (host.place / "one/link").symlink_to(host.cache)
+    over = host.ensure().disk if is_ready else str(base)
+    name = host.place / "one/link" / os.path.relpath(over, host.cache)
+    images.ensure_overlay(Image(str(host.image)), state.disk)
+    subprocess.run(
+        ["qemu-img", "rebase", "-u", "-F", "qcow2" if is_ready else "raw", "-b", name, state.disk],
+        check=True,
+    )
+    with pytest.raises(UserError, match=r"the image .*link/.* lies in the project"):
+        host.disk_for(state, str(host.image) if is_ready else str(base))
+
+
 def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
     state = host.vm("one")
     host.disk_for(state)
