@@ -187,7 +187,10 @@ def _content(path: Path) -> bytes | None:
 @functools.lru_cache(maxsize=4)
 def _parsed(path: str, content: bytes) -> tuple[Secret, ...]:
     try:
-        return tuple(_secret(entry) for entry in json.loads(content))
+        found = tuple(_secret(entry) for entry in json.loads(content))
+        if len({secret.name for secret in found}) < len(found):  # they would share a value
+            raise ValueError(path)
+        return found
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(path) from None
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from gitguardfs import config_files
 from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
@@ -14,10 +18,14 @@ from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.presets import PRESETS as ALLOWED
 from gitguardfs.egress.urls import BadUrlError
-from gitguardfs.errors import UserError, shown
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm.guest_files import environment
-from gitguardfs.vm.state import State
+from gitguardfs.vm.state import State, create, take
 
+LOCK = "secrets.lock"
+"""Held while secrets are changed. It lies beside the states, so that a reset does not delete it."""
+PATIENCE = store.WRITE_LIMIT + 10.0
+"""Seconds to wait for another command, which may wait for the keyring."""
 _RESERVED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
     r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
@@ -103,44 +111,73 @@ def check_new(state: State, name: str) -> None:
         )
 
 
+@contextmanager
+def changing(state: State) -> Iterator[None]:
+    """Let no other command change secrets meanwhile, of this VM or another. UserError, OSError.
+
+    Each change is of a record and of a value, and a keyring may ask its user in between.
+    """
+    directory = Path(state.directory).parent.parent
+    config_files.make_private_directory(directory)
+    fd = take(str(directory / LOCK), PATIENCE)
+    if fd is None:
+        raise UserError(
+            "another gitguard vm command is changing secrets",
+            "answer what the keyring asks there, or end that command", Exit.SYSTEM,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: str) -> Secret:
     """Keep the value of a new secret, and record the secret. Raises UserError, OSError."""
     directory = Path(state.directory)
-    check_new(state, name)
-    kept = store.write(secrets.key(directory, name), value)
-    secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
-    try:
-        secrets.save(directory, [*secrets.load(directory), secret])
-    except BaseException:
-        store.delete(secrets.key(directory, name))
-        raise
-    return secret
+    with changing(state):
+        check_new(state, name)
+        kept = store.write(secrets.key(directory, name), value)
+        secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+        try:
+            create(state)
+            secrets.save(directory, [*secrets.load(directory), secret])
+        except BaseException:
+            store.delete(secrets.key(directory, name))
+            raise
+        return secret
 
 
 def rotate(state: State, name: str, value: str) -> Secret:
     """Keep another value of a secret. Its placeholder stays. Raises UserError, OSError."""
     directory = Path(state.directory)
-    secret = named(state, name)
-    new = replace(secret, kept=store.write(secrets.key(directory, name), value))
-    if new != secret:
-        others = secrets.load(directory)
-        secrets.save(directory, [new if one == secret else one for one in others])
-    return new
+    with changing(state):
+        secret = named(state, name)
+        new = replace(secret, kept=store.write(secrets.key(directory, name), value))
+        if new != secret:
+            others = secrets.load(directory)
+            secrets.save(directory, [new if one == secret else one for one in others])
+        return new
 
 
 def remove(state: State, name: str) -> str:
     """Remove a secret, and delete its value; return "", or a line about the value if it remains.
 
-    Raises UserError, OSError.
+    The value goes first: if that is interrupted, the secret can be removed again. Raises
+    UserError, OSError.
     """
     directory = Path(state.directory)
-    secret = named(state, name)
-    secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
-    return _delete_value(state, secret)
+    with changing(state):
+        secret = named(state, name)
+        left = _delete_value(state, secret)
+        secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
+        return left
 
 
 def delete_values(state: State) -> list[str]:
-    """Delete the values of all secrets; return a line for each that could not be deleted."""
+    """Delete the values of all secrets; return a line for each that could not be deleted.
+
+    The caller is ``changing`` them.
+    """
     try:
         found = secrets.load(Path(state.directory))
     except (UserError, OSError) as error:

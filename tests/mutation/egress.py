@@ -986,6 +986,22 @@ MUTANTS = (
         ("unit/test_credentials_store.py",),
     ),
     Mutant(
+        "secret-changes-at-once",
+        "a value gets to the host of another secret, or outlives its secret",
+        "vm/vm_secrets.py",
+        "    fd = take(str(directory / LOCK), PATIENCE)",
+        '    fd = os.open("/dev/null", os.O_RDONLY)',
+        ("unit/test_vm_secret.py",),
+    ),
+    Mutant(
+        "secret-two-of-one-name",
+        "a value gets to the hosts of two secrets",
+        "credentials/secrets.py",
+        "        if len({secret.name for secret in found}) < len(found):",
+        "        if False:",
+        ("unit/test_vm_secret.py",),
+    ),
+    Mutant(
         "usage-counts-what-is-blocked",
         "a line that nothing needs is shown as used",
         "egress/addon.py",

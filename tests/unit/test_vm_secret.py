@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keyring
@@ -123,6 +124,99 @@ def test_rotating_changes_the_value_and_removing_deletes_it(vm: State) -> None:
         assert "no secret TOKEN" in refused(vm, word, "TOKEN")
 
 
+class Gate(keyring_in_file.Keyring):
+    """A keyring that does nothing for its first user before another has come so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.is_asked.set()
+        self.may_answer.wait(10)
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.wait()
+        super().set_password(service, username, password)
+
+    def delete_password(self, service: str, username: str) -> None:
+        self.wait()
+        super().delete_password(service, username)
+
+
+def at_once(first: Callable[[], object], second: Callable[[], object]) -> list[str]:
+    """Let the keyring keep the first waiting until the second waits too; return what failed."""
+    gate = Gate()
+    keyring.set_keyring(gate)
+    failed: list[str] = []
+
+    def attempt(what: Callable[[], object]) -> None:
+        try:
+            what()
+        except UserError as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=attempt, args=(what,)) for what in (first, second)]
+    threads[0].start()
+    assert gate.is_asked.wait(10)
+    threads[1].start()
+    threads[1].join(0.3)  # as far as it gets
+    gate.may_answer.set()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
+def test_of_two_secrets_with_one_name_the_second_is_refused(vm: State) -> None:
+    def add(host: str) -> None:
+        where = vm_secrets.place(host, True, None, None, None)
+        vm_secrets.add(vm, "TOKEN", (where,), "", f"value-of-{host}")
+
+    failed = at_once(lambda: add("one.test"), lambda: add("two.test"))
+    assert len(failed) == 1
+    assert "has a secret TOKEN" in failed[0]
+    assert [secret.hosts for secret in loaded(vm)] == [("one.test",)]
+    assert value(vm, "TOKEN") == "value-of-one.test"
+
+
+def test_what_is_rotated_while_it_is_removed_leaves_no_value(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    failed = at_once(
+        lambda: vm_secrets.remove(vm, "TOKEN"), lambda: vm_secrets.rotate(vm, "TOKEN", "new-value")
+    )
+    assert len(failed) == 1
+    assert "no secret TOKEN" in failed[0]
+    assert loaded(vm) == ()
+    assert value(vm, "TOKEN") is None
+
+
+def test_a_secret_that_is_set_during_a_reset_is_whole_or_not_there(vm: State) -> None:
+    where = vm_secrets.place("a.test", True, None, None, None)
+    for first, second in itertools.permutations(
+        (lambda: vm_secrets.add(vm, "TOKEN", (where,), "", VALUE), lambda: running.reset(vm))
+    ):
+        done(vm, "set", "OLD", *BEARER)
+        assert at_once(first, second) == []
+        assert (value(vm, "TOKEN") == VALUE) == (vm.exists and bool(loaded(vm)))
+        assert not vm.exists or stat.S_IMODE(os.stat(vm.directory).st_mode) == 0o700
+    assert value(vm, "OLD") is None
+
+
+def test_a_removal_that_is_interrupted_can_be_repeated(
+    vm: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(key: str) -> bool:
+        raise KeyboardInterrupt
+
+    done(vm, "set", "TOKEN", *BEARER)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", interrupted)
+        assert run(vm, "remove", "TOKEN").exit_code != 0
+    assert value(vm, "TOKEN") == VALUE
+    done(vm, "remove", "TOKEN")
+    assert value(vm, "TOKEN") is None
+
+
 def test_a_secret_is_not_replaced_by_another(vm: State) -> None:
     done(vm, "set", "TOKEN", *BEARER)
     assert "rotate TOKEN" in refused(vm, "set", "TOKEN", "--preset", "openai")
@@ -222,7 +316,7 @@ def test_a_value_that_cannot_be_sent_is_refused_and_not_named(
 def test_a_locked_keyring_keeps_nothing_and_records_nothing(vm: State, own_keyring: Path) -> None:
     own_keyring.write_text(keyring_in_file.LOCKED)
     assert "KeyringLocked" in refused(vm, "set", "TOKEN", *BEARER)
-    assert loaded(vm) == ()
+    assert "has no VM" in refused(vm, "list")
 
 
 def test_removing_counts_also_if_the_value_cannot_be_deleted(vm: State, own_keyring: Path) -> None:
@@ -258,6 +352,12 @@ def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> N
     assert "gitguard vm allow" in done(vm, "set", "TOKEN", *BEARER)
     reports.allow(Path(vm.directory), "GET https://api.example.org/x")
     assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
+
+
+def test_two_secrets_of_one_name_are_a_damaged_record(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    secrets.save(Path(vm.directory), loaded(vm) * 2)
+    assert "damaged" in refused(vm, "list")
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}x", '["a"]', '[{"name": "A"}]', "[[]]", "null", "1"])

@@ -98,7 +98,6 @@ def set_secret(
     else:
         places = (vm_secrets.place(host, bearer, basic, header, query),)
     where = states.find(project)
-    states.create(where)
     vm_secrets.check_new(where, name)
     added = vm_secrets.add(where, name, places, preset or "", _value(name))
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
