@@ -1,8 +1,8 @@
 """Keeps the values of secrets: in the user's keyring, or in one file that only the user can read.
 
-A new value gets into the keyring; into the file if the library ``keyring`` finds no keyring, as on a
-server. It stays there when it changes, so that there is never a second, older one. The file has all
-keys: with their values, or with null for one that is in the keyring.
+A new value gets into the keyring, or into the file if the library ``keyring`` finds no keyring, as
+on a server. It stays there when it changes, so that there is never a second, older one. The file
+has all keys: with their values, or with null for one that is in the keyring.
 
 The file lies beside the states of the VMs: no project can hold it, since none may hold those.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import os
@@ -312,6 +313,20 @@ def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> No
     assert vm.is_refused(answer)
     assert why in answer.body.decode()
     assert vm.get().status == 200  # other requests go on
+
+
+def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> None:
+    kept = vm.keyring.read_text()
+    vm.keyring.write_text(keyring_in_file.SILENT)
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(vm.world.client()) for _ in range(40)]
+        for client in clients:
+            client.tunnel()
+            client.send(head("GET /ok", right))
+        assert vm.get(f"https://{HOST}/other").status == 200
+        vm.keyring.write_text(kept)
+        assert [client.answer().status for client in clients] == [200] * len(clients)
 
 
 @pytest.mark.parametrize("bad", ["", "x", "a\r\nX-Injected: yes", "a\nbcdefgh", "ünïcödé-text"])

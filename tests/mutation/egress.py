@@ -1018,6 +1018,14 @@ MUTANTS = (
         ("unit/test_vm_secret.py",),
     ),
     Mutant(
+        "secret-silent-keyring-stops-all",
+        "a keyring that asks its user stops requests without secrets",
+        "egress/request_secrets.py",
+        "loop.run_in_executor(_STORE, ",
+        "loop.run_in_executor(None, ",
+        ("egress/test_secrets.py::test_a_keyring_that_does_not_answer_stops_no_other_request",),
+    ),
+    Mutant(
         "usage-counts-what-is-blocked",
         "a line that nothing needs is shown as used",
         "egress/addon.py",
