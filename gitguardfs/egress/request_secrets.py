@@ -57,6 +57,11 @@ class RequestSecrets:
         """A search for the body of this request."""
         return BodySearch(self._all)
 
+    def check_body(self, body: bytes) -> None:
+        """Raise MisplacedError if there is a placeholder in a whole body."""
+        if why := self.body.why_refused(body):
+            raise MisplacedError(why)
+
     @property
     def is_body_awaited(self) -> bool:
         """Whether the body is to be searched whole before anything leaves: there is a short one."""

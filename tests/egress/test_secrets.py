@@ -206,6 +206,34 @@ def test_a_short_body_arrives_whole(vm: Secrets) -> None:
         assert rest == body
 
 
+@pytest.mark.parametrize(
+    ("change", "status", "kind"),
+    [("the line", 418, "rule"), ("the secret", 418, "secret"), ("the value", 200, "")],
+)
+def test_what_counts_is_what_holds_when_a_short_body_is_complete(
+    vm: Secrets, change: str, status: int, kind: str
+) -> None:
+    with vm.world.client() as client:
+        client.tunnel()
+        right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+        client.send(head("POST /post", right, "Content-Length: 10", "Expect: 100-continue"))
+        assert b" 100 " in client.anything(5)
+        client.send(b"12345")
+        if change == "the line":
+            vm.world.allow()
+        elif change == "the secret":
+            left = [secret for secret in secrets.load(vm.directory) if secret.name != "BEARER"]
+            secrets.save(vm.directory, left)
+        else:
+            store.write(secrets.key(vm.directory, "BEARER"), "the-new-value")
+        client.send(b"67890")
+        assert client.answer("POST").status == status
+    assert [entry["kind"] for entry in vm.world.blocked] == [kind] * bool(kind)
+    raw = vm.world.upstream.raw
+    assert value("BEARER").encode() not in raw
+    assert (b"the-new-value" in raw, raw == b"") == (status == 200, status == 418)
+
+
 @pytest.mark.parametrize("step", [1, 7, 50, 10_000])
 def test_a_long_body_ends_before_it_is_complete(vm: Secrets, step: int) -> None:
     word = vm.placeholder("BEARER").encode()

@@ -38,7 +38,7 @@ class Keyring(KeyringBackend):
         if text == LOCKED:
             raise KeyringLocked("locked")
         deadline = time.monotonic() + SILENCE
-        while text == SILENT:
+        while text in (SILENT, ""):  # empty: it is being written
             time.sleep(0.05)
             text = self._path.read_text() if time.monotonic() < deadline else "{}"
         return json.loads(text)
