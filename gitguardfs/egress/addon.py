@@ -23,6 +23,7 @@ from mitmproxy.proxy.server import ConnectionHandler
 from gitguardfs.egress import (
     addresses,
     blocked,
+    exchange,
     interfaces,
     replies,
     reports,
@@ -33,7 +34,7 @@ from gitguardfs.egress import (
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
-from gitguardfs.egress.exchange import Head, MisplacedError, without_secrets
+from gitguardfs.egress.exchange import Head, MisplacedError
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
@@ -224,7 +225,7 @@ class AllowlistAddon:
         flow.metadata[_APPROVED] = checked.method
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
-            checked.method, checked.url,
+            checked.method, exchange.url_without_secrets(checked.url),
         )  # fmt: skip
         if body is not None:
             return
@@ -255,9 +256,10 @@ class AllowlistAddon:
     def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
         """Answer with a refusal and log it; close the connection if there is a long body."""
         kind = decision.kind or BlockKind.FAULT
-        url = without_secrets(url) if kind is BlockKind.PLACEHOLDER else url
-        method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
-        reason = decision.reason[: blocked.MAX_URL]
+        url = exchange.url_without_secrets(url)[: blocked.MAX_URL]
+        method, reason = (
+            exchange.without_secrets(text)[: blocked.MAX_URL] for text in (method, decision.reason)
+        )
         log.info("blocked %s %s: %s", method, url, reason)
         if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()

@@ -108,10 +108,14 @@ def line_note(line: str) -> str:
     if rule.method == requests.WEBSOCKET:
         return "What passes in a WebSocket is not seen: by it, any data can go out and come in."
     *_, before, after = ("", *rule.pieces)
-    if after or not before.endswith("?"):
+    if not after and before.endswith("?"):
+        what = "any query"
+    elif "*" in rule.line.partition("?")[2]:
+        what = "any text for the * in its query"
+    else:
         return ""
     return (
-        "This line allows any query, which can carry any data out;"
+        f"This line allows {what}, which can carry any data out;"
         " to allow less, write a line for each query."
     )
 

@@ -21,6 +21,7 @@ import pytest
 from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
+from gitguardfs.egress import reports
 from gitguardfs.egress.limited_reader import MAX_KEPT
 from gitguardfs.vm import guest_secrets
 from tests.egress.bypasses import head
@@ -172,9 +173,41 @@ def test_a_placeholder_in_a_wrong_place_is_418_and_nothing_leaves(vm: Secrets) -
 
 def test_a_request_that_no_line_allows_is_told_what_would_allow_it(vm: Secrets) -> None:
     vm.world.allow()
-    answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
-    assert answer.status == 418
-    assert b"gitguard vm allow" in answer.body
+    bearer, key = vm.placeholder("BEARER"), vm.placeholder("QUERY")
+    for url, field, line in (
+        (f"https://{HOST}/ok", f"Authorization: Bearer {bearer}", f"GET https://{HOST}/ok"),
+        (f"https://{HOST}/ok?key={key}&a=b", "X: y", f"GET https://{HOST}/ok?key=*&a=b"),
+    ):
+        answer = vm.get(url, field)
+        assert answer.status == 418
+        assert f"gitguard vm allow '{line}'" in answer.body.decode()
+        assert ("can carry any data out" in answer.body.decode()) == ("*" in line)
+        assert vm.world.upstream.raw == b""
+        assert f"gitguard vm allow '{line}'" in reports.blocked_text(vm.directory)
+        vm.world.allow(line)
+        assert vm.get(url, field).status == 200
+        vm.world.allow()
+
+
+def test_no_refusal_repeats_a_placeholder(vm: Secrets) -> None:
+    vm.world.allow()
+    p = vm.placeholder("BEARER")
+    for url, fields, method in (
+        (f"https://{HOST}/{p}", (), "GET"),
+        (f"https://{HOST}/{p.upper()}?q={p}", (), "POST"),
+        (f"https://{HOST}/?a=../{p}#{p}", (), "GET"),
+        (f"https://{HOST}/ok", (f"X-Original-{p}: x",), "GET"),
+        (f"https://{HOST}/ok", (), p.replace("-", "")),
+        (f"https://{HOST}/ok", (), f"{p}"),
+        (f"http://{p}.test/{p}", (), "GET"),
+    ):
+        vm.world.forget()
+        answer = vm.get(url, *fields, method=method)
+        assert answer.status == 418, url
+        for text in (answer.body.decode(), json.dumps(vm.world.blocked)):
+            assert p.lower() not in text.lower()
+        if p in url.partition("?")[0]:  # the client must not choose where a line has its *
+            assert b"gitguard vm allow" not in answer.body
     assert vm.world.upstream.raw == b""
 
 

@@ -225,8 +225,8 @@ MUTANTS = (
         "reports-any-query",
         "a line that allows any query is offered without a word about it",
         "egress/reports.py",
-        '    if after or not before.endswith("?"):',
-        "    if True:",
+        '    if not after and before.endswith("?"):',
+        "    if False:",
         FILES,
     ),
     Mutant(
@@ -1019,6 +1019,22 @@ MUTANTS = (
         "loop.run_in_executor(_STORE, ",
         "loop.run_in_executor(None, ",
         ("egress/test_secrets.py::test_a_keyring_that_does_not_answer_stops_no_other_request",),
+    ),
+    Mutant(
+        "secret-in-a-refusal",
+        "the agent reads a placeholder, and its next request to its model is refused",
+        "egress/addon.py",
+        "        url = exchange.url_without_secrets(url)[: blocked.MAX_URL]",
+        "        url = url[: blocked.MAX_URL]",
+        ("egress/test_secrets.py::test_no_refusal_repeats_a_placeholder",),
+    ),
+    Mutant(
+        "secret-becomes-a-wildcard",
+        "a client chooses where the line that the user is shown has a wildcard",
+        "egress/exchange.py",
+        "return without_secrets(path) + mark",
+        'return PLACEHOLDER.sub("*", path) + mark',
+        ("egress/test_secrets.py::test_no_refusal_repeats_a_placeholder",),
     ),
     Mutant(
         "usage-counts-what-is-blocked",

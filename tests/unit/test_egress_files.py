@@ -168,8 +168,10 @@ def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
     assert len(spans) == 2
     assert lines[spans[1]].endswith("?* private-address'")
     assert "'GET https://a.test/once?q=1%2A'" in lines[-1]
-    for line in ("GET https://a.test/*", "GET https://a.test/x?", "GET https://a.test/x?a=*"):
+    for line in ("GET https://a.test/*", "GET https://a.test/x?"):
         assert reports.line_note(line) == ""
+    for line in ("GET https://a.test/x?a=*", "GET https://a.test/x?a=*&b=c"):
+        assert "any text for the *" in reports.line_note(line)
 
 
 def test_only_the_latest_groups_are_shown_and_the_number_of_the_others(state: Path) -> None:
