@@ -38,7 +38,7 @@ from gitguardfs.egress.exchange import Head, MisplacedError
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
@@ -53,7 +53,7 @@ DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
-_APPROVED, _AWAITED, _BODY = (f"gitguardfs-{word}" for word in ("approved", "awaited", "body"))
+_APPROVED, _AWAITED, _BODY, _MASKS = (f"gitguardfs-{n}" for n in ("ok", "wait", "body", "masks"))
 _QUESTION = ("GET", urls.BLOCKED_URL)
 """The request that the proxy answers itself."""
 
@@ -222,7 +222,7 @@ class AllowlistAddon:
             return
         if client not in self._readers:  # it has hung up meanwhile
             return
-        flow.metadata[_APPROVED] = checked.method
+        flow.metadata[_APPROVED], flow.metadata[_MASKS] = checked.method, secrets.masks
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, exchange.url_without_secrets(checked.url),
@@ -350,8 +350,9 @@ class AllowlistAddon:
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        response.data.headers.fields = MASKS.masked_fields(response.data.headers.fields)
-        response.data.reason = MASKS.masked(response.data.reason)
+        masks: Masks = flow.metadata[_MASKS]
+        response.data.headers.fields = masks.masked_fields(response.data.headers.fields)
+        response.data.reason = masks.masked(response.data.reason)
         if response.status_code >= 200:  # of the others, http1 drops all but 101
             response.stream = True
         elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):

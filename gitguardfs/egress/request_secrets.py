@@ -14,7 +14,7 @@ from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress import exchange, requests
 from gitguardfs.egress.exchange import BodySearch, Head, MisplacedError, Use
-from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.requests import CheckedRequest
 from gitguardfs.errors import UserError
 
@@ -31,6 +31,8 @@ class RequestSecrets:
         self._all = _load(state_dir)
         self._head = head
         self._uses = exchange.uses(checked, head, self._all)
+        self.masks = Masks()
+        """Hide the values of ``with_values`` in the response."""
 
     async def with_values(self) -> Head:
         """Return what to send: with values. Raises MisplacedError if the store cannot give one."""
@@ -49,7 +51,7 @@ class RequestSecrets:
             raise MisplacedError(
                 f"the value of the secret {use.secret.name} cannot be read: {why}"
             ) from None
-        MASKS.add(use, value)
+        self.masks.add(use, value)
         return value.encode("ascii")
 
     @property

@@ -451,11 +451,21 @@ def test_what_a_server_repeats_in_its_header_is_masked(vm: Secrets) -> None:
     assert vm.is_refused(answer, "QUERY")
 
 
+def test_what_was_not_put_into_a_request_is_not_masked_in_its_response(vm: Secrets) -> None:
+    """A guess would be confirmed, also by a host that never had the value."""
+    store.write(secrets.key(vm.directory, "HEADER"), "a-value-to-guess")
+    assert vm.get(f"https://{HOST}/ok", f"X-Api-Key: {vm.placeholder('HEADER')}").status == 200
+    for host in ("other.test", HOST):
+        answer = vm.get(f"https://{host}/echo", "X: a-value-to-guess")
+        assert answer.headers["X-Sent-0"] == "X: a-value-to-guess"
+
+
 def forms(name: str) -> list[str]:
     """A value as it could be written down."""
     text = value(name)
     return [
         text, quote(text, safe=""), repr(text)[1:-1], repr(text.encode())[2:-1],
+        repr(f'"{text}')[2:-1], repr(text[: len(text) // 2].encode())[2:-1],
         text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;"),
         base64.b64encode(f"me:{text}".encode()).decode(), base64.b64encode(text.encode()).decode(),
     ]  # fmt: skip
@@ -471,8 +481,9 @@ def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets
     }.items():
         query, field = give(vm.placeholder(name))
         for where in ("", "/broken", "/cut", "/field", "/status", "/more"):
-            answer = vm.get(f"https://{HOST}/echo{where}{query}", field)
-            pages += answer.body + str(answer.headers).encode()
+            for other in ("X: y", 'X: "y"'):  # quoted in another way
+                answer = vm.get(f"https://{HOST}/echo{where}{query}", field, other)
+                pages += answer.body + str(answer.headers).encode()
         vm.get(f"https://other.test/ok{query}", field)
         vm.get(f"https://{HOST}:444/ok{query}", field)
         # No server: the connection is refused after the value is in the request.

@@ -294,6 +294,7 @@ def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> Non
     ("text", "why"),
     [
         ("", "empty"), ("\n", "empty"), ("short12", "7 characters"), ("x" * 4097, "characters"),
+        ("1" * 15, "only 15 digits"),
         ("two\nlines of it\n", "several lines"), ("with a\x1b[31m", "control character"),
         ("with a\x00null", "control character"), ("pässword", "not ASCII"),
         ("€uropean-value", "not ASCII"), (b"\xff\xfe-no-text-at-all", "not ASCII"),
