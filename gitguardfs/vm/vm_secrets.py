@@ -13,7 +13,7 @@ from gitguardfs import config_files
 from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
-from gitguardfs.egress import urls
+from gitguardfs.egress import requests, urls
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.presets import PRESETS as ALLOWED
@@ -29,10 +29,17 @@ PATIENCE = store.WRITE_LIMIT + 10.0
 _RESERVED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
     r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+    r"|JAVA_TOOL_OPTIONS|RUSTFLAGS|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|GLOBIGNORE|(?:GNU)?MAKEFLAGS"
+    r"|MFLAGS|MAKEFILES|GO(?:PROXY|FLAGS|ENV|ROOT|PATH|BIN|SUMDB|PRIVATE|TOOLCHAIN)"
+    r"|(?:NO|ALL|FTP)_PROXY|(?:NPM_CONFIG|PIP)_.*"
     r"|GIT_(?:CONFIG|SSH|EXEC_PATH|DIR|WORK_TREE|ASKPASS|PROXY).*|(?:LD|LC|XDG|SSH|BASH|DBUS|DYLD)_.*"
     r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]"
 )
 """Variables of the system and of interpreters, whose programs a placeholder would break."""
+_KEY = re.compile(
+    r"gh[pousr]_|github_pat_|npm_[A-Za-z0-9]{16}|[spr]k[_-]|pypi-|glpat-|xox[a-z]-|AKIA|AIza|eyJ"
+)
+"""What keys and tokens of services begin with."""
 _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
@@ -69,7 +76,11 @@ def place(
     kind, word = chosen[0]
     if kind is Kind.BASIC and not re.fullmatch(r"[!-9;-~]*", word):
         raise UserError(f"--basic {shown(word)}: a colon, a blank or a character that is not ASCII")
-    if kind is Kind.HEADER and (not _TOKEN.fullmatch(word) or word.lower() in _RESERVED_FIELDS):
+    if kind is Kind.HEADER and (
+        not _TOKEN.fullmatch(word)
+        or word.lower() in _RESERVED_FIELDS
+        or requests.is_instead_of_url(word.encode())
+    ):
         raise UserError(f"--header {shown(word)}: not a field that can carry a secret")
     if kind is Kind.QUERY and not re.fullmatch(r"[A-Za-z0-9._~-]+", word):
         raise UserError(f"--query {shown(word)}: letters, digits and . _ ~ - are possible")
@@ -78,6 +89,11 @@ def place(
 
 def check_name(name: str) -> None:
     """Raise UserError if a secret cannot have this name: it is a variable in the guest."""
+    if _KEY.match(name):
+        raise UserError(
+            "this begins like a key or token, and is no name",
+            "others may have seen it: replace it at its service; the value is asked for",
+        )
     if not secrets.NAME.fullmatch(name):
         why = f"to set a preset's: --preset {name}" if name in PRESETS else (
             "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
@@ -90,6 +106,21 @@ def check_name(name: str) -> None:
             f"{name} cannot be the name of a secret: programs in the guest need that variable",
             "choose another name",
         )
+
+
+def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
+    """Raise UserError for a value that was given in a wrong place too, or with its word."""
+    if value in {name, *(place.word for place in places)}:
+        raise UserError(
+            "the value was an argument too, in place of a name",
+            "others may have seen it: replace it at its service; nothing was kept",
+        )
+    for place in places:
+        if place.kind is Kind.BEARER and value.lower().startswith(f"{place.word.lower()} "):
+            raise UserError(
+                f"the value begins with {place.word}, which programs in the guest send themselves",
+                "leave that word out; nothing was kept",
+            )
 
 
 def named(state: State, name: str) -> Secret:

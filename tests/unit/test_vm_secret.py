@@ -6,6 +6,7 @@ import itertools
 import os
 import pty
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -271,6 +272,8 @@ def test_a_place_is_named_by_one_option(
         (("TOKEN", "--host", "a.test", "--header", "Host"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "Content-Length"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X Key"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "X-Original-URL"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "x_host"), "--header"),
         (("TOKEN", "--host", "a.test", "--query", "a&b"), "--query"),
     ],
 )  # fmt: skip
@@ -284,6 +287,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_kept(
 @pytest.mark.parametrize(
     "name",
     ["PATH", "path", "HOME", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "GIT_SSH_COMMAND",
+     "SHELLOPTS", "PROMPT_COMMAND", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
      *guest_files.environment()],
 )  # fmt: skip
 def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> None:
@@ -377,7 +381,8 @@ def test_a_symlink_in_place_of_the_record_is_refused(vm: State, tmp_path: Path) 
     assert value(vm, "TOKEN") is None
 
 
-def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
+def typed(vm: State, keys: str) -> tuple[int, str]:
+    """Set TOKEN at a terminal; return the exit status, and what was on the screen."""
     code = "import sys; from gitguardfs.commands.gitguard import main; main()"
     words = ["vm", "secret", "set", "TOKEN", *BEARER, "--project", vm.project]
     environment = {**os.environ, "PYTHON_KEYRING_BACKEND": keyring_in_file.BACKEND}
@@ -387,16 +392,85 @@ def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
     said = b""
     while b"not shown" not in said:
         said += os.read(terminal, 1000)
-    os.write(terminal, f"{VALUE}\n".encode())
+    os.write(terminal, keys.encode())
     try:
         while part := os.read(terminal, 1000):
             said += part
     except OSError:  # the end of a terminal
         pass
     os.close(terminal)
-    assert os.waitpid(pid, 0)[1] == 0, said
-    assert VALUE.encode() not in said
-    assert value(vm, "TOKEN") == VALUE
+    return os.waitpid(pid, 0)[1], said.decode()
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        (f"{VALUE}\n", VALUE), (f"wrong\x15{VALUE}x\x7f\r", VALUE),
+        ("y" * secrets.MAX_VALUE + "\n", "y" * secrets.MAX_VALUE),
+    ],
+    ids=["plain", "edited", "long"],
+)  # fmt: skip
+def test_the_prompt_does_not_show_the_value(vm: State, keys: str, kept: str) -> None:
+    status, said = typed(vm, keys)
+    assert status == 0, said
+    assert kept not in said
+    assert value(vm, "TOKEN") == kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ("first-line\nsecond-line\n", "several lines"),
+        ("z" * (secrets.MAX_VALUE + 1) + "\n", "characters"), ("\n", "empty"),
+    ],
+    ids=["lines", "too long", "empty"],
+)  # fmt: skip
+def test_of_what_is_pasted_at_the_prompt_no_part_is_kept(vm: State, keys: str, why: str) -> None:
+    status, said = typed(vm, keys)
+    assert status != 0
+    assert why in said
+    assert value(vm, "TOKEN") is None
+
+
+def test_without_standard_input_the_user_is_told(vm: State) -> None:
+    code = "import sys; from gitguardfs.commands.gitguard import main; main()"
+    words = f"vm secret set TOKEN --host a.test --bearer --project {shlex.quote(vm.project)}"
+    said = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -c {shlex.quote(code)} {words} <&-"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.returncode != 0
+    assert "no standard input" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("ghp_abcdefgh12345678", "--preset", "github"), "x"),
+        (("github_pat_11ABCDEFG0", "--preset", "github"), "x"),
+        (("sk-ant-api03-abcdef", "--preset", "anthropic"), "x"),
+        (("npm_abcdefgh12345678", *BEARER), "x"),
+        (("abcdefgh12345678", *BEARER), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--basic", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--header", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--query", "abcdefgh12345678"), "abcdefgh12345678"),
+    ],
+)  # fmt: skip
+def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
+    vm: State, words: tuple[str, ...], text: str
+) -> None:
+    said = refused(vm, "set", *words, value=text)
+    assert "others may have seen it" in said
+    assert not [word for word in words if len(word) > 15 and word in said]
+    assert not vm.exists
+
+
+def test_a_value_with_the_word_before_it_is_refused(vm: State) -> None:
+    assert "begins with Bearer" in refused(vm, "set", "TOKEN", *BEARER, value=f"bearer {VALUE}")
+    done(vm, "set", "TOKEN", "--preset", "github", value="bearer-of-news")
+    assert "begins with token" in refused(vm, "rotate", "TOKEN", value="token abcdefgh")
+    assert value(vm, "TOKEN") == "bearer-of-news"
 
 
 # What the guest gets
