@@ -335,7 +335,9 @@ def served(at: str, work_tree: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "address",
     ["https://github.com/one/two.git", "git@github.com:one/two.git", "git@codeberg.org:one/two.git",
-     "ssh://git@github.com/one/two.git", "ssh://git.other.test/one/two.git"],
+     "ssh://git@github.com/one/two.git", "ssh://git.other.test/one/two.git",
+     "git+ssh://git@codeberg.org/one/two.git", "ssh+git://git.other.test/one/two.git",
+     "ssh://git@codeberg.org:22/one/two.git", "ssh://git@ssh.github.com:443/one/two.git"],
 )  # fmt: skip
 def test_git(guest: Guest, upstream: Upstream, address: str, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
