@@ -44,7 +44,8 @@ function bare(host) {
 
 // Whether options of connect() lead to another machine, and not through a socket that is there.
 function isRemote(options) {
-  if (!options || !options.host || options.socket || options.socketPath || options.path) return false;
+  if (!options || !options.host) return false;
+  if (options.socket || options.socketPath || options.path) return false;
   const host = bare(options.host);
   if (host === proxy.host && Number(options.port) === proxy.port) return false;
   return !unproxied.some((name) => name === '*' || name === host
@@ -53,9 +54,9 @@ function isRemote(options) {
 
 // Connects a new socket to the proxy, and through it to the host. Until the proxy has answered, it
 // holds back what is written; the answer itself is not read by others.
-function openTunnel(socket, options) {
+function openTunnel(socket, options, usualPort) {
   const host = bare(options.host);
-  const target = `${net.isIPv6(host) ? `[${host}]` : host}:${options.port}`;
+  const target = `${net.isIPv6(host) ? `[${host}]` : host}:${options.port || usualPort}`;
   let head = Buffer.alloc(0);
   socket.push = (part) => {
     head = Buffer.concat([head, part || Buffer.alloc(0)]);
@@ -90,7 +91,7 @@ function useInTls() {
         return secure;
       };
     }
-    openTunnel(socket, { port: 443, ...options });
+    openTunnel(socket, options, 443);
     return secure;
   };
 }
@@ -120,6 +121,6 @@ function connectForHttp(options, callback) {
   const socket = new net.Socket(options);
   if (options.timeout) socket.setTimeout(options.timeout);
   if (callback) socket.once('connect', callback);
-  openTunnel(socket, { port: 80, ...options });
+  openTunnel(socket, options, 80);
   return socket;
 }
