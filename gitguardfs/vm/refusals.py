@@ -2,7 +2,8 @@
 
 ``vm watch`` also offers the line that would allow a request, for one key. The agent chooses what it
 asks for, and when. So the line that a key allows is the line that was on the screen before the key
-was pressed: it is shown whole, nothing replaces it, and keys that were typed earlier do not count.
+was pressed: it is shown whole and for a while, nothing replaces it, and keys that were typed
+earlier do not count.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ LOOK_EVERY = 0.3
 """Seconds between two looks at the log: Linux and macOS have no common way to wait for a file."""
 LONGEST = 1 << 20
 """Bytes of a line of blocked.jsonl; the proxy writes no longer ones."""
+QUIET = 1.0
+"""Seconds without a key before a line is put on offer, and again before a key can allow it. A
+keyboard repeats a key that is held after at most one second."""
 MAX_OFFERED = 200
 """Characters of a line that one key can allow: the user has to read all of them."""
 MAX_WAITING = 20
@@ -69,22 +73,35 @@ class Watcher:
         self._waiting: dict[tuple[str, str], Group] = {}
         self._skipped: set[tuple[str, str]] = set()
         self._offered: Group | None = None
+        self._takes_keys = False
+        """Whether KEYS are below the line on offer."""
+        self._quiet_since = float("-inf")
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
         """Do what was typed, print what is new, and put a line on offer if there is none."""
-        if typed and self._offered is not None:
-            offered, self._offered = self._offered, None
+        if typed:
+            self._quiet_since = time.monotonic()
+        if typed and self._offered is not None and self._takes_keys:
+            offered, self._offered, self._takes_keys = self._offered, None, False
             self._decide(offered, typed)
         if self.print_new() and self._offered is not None:  # the same again, below what is new
-            print("\n".join([*_offer(self._offered.line), KEYS]))
-        # A key that is held down must not answer the next offer: so there is one only once no key
-        # has come for a while.
-        if self._offered is None and not typed and (offer := self._next()) is not None:
-            print("\n".join(_offer(offer.line)))
+            print("\n".join([*_offer(self._offered.line), *[KEYS] * self._takes_keys]))
+        # A key that is held down, or pressed twice, must not answer the next offer.
+        if time.monotonic() - self._quiet_since >= QUIET:
+            self._go_on(keys)
+        sys.stdout.flush()
+
+    def _go_on(self, keys: Keyboard) -> None:
+        """Put a line on offer, or take keys for the one that was read meanwhile."""
+        if self._offered is None:
+            self._offered = self._next()
+            if self._offered is not None:
+                print("\n".join(_offer(self._offered.line)))
+                self._quiet_since = time.monotonic()
+        elif not self._takes_keys:
             keys.forget()
             print(KEYS)
-            self._offered = offer
-        sys.stdout.flush()
+            self._takes_keys = True
 
     def print_new(self) -> bool:
         """Print what was blocked since the last call; return whether there was anything."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -123,6 +124,8 @@ def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(state: State
         with keyboard.opened(slave) as keys:
             block(state, "https://a.test/x")
             watcher = refusals.Watcher(state, tail)
+            watcher.step(keys, b"")
+            time.sleep(refusals.QUIET)
             os.write(master, b"a")  # after the last look at the keys
             watcher.step(keys, b"")
             assert keys.pressed(0) == b""
@@ -134,16 +137,33 @@ def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(state: State
     assert allowed(state) == ["GET https://a.test/x"]
 
 
-def test_a_key_that_is_held_down_answers_one_offer(state: State) -> None:
+@pytest.mark.parametrize("first", [0.02, 0.25, 0.5, 0.66, 0.9])
+def test_a_key_that_is_held_down_answers_one_offer(state: State, first: float) -> None:
+    """A keyboard repeats it after ``first`` seconds, and then all the time."""
     with watching(state) as terminal:
         block(state, "https://a.test/1", "https://a.test/2", "https://a.test/3")
         terminal.until(KEYS)
-        for _ in range(100):
+        terminal.type(b"a")
+        terminal.read(first)
+        for _ in range(60):
             terminal.type(b"a")
-            terminal.read(0.02)
+            terminal.read(0.033)
         terminal.until(KEYS)  # once it is released
-        quiet(terminal)
         assert allowed(state) == ["GET https://a.test/3"]
+
+
+def test_a_key_does_not_allow_a_line_that_has_just_come(state: State) -> None:
+    with watching(state) as terminal:
+        block(state, "https://a.test/1")
+        terminal.until("    GET https://a.test/1\n")
+        for _ in range(40):
+            terminal.type(b"a")
+            terminal.read(0.05)
+        assert allowed(state) == []
+        terminal.until(KEYS)  # once it is released
+        terminal.type(b"a")
+        terminal.until("next request on")
+        assert allowed(state) == ["GET https://a.test/1"]
 
 
 def test_only_the_key_itself_allows(state: State) -> None:
