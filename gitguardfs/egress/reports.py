@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gitguardfs import config_files
-from gitguardfs.egress import blocked, requests
+from gitguardfs.egress import allowlist_lock, blocked, requests
 from gitguardfs.egress.allowlist import (
     Allowlist,
     BlockKind,
@@ -15,8 +14,9 @@ from gitguardfs.egress.allowlist import (
     parse_line,
     validate_line,
 )
+from gitguardfs.egress.allowlist_lock import AllowlistLock
 from gitguardfs.egress.blocked import BlockedRequest, Group
-from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
+from gitguardfs.egress.files import StateFiles, old_allowlist, read_allowlist, write
 from gitguardfs.errors import shown
 
 MAX_SHOWN = 200
@@ -116,22 +116,21 @@ def line_note(line: str) -> str:
     )
 
 
-def allow(state_dir: Path, line: str) -> str:
+def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
     """Add a line to the allowlist atomically; return what to tell the user.
 
-    Raises UserError for a line that would be ignored, or if another process changes the file
-    meanwhile; OSError.
+    ``lock`` is that of the VM that is meant. Raises UserError for a line that would be ignored, if
+    the VM was deleted, or if an editor changes the file meanwhile; OSError.
     """
     normal = validate_line(line)
     rule = parse_line(normal)
     files = StateFiles(state_dir)
-    create_files(state_dir)
-    before = config_files.read(str(files.allowlist)) or b""
-    text = before.decode(errors="surrogateescape")
-    if rule in Allowlist.parse(text).rules:
-        return f"{normal}\nis already in {files.allowlist}."
-    gap = "" if text.endswith("\n") or not text else "\n"
-    write(files.allowlist, before, f"{text}{gap}{normal}\n")
+    with lock.held() if lock else allowlist_lock.held(state_dir):
+        before, text = old_allowlist(files)
+        if rule in Allowlist.parse(text).rules:
+            return f"{normal}\nis already in {files.allowlist}."
+        gap = "" if text.endswith("\n") or not text else "\n"
+        write(files.allowlist, before, f"{text}{gap}{normal}\n")
     return f"{normal}\nwas added to {files.allowlist}; it counts from the next request on."
 
 

@@ -14,12 +14,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from gitguardfs.egress import blocked, reports
 from gitguardfs.egress.allowlist import Allowlist, parse_line
+from gitguardfs.egress.allowlist_lock import AllowlistLock
 from gitguardfs.egress.blocked import BlockedRequest, Group
 from gitguardfs.egress.digest import Digest, rows
 from gitguardfs.egress.files import StateFiles, read_allowlist
@@ -47,11 +48,10 @@ KEYS = "  a allows this line, s skips, q quits"
 def watch(state: State) -> None:
     """Print blocked requests as they come, and offer lines if it has a terminal. Never ends.
 
-    Only the key `q` and the end of the terminal make it return. Raises UserError, OSError.
+    Only the key `q` and the end of the terminal make it return. Raises UserError if the VM is
+    deleted; OSError.
     """
-    log = str(StateFiles(Path(state.directory)).blocked)
-    with closing(Tail(log, LONGEST, only_new=True)) as tail:
-        watcher = Watcher(state, tail)
+    with Watcher(state) as watcher:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             while True:
                 watcher.print_new()
@@ -66,9 +66,10 @@ def watch(state: State) -> None:
 class Watcher:
     """Prints blocked requests, and has at most one line on offer."""
 
-    def __init__(self, state: State, tail: Tail) -> None:
+    def __init__(self, state: State) -> None:
         self._directory = Path(state.directory)
-        self._tail = tail
+        self._lock = AllowlistLock(self._directory)
+        self._tail = Tail(str(StateFiles(self._directory).blocked), LONGEST, only_new=True)
         self._digest = Digest()
         self._waiting: dict[tuple[str, str], Group] = {}
         self._skipped: set[tuple[str, str]] = set()
@@ -76,6 +77,15 @@ class Watcher:
         self._takes_keys = False
         """Whether KEYS are below the line on offer."""
         self._quiet_since = float("-inf")
+
+    def __enter__(self) -> Self:
+        """Return the watcher."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its files."""
+        self._tail.close()
+        self._lock.close()
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
         """Do what was typed, print what is new, and put a line on offer if there is none."""
@@ -104,7 +114,11 @@ class Watcher:
             self._takes_keys = True
 
     def print_new(self) -> bool:
-        """Print what was blocked since the last call; return whether there was anything."""
+        """Print what was blocked since the last call; return whether there was anything.
+
+        Raises UserError if the VM was deleted, OSError.
+        """
+        self._lock.check()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
         found = rows(self._digest, groups, _size(sys.stdout).columns)
         for row in found:
@@ -141,7 +155,7 @@ class Watcher:
     def _decide(self, offered: Group, typed: bytes) -> None:
         if typed == ALLOW:
             try:
-                print(reports.allow(self._directory, offered.line))
+                print(reports.allow(self._directory, offered.line, self._lock))
             except (UserError, OSError) as error:
                 print(f"not allowed: {shown(str(error))}")
             return

@@ -23,6 +23,7 @@ from pathlib import Path
 import platformdirs
 
 from gitguardfs.config_files import make_private_directory
+from gitguardfs.egress import allowlist_lock
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.paths import is_inside
 from gitguardfs.render import quote
@@ -178,7 +179,8 @@ def create(state: State) -> None:
 
 def remove(state: State) -> None:
     """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock."""
-    os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
+    with allowlist_lock.held(Path(state.directory)):
+        os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
     remove_leftovers()
 
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.egress import blocked
+from gitguardfs.egress import allowlist_lock, blocked, reports
 from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.blocked import BlockedLog, BlockedRequest
 from gitguardfs.egress.digest import MAX_AT_ONCE, Digest, row
-from gitguardfs.egress.tail import Tail
+from gitguardfs.errors import UserError
 from gitguardfs.vm import keyboard, refusals
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -117,24 +117,41 @@ def test_a_key_pressed_before_an_offer_does_not_answer_it(state: State) -> None:
         assert allowed(state) == []
 
 
-def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(state: State) -> None:
+@contextmanager
+def watcher_of(state: State) -> Iterator[tuple[refusals.Watcher, keyboard.Keyboard, int]]:
+    """Yield a watcher in this process, its keys, and the descriptor by which they are typed."""
     master, slave = os.openpty()
-    tail = Tail(state.path("blocked.jsonl"), refusals.LONGEST)
     try:
-        with keyboard.opened(slave) as keys:
-            block(state, "https://a.test/x")
-            watcher = refusals.Watcher(state, tail)
-            watcher.step(keys, b"")
-            time.sleep(refusals.QUIET)
-            os.write(master, b"a")  # after the last look at the keys
-            watcher.step(keys, b"")
-            assert keys.pressed(0) == b""
-            watcher.step(keys, b"a")
+        with keyboard.opened(slave) as keys, refusals.Watcher(state) as watcher:
+            yield watcher, keys, master
     finally:
-        tail.close()
         os.close(master)
         os.close(slave)
+
+
+def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "QUIET", 0.0)
+    with watcher_of(state) as (watcher, keys, master):
+        block(state, "https://a.test/x")
+        watcher.step(keys, b"")
+        os.write(master, b"a")  # after the last look at the keys
+        watcher.step(keys, b"")
+        assert keys.pressed(0) == b""
+        watcher.step(keys, b"a")
     assert allowed(state) == ["GET https://a.test/x"]
+
+
+def test_a_key_does_not_allow_a_line_that_has_just_come(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "QUIET", 60.0)
+    with watcher_of(state) as (watcher, keys, _):
+        block(state, "https://a.test/x")
+        for typed in (b"", b"", b"a", b"a"):
+            watcher.step(keys, typed)
+        assert allowed(state) == []
 
 
 @pytest.mark.parametrize("first", [0.02, 0.25, 0.5, 0.66, 0.9])
@@ -150,20 +167,6 @@ def test_a_key_that_is_held_down_answers_one_offer(state: State, first: float) -
             terminal.read(0.033)
         terminal.until(KEYS)  # once it is released
         assert allowed(state) == ["GET https://a.test/3"]
-
-
-def test_a_key_does_not_allow_a_line_that_has_just_come(state: State) -> None:
-    with watching(state) as terminal:
-        block(state, "https://a.test/1")
-        terminal.until("    GET https://a.test/1\n")
-        for _ in range(40):
-            terminal.type(b"a")
-            terminal.read(0.05)
-        assert allowed(state) == []
-        terminal.until(KEYS)  # once it is released
-        terminal.type(b"a")
-        terminal.until("next request on")
-        assert allowed(state) == ["GET https://a.test/1"]
 
 
 def test_only_the_key_itself_allows(state: State) -> None:
@@ -327,6 +330,41 @@ def test_without_a_terminal_it_only_prints(state: State, tmp_path: Path) -> None
                 assert allowed(state) == []
                 terminal.process.send_signal(signal.SIGINT)
                 assert terminal.ended() == 0
+
+
+# The VM's end
+
+
+def test_it_ends_with_the_vm_and_brings_no_allowlist_back(state: State) -> None:
+    for makes_another in (False, True):
+        states.create(state)
+        Path(state.path("allowlist.txt")).write_text("")
+        with watching(state) as terminal:
+            block(state, "https://a.test/x")
+            terminal.until(KEYS)
+            os.kill(terminal.process.pid, signal.SIGSTOP)
+            terminal.type(b"a")
+            states.remove(state)
+            if makes_another:
+                states.create(state)
+            os.kill(terminal.process.pid, signal.SIGCONT)
+            terminal.until("the VM was deleted")
+            assert terminal.ended() != 0
+        assert os.path.exists(state.directory) == makes_another
+        assert not os.path.exists(state.path("allowlist.txt"))
+
+
+def test_a_vm_is_not_deleted_while_a_line_is_added(state: State) -> None:
+    with allowlist_lock.held(Path(state.directory)):
+        deleting = threading.Thread(target=states.remove, args=(state,))
+        deleting.start()
+        deleting.join(4 * refusals.LOOK_EVERY)
+        assert os.path.exists(state.directory)
+    deleting.join()
+    assert not os.path.exists(state.directory)
+    with pytest.raises(UserError, match=r"deleted"):
+        reports.allow(Path(state.directory), "GET https://a.test/x")
+    assert not os.path.exists(state.directory)
 
 
 # The terminal
