@@ -35,9 +35,9 @@ def blocked_text(state_dir: Path) -> str:
     groups = blocked.grouped(blocked.read(files.blocked))
     if not groups:
         return "Nothing was blocked."
-    rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
-    lines = {rule.line for rule in rules}
-    texts = [_group_text(group, lines) for group in groups[-MAX_GROUPS:]]
+    text = read_allowlist(files) if files.allowlist.exists() else ""
+    allowlist = Allowlist.parse(text)
+    texts = [_group_text(group, allowlist) for group in groups[-MAX_GROUPS:]]
     if earlier := len(groups) - len(texts):
         texts.append(f"{earlier} more, which are older, are in {shown(str(files.blocked))}")
     return "\n\n".join(texts)
@@ -59,8 +59,8 @@ def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
     groups = blocked.grouped(public, MAX_RECENT_GROUPS)
     if not groups:
         return "Nothing was blocked since this VM was started.\n"
-    lines = {rule.line for rule in Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules}
-    texts = [_group_text(group, lines) for group in groups]
+    allowlist = Allowlist.parse(read_allowlist(StateFiles(state_dir)))
+    texts = [_group_text(group, allowlist) for group in groups]
     return "\n\n".join((_RECENT_INTRODUCTION, *texts, _RECENT_ADVICE))
 
 
@@ -80,7 +80,7 @@ def _public(url: str) -> str:
     return re.sub(r"^([^/]*//)?[^/]*@", r"\1*@", re.sub(r"(?s)[?#].*", "?*", url))
 
 
-def _group_text(group: Group, lines: set[str]) -> str:
+def _group_text(group: Group, allowlist: Allowlist) -> str:
     url = shown(group.url)
     url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
     times = "once" if group.count == 1 else f"{group.count} times"
@@ -90,7 +90,7 @@ def _group_text(group: Group, lines: set[str]) -> str:
     )
     if not group.line:
         return f"{text}\n  {shown(group.why_none)}"
-    if group.line in lines:
+    if allowlist.covers(group.line):
         return f"{text}\n  allowed meanwhile"
     note = line_note(group.line)
     return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
@@ -105,15 +105,20 @@ def allow_command(line: str) -> str:
 def line_note(line: str) -> str:
     """Return a warning for a line that lets out more than one may expect; "" for other lines."""
     rule = parse_line(line)
-    if rule.method == requests.WEBSOCKET:
-        return "What passes in a WebSocket is not seen: by it, any data can go out and come in."
+    notes = []
+    if rule.is_private_allowed:
+        notes.append("It leads to a host in your own network, or to this machine.")
     *_, before, after = ("", *rule.pieces)
-    if after or not before.endswith("?"):
-        return ""
-    return (
-        "This line allows any query, which can carry any data out;"
-        " to allow less, write a line for each query."
-    )
+    if rule.method == requests.WEBSOCKET:
+        notes.append(
+            "What passes in a WebSocket is not seen: by it, any data can go out and come in."
+        )
+    elif before.endswith("?") and not after:
+        notes.append(
+            "This line allows any query, which can carry any data out;"
+            " to allow less, write a line for each query."
+        )
+    return " ".join(notes)
 
 
 def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:

@@ -26,7 +26,7 @@ from gitguardfs.egress.digest import Digest, rows
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.tail import Tail
 from gitguardfs.errors import UserError, counted, shown
-from gitguardfs.vm import keyboard
+from gitguardfs.vm import keyboard, running
 from gitguardfs.vm.keyboard import Keyboard
 from gitguardfs.vm.state import State
 
@@ -52,6 +52,8 @@ def watch(state: State) -> None:
     deleted; OSError.
     """
     with Watcher(state) as watcher:
+        if not running.is_running(state):
+            print("the VM is not running; this waits for gitguard vm up", file=sys.stderr)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             while True:
                 watcher.print_new()
@@ -74,6 +76,8 @@ class Watcher:
         self._waiting: dict[tuple[str, str], Group] = {}
         self._skipped: set[tuple[str, str]] = set()
         self._offered: Group | None = None
+        self._size = _size(sys.stdout)
+        """The terminal's when the line on offer was printed."""
         self._takes_keys = False
         """Whether KEYS are below the line on offer."""
         self._quiet_since = float("-inf")
@@ -89,13 +93,18 @@ class Watcher:
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
         """Do what was typed, print what is new, and put a line on offer if there is none."""
+        if self._offered is not None and self._size != _size(sys.stdout):  # it may not be whole now
+            self._wait_with(self._offered)
+            self._offered, self._takes_keys = None, False
         if typed:
             self._quiet_since = time.monotonic()
         if typed and self._offered is not None and self._takes_keys:
             offered, self._offered, self._takes_keys = self._offered, None, False
             self._decide(offered, typed)
         if self.print_new() and self._offered is not None:  # the same again, below what is new
-            print("\n".join([*_offer(self._offered.line), *[KEYS] * self._takes_keys]))
+            self._print_offer(self._offered)
+            if self._takes_keys:
+                print(KEYS)
         # A key that is held down, or pressed twice, must not answer the next offer.
         if time.monotonic() - self._quiet_since >= QUIET:
             self._go_on(keys)
@@ -106,7 +115,7 @@ class Watcher:
         if self._offered is None:
             self._offered = self._next()
             if self._offered is not None:
-                print("\n".join(_offer(self._offered.line)))
+                self._print_offer(self._offered)
                 self._quiet_since = time.monotonic()
         elif not self._takes_keys:
             keys.forget()
@@ -124,13 +133,19 @@ class Watcher:
         for row in found:
             print(row)
         for group in groups:
-            key = (group.method, group.url.partition("?")[0])
-            if group.line and key not in self._skipped:
-                self._waiting.pop(key, None)
-                self._waiting[key] = group
+            if group.line and _key(group) not in self._skipped:
+                self._wait_with(group)
+        return bool(found)
+
+    def _wait_with(self, group: Group) -> None:
+        """Make a group the next one whose line is offered."""
+        self._waiting.pop(_key(group), None)
+        self._waiting[_key(group)] = group
         while len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        return bool(found)
+
+    def _print_offer(self, group: Group) -> None:
+        print("\n".join(_offer(group.line, self._size)))
 
     def _next(self) -> Group | None:
         """Remove the latest group whose line can be offered, and return it."""
@@ -142,12 +157,13 @@ class Watcher:
             self._waiting.clear()
             print(f"every request is blocked: {error}")
             return None
-        lines = {rule.line for rule in Allowlist.parse(text).rules}
+        allowlist = Allowlist.parse(text)
+        self._size = _size(sys.stdout)
         while self._waiting:
             _, group = self._waiting.popitem()
-            if group.line in lines:
+            if allowlist.covers(group.line):
                 continue
-            if is_readable(group.line) and len(_offer(group.line)) + 1 < _size(sys.stdout).lines:
+            if is_readable(group.line, self._size):
                 return group
             print("  the line that would allow it is too long for this: see gitguard vm blocked")
         return None
@@ -159,19 +175,24 @@ class Watcher:
             except (UserError, OSError) as error:
                 print(f"not allowed: {shown(str(error))}")
             return
-        self._skipped.add((offered.method, offered.url.partition("?")[0]))
+        self._skipped.add(_key(offered))
         print("skipped; gitguard vm blocked shows it again")
 
 
-def is_readable(line: str) -> bool:
+def _key(group: Group) -> tuple[str, str]:
+    return group.method, group.url.partition("?")[0]
+
+
+def is_readable(line: str, size: os.terminal_size) -> bool:
     """Return whether a line can be shown whole, and says nothing but what it allows."""
     is_plain = line.isascii() and line.isprintable() and len(line) <= MAX_OFFERED
-    return is_plain and parse_line(line).line == line
+    has_room = len(KEYS) < size.columns and len(_offer(line, size)) + 1 < size.lines
+    return is_plain and has_room and parse_line(line).line == line
 
 
-def _offer(line: str) -> list[str]:
+def _offer(line: str, size: os.terminal_size) -> list[str]:
     """Return the rows of an offer. None of a line's begins at the left."""
-    width = _size(sys.stdout).columns - 1
+    width = max(size.columns, len(KEYS)) - 1
     rows = ["  this line would allow it:"]
     rows += textwrap.wrap(
         line, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
@@ -182,7 +203,9 @@ def _offer(line: str) -> list[str]:
 
 
 def _size(file: TextIO) -> os.terminal_size:
-    """Return the size of a terminal; of a narrow one if it does not tell."""
+    """Return the size of a terminal; the usual one if it does not tell. A file has no limit."""
+    if not file.isatty():
+        return os.terminal_size((sys.maxsize, sys.maxsize))
     with suppress(OSError, ValueError):
         size = os.get_terminal_size(file.fileno())
         if all(size):

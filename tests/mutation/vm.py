@@ -194,6 +194,14 @@ MUTANTS = (
         (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
     ),
     Mutant(
+        "watch-forgets-a-resize",
+        "one key allows a line that is no longer whole on the screen",
+        "vm/refusals.py",
+        " and self._size != _size(sys.stdout):",
+        " and not self._size:",
+        (f"{REFUSALS}::test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed",),
+    ),
+    Mutant(
         "watch-prints-what-the-agent-wrote",
         "the agent's text acts on the user's terminal, or makes rows of its own",
         "egress/digest.py",

@@ -41,10 +41,16 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
         yield state
 
 
-def block(state: State, *urls: str, method: str = "GET", kind: BlockKind = BlockKind.RULE) -> None:
+def block(
+    state: State,
+    *urls: str,
+    method: str = "GET",
+    kind: BlockKind = BlockKind.RULE,
+    reason: str = "no line of the allowlist allows it",
+) -> None:
     log = BlockedLog(Path(state.path("blocked.jsonl")))
     for url in urls:
-        log.add(method, url, "no line of the allowlist allows it", kind)
+        log.add(method, url, reason, kind)
 
 
 def allowed(state: State) -> list[str]:
@@ -223,6 +229,56 @@ def test_a_line_that_cannot_be_shown_whole_is_not_offered(state: State) -> None:
         assert all(line.startswith("    ") for line in offered.splitlines())
 
 
+@pytest.mark.parametrize("size", [(24, 50), (4, 80), (24, 1)])
+def test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed(
+    state: State, size: tuple[int, int]
+) -> None:
+    url = f"https://a.test/{'y' * 100}"
+    with watching(state) as terminal:
+        block(state, url)
+        terminal.until(KEYS)
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        terminal.resize(size)
+        terminal.type(b"a")
+        os.kill(terminal.process.pid, signal.SIGCONT)
+        if size == (24, 50):
+            terminal.until(KEYS)  # the same anew
+            assert allowed(state) == []
+            terminal.type(b"a")
+            terminal.until("next request on")
+            assert allowed(state) == [f"GET {url}"]
+        else:
+            terminal.until("too long for this")
+            assert allowed(state) == []
+
+
+def test_a_line_that_another_one_covers_meanwhile_is_not_offered(state: State) -> None:
+    Path(state.path("allowlist.txt")).write_text("GET https://a.test/*\n")
+    with watching(state) as terminal:
+        block(state, "https://a.test/x")
+        assert KEYS not in quiet(terminal)
+
+
+def test_a_host_in_the_users_network_is_named_as_such(state: State) -> None:
+    with watching(state, (24, 200)) as terminal:
+        block(state, "https://a.test/x", kind=BlockKind.ADDRESS, reason="a.test is at 10.0.0.1")
+        said = terminal.until(KEYS)
+        assert "https://a.test/x: a.test is at 10.0.0.1\n" in said
+        assert "    GET https://a.test/x private-address\n  It leads to a host in your own" in said
+
+
+def test_it_says_that_the_vm_does_not_run(state: State) -> None:
+    with watching(state) as terminal:
+        assert "is not running; this waits for gitguard vm up" in terminal.said
+    lock = states.take(state.lock)
+    try:
+        with watching(state) as terminal:
+            assert "not running" not in terminal.said
+    finally:
+        assert lock is not None
+        os.close(lock)
+
+
 def test_a_request_that_no_line_allows_is_shown_with_the_reason(state: State) -> None:
     with watching(state, (24, 200)) as terminal:
         block(state, "https://a.test/../x", kind=BlockKind.REQUEST)
@@ -319,11 +375,14 @@ def test_a_log_that_begins_anew_is_read_to_its_end(
 
 def test_without_a_terminal_it_only_prints(state: State, tmp_path: Path) -> None:
     with open(tmp_path / "said", "wb") as file:
-        for how in ({"stdin": subprocess.DEVNULL}, {"stdout": file}):
+        for how, url in (
+            ({"stdin": subprocess.DEVNULL}, "https://a.test/x"),
+            ({"stdout": file}, f"https://a.test/{'x' * 200}"),
+        ):
             with running(words(state), **how) as terminal:
                 said = ""
-                while "blocked GET https://a.test/x" not in said:  # only what is new is shown
-                    block(state, "https://a.test/x")
+                while f"blocked GET {url}" not in said:  # only what is new is shown
+                    block(state, url)
                     said = terminal.read(0.2) or (tmp_path / "said").read_text()
                 terminal.type(b"a")
                 assert KEYS not in quiet(terminal) + (tmp_path / "said").read_text()
