@@ -26,7 +26,7 @@ class Row(NamedTuple):
 
 def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
     """Return the table; if it is wider than ``width``, a row goes on in further lines."""
-    rows = [Row(*map(shown, row)) for row in _rows(border)]
+    rows = [Row(*map(shown, row)) for row in _rows(border, runs)]
     first = max(len(row.what) for row in rows)
     second = max(len(row.where) for row in rows)
     is_aligned = all(first + second + len(row.how) + 2 * len(_GAP) <= width for row in rows)
@@ -50,7 +50,7 @@ def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
     return "\n".join(lines)
 
 
-def _rows(border: dict[str, Any]) -> Iterator[Row]:
+def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
     for share in border["shares"]:
         facts = [
             "writable" if share["writable"] else "read-only",
@@ -62,7 +62,10 @@ def _rows(border: dict[str, Any]) -> Iterator[Row]:
         yield Row("share", f"{share['host']} <-> {share['guest']}", ", ".join(facts))
     for port in border["ports"]:
         where = f"127.0.0.1:{port['host_port']} --> port {port['guest_port']}"
-        yield Row("port", where, port["by"] + ("" if port["open"] else ", while the VM runs"))
+        how = port["by"]
+        if not port["open"]:
+            how += ", not open now" if runs else ", while the VM runs"
+        yield Row("port", where, f"{how}; what you open of it in a browser can reach the internet")
     for secret in border["secrets"]:
         where = f"{', '.join(secret['hosts'])} <-- ${secret['name']}"
         yield Row("secret", where, f"the proxy puts its value in: {secret['where']}")

@@ -122,6 +122,12 @@ def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
     assert any("api.test <-- $TOKEN" in line for line in table)
 
 
+def test_a_port_that_is_not_open_while_the_vm_runs_is_said_to_be_closed(state: State) -> None:
+    for runs, said in ((True, "--publish, not open now"), (False, "--publish, while the VM runs")):
+        table = border_table.text(border.found(state, settings.load(state)), 10_000, runs=runs)
+        assert table.count(said) == 2
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_narrow_terminal_breaks_no_row_and_loses_nothing(state: State, width: int) -> None:
     found = border.found(state, settings.load(state))
