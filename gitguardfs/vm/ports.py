@@ -89,7 +89,7 @@ def opened(state: State) -> list[OpenPort]:
         for name in sorted(os.listdir(state.path(_DIRECTORY)), key=lambda name: (len(name), name)):
             path = os.path.join(state.path(_DIRECTORY), name)
             # A file that is damaged was not written here; one without content is being written.
-            with suppress(OSError, ValueError, KeyError, TypeError, UserError):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, UserError):
                 if is_held(path):
                     fields = json.loads(Path(path).read_bytes())
                     port = Port(_number(name), _number(str(fields["guest_port"])))

@@ -227,7 +227,8 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
 def is_held(path: str) -> bool:
     """Return whether a process holds the lock at ``path``; False if there is no such file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # O_NONBLOCK: a FIFO of that name must not keep the caller waiting.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -225,8 +225,8 @@ MUTANTS = (
         "reports-any-query",
         "a line that allows any query is offered without a word about it",
         "egress/reports.py",
-        '    if after or not before.endswith("?"):',
-        "    if True:",
+        '    elif before.endswith("?") and not after:',
+        "    elif not before:",
         FILES,
     ),
     Mutant(
