@@ -188,7 +188,6 @@ class AllowlistAddon:
                 self._files.directory, checked, Head(data.path, data.headers.fields)
             )
             log.info("allowed %s %s", method, checked.url)
-            self._usage.note(rule.line)
             self._clients.set_busy(client)  # the keyring may ask its user
             # Nothing from here on may log what is in the request.
             data.path, data.headers.fields = await secrets.with_values()
@@ -198,6 +197,7 @@ class AllowlistAddon:
             return
         if client not in self._readers:  # it has hung up meanwhile
             return
+        self._usage.note(rule.line)
         flow.metadata[_APPROVED] = checked.method
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
