@@ -213,7 +213,6 @@ class AllowlistAddon:
                 return
             secrets.check_body(body or b"")
             log.info("allowed %s %s", method, checked.url)
-            self._usage.note(rule.line)
             # Nothing from here on may log what is in the request.
             data.path, data.headers.fields = await secrets.with_values()
         except MisplacedError as error:
@@ -222,6 +221,7 @@ class AllowlistAddon:
             return
         if client not in self._readers:  # it has hung up meanwhile
             return
+        self._usage.note(rule.line)
         flow.metadata[_APPROVED], flow.metadata[_MASKS] = checked.method, secrets.masks
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,

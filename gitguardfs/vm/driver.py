@@ -98,7 +98,7 @@ def up(state: State, arguments: UpArguments) -> int:
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)
         published = tuple(map(ports.parsed, arguments.settings.publish))
-        forwarding.check_free(published)
+        forwarding.check_free(state, published, arguments.words)
         cache = states.cache_directory()
         with image_store.in_use(cache):
             through = config_files.read(str(StateFiles(Path(state.directory)).upstream_proxy))

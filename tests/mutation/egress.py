@@ -225,7 +225,7 @@ MUTANTS = (
         "reports-any-query",
         "a line that allows any query is offered without a word about it",
         "egress/reports.py",
-        '    if not after and before.endswith("?"):',
+        "    if ends_open:",
         "    if False:",
         FILES,
     ),
