@@ -1131,9 +1131,9 @@ MUTANTS = (
         "usage-counts-what-is-blocked",
         "a line that nothing needs is shown as used",
         "egress/addon.py",
-        "            self._usage.note(rule.line)\n",
-        "            for each in _parsed(read_allowlist(self._files), self._files).rules:\n"
-        "                self._usage.note(each.line)\n",
+        "        self._usage.note(rule.line)\n",
+        "        for each in _parsed(read_allowlist(self._files), self._files).rules:\n"
+        "            self._usage.note(each.line)\n",
         ("egress/test_watched.py::test_the_proxy_notes_the_line_that_allowed_a_request",),
     ),
 )
