@@ -66,6 +66,12 @@ mount_seed() {
 # Whether the guest has that part of the seed already.
 has() { [[ -e "$STATE/$1" && "$(<"$STATE/$1")" == "$(<"$SEED/$1.digest")" ]]; }
 
+# What is half replaced must not count as what it was.
+forget() {
+    rm -f "$STATE/$1"
+    sync
+}
+
 note() {
     cp "$SEED/$1.digest" "$STATE/$1.new"
     sync # what the note is about must be on the disk before it
@@ -197,6 +203,17 @@ start() {
     say "starting"
     echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
     mount_seed
+    take_seed
+    umount "$SEED"
+    hostname -F /etc/hostname
+    as_agent mkdir -p "$VIEW"
+}
+
+take_seed() {
+    local part
+    for part in gitguardfs files shared; do
+        has "$part" || forget "$part"
+    done
     has gitguardfs || install_gitguardfs
     if ! has files; then
         write_files
@@ -206,9 +223,6 @@ start() {
         systemctl daemon-reexec
         note shared
     fi
-    umount "$SEED"
-    hostname -F /etc/hostname
-    as_agent mkdir -p "$VIEW"
 }
 
 # Before anything of the agent runs, and before the view is there: it gets the newest settings.
@@ -262,6 +276,8 @@ make_repositories() {
     touch "$STATE/has-git"
     as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
 }
+
+[[ "$0" == "${BASH_SOURCE[0]}" ]] || return 0 # only the functions
 
 exec >>/var/log/gitguard-vm.log 2>&1
 trap 'fail "guest.sh, line $LINENO"' ERR

@@ -6,6 +6,7 @@ from tests.mutation.mutant import Mutant
 
 REFUSALS = "unit/test_vm_refusals.py"
 READY = "unit/test_vm_ready.py"
+GUEST = "unit/test_vm_guest.py"
 IMAGES = ("unit/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
 
 MUTANTS = (
@@ -112,6 +113,14 @@ MUTANTS = (
         "fcntl.LOCK_EX, ",
         "fcntl.LOCK_SH, ",
         (f"{READY}::test_nothing_is_deleted_while_a_disk_is_made",),
+    ),
+    Mutant(
+        "guest-takes-half-for-whole",
+        "the view shows what the host says is hidden",
+        "vm/guest.sh",
+        'has "$part" || forget "$part"',
+        'has "$part" || true',
+        (GUEST,),
     ),
     Mutant(
         "environment-leads-into-the-project",

@@ -1,0 +1,58 @@
+"""The functions of the program in the guest, run here with a state and a seed of their own."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.vm import provision
+
+PROGRAM = Path(provision.__file__).with_name("guest.sh")
+LIMIT = 60
+"""Seconds after which a function is taken to hang."""
+
+
+def run(where: Path, lines: str) -> subprocess.CompletedProcess[str]:
+    """Run lines of the shell after the functions, with these stand-ins for the system."""
+    script = f"""
+        . {shlex.quote(str(PROGRAM))}
+        set +Eeu
+        cd {shlex.quote(str(where))}
+        SEED=$PWD/seed STATE=$PWD/state
+        mkdir -p "$SEED" "$STATE"
+        systemctl() {{ echo "systemctl $*" >>calls; }}
+        sync() {{ :; }}
+        {lines}
+    """
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=LIMIT)
+
+
+START = """
+    install_gitguardfs() { replace gitguardfs && note gitguardfs; }
+    write_files() { replace files; }
+    # Each part of the seed is one file of the guest.
+    replace() { cp "$SEED/$1.digest" "guest-$1"; [[ "$1" != "$DIES_IN" ]] || kill $BASHPID; }
+    start_with() {
+        for part in gitguardfs files shared; do echo "$1" >"$SEED/$part.digest"; done
+        (DIES_IN=${2-} && take_seed)
+    }
+"""
+
+
+@pytest.mark.parametrize("part", ["gitguardfs", "files"])
+def test_what_a_killed_start_has_half_replaced_is_not_taken_for_what_it_was(
+    tmp_path: Path, part: str
+) -> None:
+    """Otherwise a guard would lack the --hide that the host shows."""
+    done = run(
+        tmp_path, f"{START} start_with one; start_with two {part}; start_with one; cat guest-*"
+    )
+    assert done.stdout == "one\none\n", done.stderr
+
+
+def test_what_a_start_has_taken_is_not_taken_again(tmp_path: Path) -> None:
+    done = run(tmp_path, f"{START} start_with one; rm guest-* calls; start_with one; ls")
+    assert done.stdout.split() == ["seed", "state"], done.stderr
