@@ -177,7 +177,10 @@ setup() {
     else
         retire_cloud_init
         systemctl daemon-reexec # the defaults in system.conf.d are read at the start
-        systemctl --no-block start gitguard-vm-start.service gitguard-vm-guard.service
+        systemctl start gitguard-vm-start.service
+        # An older version has enabled it; so it has begun before this start had written anything.
+        serve try-restart
+        systemctl --no-block start gitguard-vm-guard.service
     fi
 }
 
@@ -262,13 +265,17 @@ give_rules() {
 }
 
 guard() {
-    systemctl start "$SERVICE" ||
-        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+    serve start
     [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]] ||
         fail "the project is not guarded"
     tell ready
     say "ready"
     [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
+}
+
+serve() {
+    systemctl "$1" "$SERVICE" ||
+        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
 }
 
 # Makes the agent's repositories, so that nobody meets a slow first use of git.

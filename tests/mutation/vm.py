@@ -123,6 +123,14 @@ MUTANTS = (
         (GUEST,),
     ),
     Mutant(
+        "guard-of-an-older-version-goes-on",
+        "the first session with a new version is guarded with the old options, by the old code",
+        "vm/guest.sh",
+        "        serve try-restart\n",
+        "",
+        (GUEST,),
+    ),
+    Mutant(
         "environment-leads-into-the-project",
         "a variable names the agent's code or authorities for programs on the host",
         "vm/trusted_programs.py",

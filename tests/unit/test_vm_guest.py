@@ -56,3 +56,27 @@ def test_what_a_killed_start_has_half_replaced_is_not_taken_for_what_it_was(
 def test_what_a_start_has_taken_is_not_taken_again(tmp_path: Path) -> None:
     done = run(tmp_path, f"{START} start_with one; rm guest-* calls; start_with one; ls")
     assert done.stdout.split() == ["seed", "state"], done.stderr
+
+
+def test_a_guard_that_an_older_version_has_started_gets_the_new_settings(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        for name in mount_seed use_https_mirrors install_packages install_gitguardfs note tell \\
+                retire_cloud_init; do
+            eval "$name() { :; }"
+        done
+        id() { echo 1000; }
+        systemctl() {
+            case $* in
+                "start gitguard-vm-start.service") echo new >written ;;
+                "try-restart guard.service") cp written used ;;
+            esac
+        }
+        AGENT=agent SERVICE=guard.service
+        echo old | tee written >used
+        setup
+        cat used
+        """,
+    )
+    assert done.stdout.splitlines()[-1] == "new", done.stderr
