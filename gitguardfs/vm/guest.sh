@@ -209,7 +209,7 @@ start() {
     take_seed
     umount "$SEED"
     hostname -F /etc/hostname
-    as_agent mkdir -p "$VIEW"
+    make_view
 }
 
 take_seed() {
@@ -251,6 +251,29 @@ write_files() {
 
 # Root must not follow what the agent may have put into its home.
 as_agent() { setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups "$@"; }
+
+# The guard shows the project only in an empty directory whose path has no symlink of the agent's.
+# What else the agent has put there is moved aside.
+make_view() {
+    local said
+    # shellcheck disable=SC2016
+    said=$(as_agent bash -euc '
+        shopt -s nullglob dotglob
+        move_aside() { mv -vT "$1" "$(mktemp -u "${1%/*}/moved-aside.XXXXXX")"; }
+        for path in "${1%/*/*}" "${1%/*}" "$1"; do
+            [[ -d "$path" || ! -e "$path" ]] && [[ ! -L "$path" ]] || move_aside "$path"
+            [[ -d "$path" ]] || mkdir "$path"
+            [[ "$path" == "$1" || ! -O "$path" || -w "$path" && -x "$path" ]] || chmod u+rwx "$path"
+        done
+        content=("$1"/*)
+        # An older version may have begun to show it.
+        [[ -r "$1" && -z "${content[*]}" ]] || mountpoint -q "$1" || {
+            rmdir "$1" 2>/dev/null || move_aside "$1"
+            mkdir "$1"
+        }
+    ' bash "$VIEW" 2>&1) || fail "cannot make $VIEW: $said"
+    [[ -z "$said" ]] || say "$said"
+}
 
 # Agents look for rules in their own directory of the home. Existing files are left alone.
 give_rules() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.vm import provision
+from tests.support.mounting import area
+from tests.support.repos import HOST_GID, HOST_UID
 
 PROGRAM = Path(provision.__file__).with_name("guest.sh")
 LIMIT = 60
@@ -80,3 +83,50 @@ def test_a_guard_that_an_older_version_has_started_gets_the_new_settings(tmp_pat
         """,
     )
     assert done.stdout.splitlines()[-1] == "new", done.stderr
+
+
+IN_THE_WAY = {
+    "nothing": "",
+    "a file for the parent": "touch home/projects",
+    "a link for the parent": "mkdir home/work && ln -s work home/projects",
+    "a link to nowhere": "ln -s nowhere home/projects",
+    "a FIFO": "mkdir home/projects && mkfifo home/projects/view",
+    "a link": "mkdir -p home/work home/projects && ln -s ../work home/projects/view",
+    "content": "mkdir -p home/projects/view && touch home/projects/view/.x",
+    "content nobody may list": "mkdir -p home/projects/view/x && chmod 0 home/projects/view",
+    "a parent that nobody may enter": "mkdir -p home/projects && chmod 0 home/projects home",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("made", IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_whatever_the_agent_has_made_there_the_view_has_an_empty_directory(made: str) -> None:
+    with area() as place:
+        place.chmod(0o755)
+        (place / "home").mkdir()
+        os.chown(place / "home", HOST_UID, HOST_GID)
+        done = run(
+            place,
+            f"""
+            as_agent() {{ setpriv --reuid {HOST_UID} --regid {HOST_GID} --clear-groups "$@"; }}
+            as_agent sh -c {shlex.quote(made)}
+            VIEW=$PWD/home/projects/view
+            make_view && make_view && [[ "$(realpath home/projects/view)" == "$VIEW" ]] &&
+                as_agent rmdir home/projects/view
+            """,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("moved-aside") <= 1
+
+
+def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        as_agent() { echo 'mkdir: cannot create: no space'; return 1; }
+        VIEW=/home/agent/projects/x
+        make_view
+        """,
+    )
+    assert done.returncode == 1
+    assert "cannot make /home/agent/projects/x: mkdir: cannot create: no space" in done.stdout
