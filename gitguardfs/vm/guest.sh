@@ -15,6 +15,7 @@ PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
     iproute2)
 PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
+HOST_PATIENCE=30 # seconds
 # They take time at each start, and are of no use without internet, console and other hardware.
 UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer man-db.timer
     systemd-timesyncd.service systemd-resolved.service systemd-networkd.service
@@ -37,12 +38,19 @@ UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
-# Tells the host. The port belongs to root alone.
+# Tells the host. The port belongs to root alone. Without a host, a write to it never ends.
 tell() {
+    local port line="${*//$'\n'/ }"
+    for port in $(ports_to_host); do
+        timeout "$HOST_PATIENCE" tee "$port" <<<"$line" >/dev/null || say "not told: $line"
+    done
+}
+
+ports_to_host() {
     local port name
     for port in /sys/class/virtio-ports/*; do
         read -r name <"$port/name" || continue
-        [[ "$name" != gitguard ]] || printf '%s\n' "$*" >"/dev/${port##*/}"
+        [[ "$name" != gitguard ]] || echo "/dev/${port##*/}"
     done
 }
 

@@ -130,3 +130,24 @@ def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "cannot make /home/agent/projects/x: mkdir: cannot create: no space" in done.stdout
+
+
+def test_a_guest_without_a_host_shuts_down(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        mkfifo port # nobody reads it
+        ports_to_host() { echo port; }
+        HOST_PATIENCE=1
+        touch "$SEED/is-shared"
+        (fail no)
+        cat calls
+        """,
+    )
+    assert "systemctl --no-block poweroff" in done.stdout, done.stderr
+
+
+def test_what_is_told_is_one_line(tmp_path: Path) -> None:
+    """The next line would be another message."""
+    done = run(tmp_path, "ports_to_host() { echo port; }; tell failed $'x\\nready'; cat port")
+    assert done.stdout == "failed x ready\n", done.stderr
