@@ -95,30 +95,28 @@ def up(state: State, arguments: UpArguments) -> int:
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
         states.remove_leftovers()
-        _check_room(state)
-        company_proxy.prepare(state, arguments.upstream_proxy)
         published = tuple(map(ports.parsed, arguments.settings.publish))
         forwarding.check_free(state, published, arguments.words)
+        _remember(state, arguments, authority)
+        _check_room(state)
+        company_proxy.prepare(state, arguments.upstream_proxy)
+        files = StateFiles(Path(state.directory))
         cache = states.cache_directory()
         with image_store.in_use(cache):
-            through = config_files.read(str(StateFiles(Path(state.directory)).upstream_proxy))
-            builder = ready.Builder(arguments.settings, authority, through)
-            image, is_over_ready = ready.disk_for(state, builder, cache)
-        settings.save(state, settings.before_start(settings.load(state), arguments.settings))
-        pairs = keys.ensure(state)
-        files = Path(state.directory)
-        _ensure_allowlist(files, arguments.presets)
-        if authority is not None:
-            config_files.write(
-                config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600)
+            builder = ready.Builder(
+                arguments.settings,
+                config_files.read(str(files.upstream_ca)),
+                config_files.read(str(files.upstream_proxy)),
             )
-        ca = egress.ca_certificate(files)
-        proxy = egress.begin_proxy(files)
+            image, is_over_ready = ready.disk_for(state, builder, cache)
+        pairs = keys.ensure(state)
+        ca = egress.ca_certificate(files.directory)
+        proxy = egress.begin_proxy(files.directory)
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         owner = os.stat(exported)
         own = provision.guest_files(
-            arguments.settings, ca, credentials.load(files), (owner.st_uid, owner.st_gid)
+            arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
         )
         content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
         seed.write(state.seed, content)
@@ -132,6 +130,20 @@ def up(state: State, arguments: UpArguments) -> int:
         with open(state.ready, "wb"):
             pass
         return _session_in(state, guest, arguments.words)
+
+
+def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> None:
+    """Save what this start was given, before the minutes that it may take to make a disk.
+
+    If it is interrupted then, the next one must not share or allow more. Raises OSError.
+    """
+    settings.save(
+        state, settings.before_start(settings.load(state), arguments.settings, state.has_disk)
+    )
+    files = Path(state.directory)
+    _ensure_allowlist(files, arguments.presets)
+    if authority is not None:
+        config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:

@@ -11,7 +11,8 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from gitguardfs.vm.state import State
 _LOCK = "lock"
 _REMOVED = "removed-"
 _FETCHED = re.compile(r"[0-9a-f]{12}-.*")
-_UNFINISHED = (".part", ".lock")
+_PART = ".part"
+
+Identity = tuple[int, int]
+"""Device and inode of a file: the same by whatever name."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Stored:
 
     path: str
     kind: str
-    """``base`` or ``ready``."""
+    """``base``, ``ready``, ``damaged`` (a ready disk) or ``unfinished``."""
     size: int
     """Bytes that it takes on the disk."""
     users: tuple[str, ...]
@@ -58,70 +62,103 @@ def _locked(cache: str, how: int, who: str) -> AbstractContextManager[None]:
     return fetching.locked(os.path.join(cache, _LOCK), who, how)
 
 
-def stored(cache: str) -> list[Stored]:
-    """Return what is in the cache. Raises UserError if the disk of a VM cannot be read."""
-    entries = sorted(os.listdir(cache)) if os.path.isdir(cache) else []
-    disks = [
-        ready.at(os.path.join(cache, name)) for name in entries if name.startswith(ready.PREFIX)
-    ]
-    below = {state.name: _backing(state.disk) for state in states.with_disks()}
-    found = []
-    for disk in filter(None, disks):
-        users = tuple(name for name, base in below.items() if base == disk.disk)
-        found.append(Stored(disk.directory, "ready", _size(disk.disk), users, disk.image.disk))
-    for path in (os.path.join(cache, name) for name in entries if _FETCHED.fullmatch(name)):
-        if path.endswith(_UNFINISHED):
-            continue
-        above = [one.users for one in found if one.made_from == path]
-        direct = [name for name, base in below.items() if base == path]
-        users = tuple(dict.fromkeys((*direct, *(name for names in above for name in names))))
-        found.append(Stored(path, "base", _size(path), users))
+def stored(cache: str) -> tuple[list[Stored], list[UserError]]:
+    """Return what is in the cache, and an error for each VM of which not all uses are known."""
+    uses, errors = _uses()
+    names = sorted(os.listdir(cache), reverse=True) if os.path.isdir(cache) else []
+    paths = [os.path.join(cache, name) for name in names if _is_ours(name) and not _is_lock(name)]
+    return [_entry(path, uses) for path in paths], errors
+
+
+def _uses() -> tuple[dict[str, set[Identity]], list[UserError]]:
+    """Return the files below each VM's disk, all the way down.
+
+    They are found by the disks themselves: not by the record of a ready disk, which may be damaged,
+    and not by their names, since a directory can have several.
+    """
+    uses: dict[str, set[Identity]] = {}
+    errors = []
+    for state in states.with_disks():
+        below = uses[state.name] = set()
+        disk = state.disk
+        try:
+            while base := images.backing_of(disk):
+                files = _identities(base).keys()
+                if files <= below:  # there is none
+                    break
+                below.update(files)
+                disk = base
+        except UserError as error:
+            errors.append(
+                UserError(
+                    f"the VM {state.name}: {shown(disk)} cannot be read: {error.message}",
+                    "gitguard vm reset --project DIR deletes that VM",
+                    Exit.SYSTEM,
+                )
+            )
+    return uses, errors
+
+
+def _entry(path: str, uses: dict[str, set[Identity]]) -> Stored:
+    name = os.path.basename(path)
+    made = ready.at(path) if name.startswith(ready.PREFIX) else None
+    if made is not None:
+        kind = "ready"
+    elif name.startswith(ready.PREFIX):
+        kind = "damaged"
+    else:
+        is_whole = _FETCHED.fullmatch(name) is not None and not name.endswith(_PART)
+        kind = "base" if is_whole else "unfinished"
+    files = _identities(path)
+    users = tuple(vm for vm, below in uses.items() if below & files.keys())
+    return Stored(path, kind, sum(files.values()), users, made.image.disk if made else "")
+
+
+def _identities(path: str) -> dict[Identity, int]:
+    """Return the file, or the files in the directory, and the bytes that each takes."""
+    found = {}
+    paths = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else []
+    for one in paths or [path]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            status = os.stat(one)
+            found[(status.st_dev, status.st_ino)] = status.st_blocks * 512
     return found
 
 
-def prune(cache: str) -> list[Stored]:
-    """Delete what no VM uses, and what killed commands have left; return what was in the list.
+def prune(cache: str) -> Iterator[Stored]:
+    """Delete what no VM uses, and what killed commands have left; yield each that is deleted.
 
     Raises UserError if the disk of a VM cannot be read: what it needs is not known then.
     """
     with _locked(cache, fcntl.LOCK_EX, "another command is starting a VM"):
-        unused = [one for one in stored(cache) if not one.users]
-        for one in unused:
-            _remove(cache, one.path)
-        kept = {os.path.basename(one.path) for one in stored(cache)}
-        for name in os.listdir(cache):
-            path = os.path.join(cache, name)
-            if name.startswith(ready.BUILD):
-                ready.clear(State("/", path))
-            elif name not in kept and name != _LOCK and _is_ours(name):
-                _remove(cache, path)
-    return unused
+        found, errors = stored(cache)
+        if errors:
+            raise errors[0]
+        for one in found:
+            if not one.users:
+                _remove(cache, one)
+                yield one
+        for name in filter(_is_lock, os.listdir(cache)):
+            if _is_ours(name):
+                os.unlink(os.path.join(cache, name))
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith((ready.PREFIX, _REMOVED)) or _FETCHED.fullmatch(name) is not None
+    ours = (ready.PREFIX, ready.BUILD, _REMOVED)
+    return name.startswith(ours) or _FETCHED.fullmatch(name) is not None
 
 
-def _remove(cache: str, path: str) -> None:
+def _is_lock(name: str) -> bool:
+    return name.endswith(".lock")
+
+
+def _remove(cache: str, one: Stored) -> None:
     """Delete a file, or a directory that has lost its name first: half a disk must not count."""
-    if not os.path.isdir(path):
-        os.unlink(path)
-        return
-    gone = os.path.join(cache, _REMOVED + secrets.token_hex(4))
-    os.rename(path, gone)
-    shutil.rmtree(gone)
-
-
-def _backing(disk: str) -> str | None:
-    try:
-        return images.backing_of(disk)
-    except UserError as error:
-        raise UserError(
-            f"{shown(disk)} cannot be read: {error.message}",
-            "gitguard vm reset --project DIR deletes that VM",
-            Exit.SYSTEM,
-        ) from None
-
-
-def _size(path: str) -> int:
-    return os.stat(path).st_blocks * 512
+    if one.name.startswith(ready.BUILD):
+        ready.clear(State("/", one.path))
+    elif not os.path.isdir(one.path):
+        os.unlink(one.path)
+    else:
+        gone = os.path.join(cache, _REMOVED + secrets.token_hex(4))
+        os.rename(one.path, gone)
+        shutil.rmtree(gone)

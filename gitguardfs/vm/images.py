@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.paths import lies_in
+from gitguardfs.paths import is_inside, lies_in
 from gitguardfs.vm import fetching, trusted_programs
 from gitguardfs.vm.fetching import RemoteFile
 
@@ -76,6 +76,11 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
     )
 
 
+def files_of(image: Image) -> list[str]:
+    """Return the paths of the image's files."""
+    return [path for path in (image.disk, image.kernel, image.initrd) if path]
+
+
 def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     """Return the image below the VM's ``disk``, if ``wanted`` is a name in PINNED.
 
@@ -101,6 +106,12 @@ def resolved(wanted: str) -> str:
     if is_pinned(wanted) or "://" in wanted:
         return wanted
     return os.path.abspath(wanted)
+
+
+def source(wanted: str, machine: str) -> str:
+    """Return ``wanted``; for a name in PINNED, the ``URL#sha512=HEX`` that it stands for."""
+    remote = _remote(wanted, "aarch64" if machine == "arm64" else machine)
+    return wanted if remote is None else f"{remote.url}#sha512={remote.sha512}"
 
 
 def _remote(wanted: str, machine: str) -> RemoteFile | None:
@@ -160,8 +171,21 @@ def refuse_image_in_project(image: Image, project: str) -> None:
     The agent could write it, and so choose the guest's kernel or disk. Root of such a guest reaches
     the raw share.
     """
-    for path in filter(None, (image.disk, image.kernel, image.initrd)):
+    for path in files_of(image):
         refuse_in_project("the image", path, project)
+
+
+def refuse_cache_around_project(cache: str, project: str) -> None:
+    """Raise UserError if the cache lies in the project, or the project in the cache.
+
+    The agent could change what every VM starts from.
+    """
+    if lies_in(cache, project) or is_inside(project, os.path.realpath(cache)):
+        raise UserError(
+            f"the images in {shown(cache)} would lie in the project {shown(project)}, where the"
+            " agent could change them",
+            "choose a directory further down as the project, or set another XDG_CACHE_HOME",
+        )
 
 
 def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:

@@ -9,6 +9,7 @@ The directory gets its name, a digest of all its parts, only when it is complete
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import platform
@@ -18,7 +19,7 @@ import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gitguardfs
 from gitguardfs import config_files
@@ -42,8 +43,24 @@ SHUTDOWN_LIMIT = 180.0
 """Seconds that the guest has to shut down once it is set up."""
 MOST_MEMORY, MOST_CPUS = 2048, 4
 """MiB and processors that setting up needs at most: a VM's own size may be one that fails."""
-FORMAT = b"1"
+FORMAT = b"2"
 """Raise it when a ready disk is made in another way, and no part of its key shows that."""
+
+
+class Part(NamedTuple):
+    """A file of a ready disk, or of the image below it, as it was when the disk was made."""
+
+    path: str
+    stamp: tuple[int, int, int]
+    """Size, and the times of the last change of its content and of its inode."""
+    sha256: str
+
+    def is_same(self, path: str) -> bool:
+        """Return whether the file at ``path`` still has this content. Raises OSError.
+
+        The content is read only if another stamp tells nothing: a restored backup has new times.
+        """
+        return _stamp(path) == self.stamp or _sha256(path) == self.sha256
 
 
 @dataclass(frozen=True)
@@ -53,9 +70,13 @@ class ReadyDisk:
     directory: str
     wanted: str
     """The setting ``image`` for which it was made."""
+    source: str
+    """The same, but for a name in images.PINNED what it stood for."""
     image: Image
-    parts: tuple[tuple[str, int, int], ...]
-    """Path, size and time of change of the image's files, when the disk was made."""
+    own: Part
+    """The disk itself."""
+    parts: tuple[Part, ...]
+    """The image's files."""
 
     @property
     def disk(self) -> str:
@@ -85,8 +106,13 @@ def at(directory: str) -> ReadyDisk | None:
         with open(os.path.join(directory, RECORD)) as file:
             made = json.load(file)
         os.stat(os.path.join(directory, DISK))
-        parts = tuple((str(path), int(size), int(time)) for path, size, time in made["parts"])
-        return ReadyDisk(directory, str(made["wanted"]), Image(**made["image"]), parts)
+        own, *parts = (
+            Part(str(path), (int(size), int(modified), int(changed)), str(digest))
+            for path, (size, modified, changed), digest in (made["disk"], *made["parts"])
+        )
+        image = Image(**made["image"])
+        wanted, source = str(made["wanted"]), str(made["source"])
+        return ReadyDisk(directory, wanted, source, image, own, tuple(parts))
     return None
 
 
@@ -96,11 +122,14 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
     A new disk lies over a ready disk, which is made if there is none. An existing one keeps what it
     lies over, also a disk that an older version made directly over the image. Raises UserError.
     """
+    images.refuse_cache_around_project(cache, state.project)
     wanted = builder.settings.image
     exists = os.path.exists(state.disk)
     kept = _below(state.disk, cache) if exists else None
     if kept is not None and kept.wanted == wanted and images.is_pinned(wanted):
         image = kept.image  # a newer gitguardfs may pin another by this name
+        if not os.path.exists(image.disk):
+            images.obtain(kept.source, platform.machine(), os.path.dirname(image.disk))
     else:
         old = images.used_by(wanted, state.disk, cache) if kept is None else None
         image = old or images.obtain(wanted, platform.machine(), cache)
@@ -109,6 +138,15 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
         _check_same(kept, image)
     elif not exists:
         kept = ensure(image, builder, cache)
+    if kept is not None:
+        images.refuse_in_project("the ready disk", kept.disk, state.project)
+        if not kept.own.is_same(kept.disk):
+            raise UserError(
+                f"the ready disk {shown(kept.directory)} has changed since it was made",
+                "put it back; or delete the VMs that use it (gitguard vm images list), then the"
+                " ready disk: gitguard vm images prune",
+                Exit.SYSTEM,
+            )
     images.ensure_overlay(image, state.disk, None if kept is None else kept.disk)
     return image, kept is not None
 
@@ -136,17 +174,17 @@ def _check_same(ready: ReadyDisk, image: Image) -> None:
             f"this VM was made from {shown(ready.image.disk)}",
             "leave --image out, or delete the VM first: gitguard vm reset",
         )
-    for path, size, time in ready.parts:
+    for part in ready.parts:
         try:
-            found = os.stat(path)
+            is_same = part.is_same(part.path)
         except OSError as error:
             raise UserError(
-                f"the image {shown(path)} is gone: {error.strerror}",
+                f"the image {shown(part.path)} is gone: {error.strerror}",
                 "put it back, or delete the VM: gitguard vm reset",
             ) from None
-        if (found.st_size, found.st_mtime_ns) != (size, time):
+        if not is_same:
             raise UserError(
-                f"the image {shown(path)} has changed since this VM was made from it",
+                f"the image {shown(part.path)} has changed since this VM was made from it",
                 "put the old one back, or delete the VM: gitguard vm reset",
             )
 
@@ -155,7 +193,7 @@ def key(image: Image, shared: dict[str, bytes]) -> str:
     """Return the name of the ready disk of this image and what it is set up with. OSError."""
     parts = {
         **shared,
-        "image": json.dumps([dataclasses.asdict(image), _parts(image)]).encode(),
+        "image": json.dumps([dataclasses.asdict(image), _stamps(image)]).encode(),
         "user-data": seed.user_data("", seed.GuestKeys("", "", "", ""), []).encode(),
         "network": seed.network_config().encode(),
         "format": FORMAT,
@@ -163,11 +201,22 @@ def key(image: Image, shared: dict[str, bytes]) -> str:
     return PREFIX + provision.digest(parts).decode()[:16]
 
 
-def _parts(image: Image) -> list[list[Any]]:
-    found = [
-        (path, os.stat(path)) for path in filter(None, (image.disk, image.kernel, image.initrd))
-    ]
-    return [[path, status.st_size, status.st_mtime_ns] for path, status in found]
+def _stamps(image: Image) -> list[Any]:
+    return [(path, _stamp(path)) for path in images.files_of(image)]
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _part(path: str) -> Part:
+    return Part(path, _stamp(path), _sha256(path))
 
 
 def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
@@ -182,11 +231,15 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
     if found is None:
         make_private_directory(Path(cache))
         with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
-            if at(place) is None:
+            if not os.path.lexists(place):
                 _make(image, builder, shared, place)
         found = at(place)
     if found is None:
-        raise UserError(f"the ready disk {shown(place)} is damaged", "delete it", Exit.SYSTEM)
+        raise UserError(
+            f"the ready disk {shown(place)} is damaged",
+            "gitguard vm images prune deletes it, if no VM uses it",
+            Exit.SYSTEM,
+        )
     return found
 
 
@@ -209,7 +262,7 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
         file=sys.stderr,
     )
     images.self_contained(image.disk)
-    parts = _parts(image)
+    parts = [_part(path) for path in images.files_of(image)]
     make_private_directory(Path(state.directory))
     try:
         _set_up(state, image, builder, shared)
@@ -219,7 +272,7 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
             f"{shown(state.directory)} has the logs of guest, QEMU and proxy",
             error.code,
         ) from None
-    if _parts(image) != parts:
+    if any(_stamp(part.path) != part.stamp for part in parts):
         raise UserError(f"the image {shown(image.disk)} was changed meanwhile", "try again")
     done = state.path("done")
     os.mkdir(done, 0o700)
@@ -227,7 +280,9 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
     os.rename(state.disk, os.path.join(done, DISK))
     made = {
         "wanted": builder.settings.image,
+        "source": images.source(builder.settings.image, platform.machine()),
         "image": dataclasses.asdict(image),
+        "disk": _part(os.path.join(done, DISK)),
         "parts": parts,
         "gitguardfs": gitguardfs.__version__,
     }

@@ -112,13 +112,15 @@ def save(state: State, settings: Settings) -> None:
     config_files.write(config_files.plan(state.path(FILE), text, 0o600))
 
 
-def before_start(old: Settings, new: Settings) -> Settings:
+def before_start(old: Settings, new: Settings, has_disk: bool) -> Settings:
     """Return the part of ``new`` to save before the VM has started with it.
 
     New sizes are saved only after the start: a size with which QEMU cannot start must not make the
-    next start fail too. What protects the project is saved at once: no later start may have less.
+    next start fail too. The same holds for the image of a VM that has a disk over one. What
+    protects the project is saved at once: no later start may have less.
     """
-    return dataclasses.replace(new, memory=old.memory, cpus=old.cpus)
+    image = old.image if has_disk else new.image
+    return dataclasses.replace(new, memory=old.memory, cpus=old.cpus, image=image)
 
 
 def merged(old: Settings, given: dict[str, Any]) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from gitguardfs.audit import trust
+from gitguardfs.egress import proxy
 from gitguardfs.egress.tail import CHUNK_BYTES
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.host import packages
@@ -351,6 +353,49 @@ def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
     kept = settings.load(state)
     assert (kept.memory, kept.cpus) == (before.memory, before.cpus)
     assert (kept.image, kept.hide, kept.hardened) == (str(image), (".env",), True)
+
+
+@pytest.mark.parametrize("has_disk", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no packages")])
+def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException] | BaseException,
+    has_disk: bool,
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    if has_disk:
+        states.create(state)
+        Path(state.disk).touch()
+    certificate = proxy.ca_certificate(world / "ca")
+    (world / "ca.pem").write_text(certificate)
+    builders: list[ready.Builder] = []
+
+    def disk_for(_: State, builder: ready.Builder, __: str) -> None:
+        builders.append(builder)
+        raise error
+
+    monkeypatch.setattr(ready, "disk_for", disk_for)
+    given = Settings(
+        state.project, image="/own.img", guard="host", git="deny", hide=(".env",),
+        local=("vendor",), hardened=True,
+    )  # fmt: skip
+    raised = error if isinstance(error, type) else type(error)
+    with pytest.raises(raised):
+        driver.up(
+            state,
+            driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem")),
+        )
+    kept = settings.load(state)
+    expected = Settings(state.project).image if has_disk else "/own.img"
+    assert kept == dataclasses.replace(given, image=expected)
+    with pytest.raises(raised):  # the next one, with nothing given
+        driver.up(state, driver.UpArguments(settings.merged(kept, {})))
+    assert builders[1].settings == kept
+    assert builders[1].authority == certificate.encode()
+    assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
 
 
 # Keys

@@ -6,12 +6,17 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
+import platform
 import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -21,6 +26,7 @@ from gitguardfs import config_files
 from gitguardfs.errors import UserError
 from gitguardfs.vm import command, image_store, images, provision, ready
 from gitguardfs.vm import state as states
+from gitguardfs.vm.fetching import RemoteFile
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.ready import Builder, ReadyDisk
 from gitguardfs.vm.settings import Settings
@@ -222,6 +228,18 @@ def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) ->
     assert host.builds == 0
 
 
+@pytest.mark.parametrize("part", [ready.RECORD, ready.DISK])
+def test_a_damaged_disk_costs_no_build_and_prune_heals_it(host: Host, part: str) -> None:
+    made = host.ensure()
+    os.unlink(os.path.join(made.directory, part))
+    with pytest.raises(UserError, match=r"is damaged .*images prune"):
+        host.ensure()
+    assert host.builds == 1
+    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
+    host.ensure()
+    assert host.builds == 2
+
+
 # A VM's disk
 
 
@@ -264,6 +282,38 @@ def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(
     host.disk_for(state, "debian-13")
     monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("another image"))
     assert host.disk_for(state, "debian-13") == (Image(str(host.image)), True)
+
+
+def test_a_pinned_image_that_is_gone_is_fetched_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if another is pinned by now: a user who cleans his caches keeps his VMs."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(host.place))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    state = host.vm("one")
+    sha512 = hashlib.sha512(host.image.read_bytes()).hexdigest()
+    name = ("debian-13", platform.machine())
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}/image.img"
+        try:
+            monkeypatch.setattr(images, "PINNED", {name: RemoteFile(url, sha512)})
+            image, _ = host.disk_for(state, "debian-13")
+            os.unlink(image.disk)
+            monkeypatch.setattr(images, "PINNED", {name: RemoteFile("http://127.0.0.1:1/", "0")})
+            assert host.disk_for(state, "debian-13") == (image, True)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert Path(image.disk).read_bytes() == host.image.read_bytes()
+    assert host.builds == 1
 
 
 def test_another_image_is_refused(host: Host) -> None:
@@ -317,9 +367,67 @@ def test_a_ready_disk_that_leads_to_other_files_is_refused(
     os.unlink(disk)
     words = [word.replace("SECRET", str(secret)).replace("DISK", disk) for word in options]
     subprocess.run(["qemu-img", "create", "-q", *words], check=True)
+    record = Path(disk).with_name(ready.RECORD)
+    made = json.loads(record.read_text())
+    record.chmod(0o600)
+    record.write_text(json.dumps({**made, "disk": ready._part(disk)}))  # as if it had been so
     with pytest.raises(UserError, match=r"ready disk .* is damaged"):
         host.disk_for(state)
     assert os.path.exists(state.disk) == is_made_first
+
+
+@pytest.mark.parametrize("way", ["written", "with its old times", "another file"])
+@pytest.mark.parametrize("is_made_first", [False, True])
+def test_a_ready_disk_that_has_changed_is_refused(
+    host: Host, way: str, is_made_first: bool
+) -> None:
+    state, disk = host.vm("one"), host.ensure().disk
+    if is_made_first:
+        host.disk_for(state)
+    before = os.stat(disk)
+    content = bytearray(Path(disk).read_bytes())
+    content[-1] ^= 1
+    if way == "another file":
+        os.unlink(disk)
+    else:
+        os.chmod(disk, 0o600)
+    Path(disk).write_bytes(content)
+    if way == "with its old times":
+        os.chmod(disk, 0o400)
+        os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match=r"the ready disk .* has changed"):
+        host.disk_for(state)
+    assert os.path.exists(state.disk) == is_made_first
+
+
+def test_files_with_new_times_and_the_same_content_have_not_changed(host: Host) -> None:
+    """A restored backup has such files; a ready disk cannot be made again as it was."""
+    state = host.vm("one")
+    host.disk_for(state)
+    disk = host.ensure().disk
+    for path in (disk, str(host.image)):
+        copy = shutil.copyfile(path, f"{path}.copy")
+        os.rename(copy, path)
+    assert host.disk_for(state) == (Image(str(host.image)), True)
+
+
+@pytest.mark.parametrize(
+    "project", [".", "c", "c/gitguardfs", "c/gitguardfs/images", "c/gitguardfs/images/ready-x", "l"]
+)
+def test_a_cache_in_the_project_is_refused_before_anything_is_made(
+    host: Host, monkeypatch: pytest.MonkeyPatch, project: str
+) -> None:
+    inside = host.place / "c/gitguardfs/images/ready-x"
+    inside.mkdir(parents=True)
+    (host.place / "l").mkdir()
+    (host.place / "l/link").symlink_to(host.place / "c")
+    if project == "l":  # a link that the agent can replace
+        host.cache = str(host.place / "l/link/gitguardfs/images")
+    state = State(str((host.place / project).resolve()), str(host.place / "vm"))
+    monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched"))
+    with pytest.raises(UserError, match=r"would lie in the project .*another XDG_CACHE_HOME"):
+        host.disk_for(state)
+    assert host.builds == 0
 
 
 def test_an_image_in_the_project_is_refused_before_and_after(host: Host) -> None:
@@ -352,7 +460,7 @@ def test_the_list_shows_what_each_vm_uses(host: Host) -> None:
     state, older = host.vm("one"), host.vm("older")
     host.disk_for(state, str(base))
     images.ensure_overlay(Image(str(base)), older.disk)
-    made, found = image_store.stored(host.cache)
+    (made, found), _ = image_store.stored(host.cache)
     assert (made.kind, made.users, made.made_from) == ("ready", (state.name,), str(base))
     assert (found.kind, found.name) == ("base", base.name)
     assert set(found.users) == {state.name, older.name}
@@ -374,7 +482,7 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     made = os.path.basename(os.path.dirname(images.backing_of(state.disk) or ""))
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert host.names() == {made, used.name, direct.name}
-    assert unused.name in said and said.count("deleted") == 2
+    assert unused.name in said and said.count("deleted") == 5
     assert host.disk_for(state, str(used)) == (Image(str(used)), True)
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert "nothing to delete" in said
@@ -384,7 +492,7 @@ def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) ->
     """A ready disk that was found for a new VM is used by none yet."""
     made = host.ensure()
     with image_store.in_use(host.cache), image_store.in_use(host.cache):
-        pruning = threading.Thread(target=lambda: image_store.prune(host.cache))
+        pruning = threading.Thread(target=lambda: list(image_store.prune(host.cache)))
         pruning.start()
         until(lambda: bool(said) or not pruning.is_alive(), "it waits")
         assert os.path.exists(made.disk)
@@ -413,8 +521,59 @@ def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host) -> None:
     state = host.vm("one")
     Path(state.disk).write_bytes(b"QFI\xfb\0\0\0\x63")
     with pytest.raises(UserError, match=r"disk\.qcow2 cannot be read"):
-        image_store.prune(host.cache)
+        list(image_store.prune(host.cache))
     assert os.path.exists(made.disk)
+    said = CliRunner().invoke(command.command, ["images", "list"])
+    assert made.name in said.output  # what can be said is said
+    assert isinstance(said.exception, UserError) or said.exit_code != 0
+
+
+@pytest.mark.parametrize("new", ["link", "bind"])
+def test_what_a_vm_uses_by_another_name_is_kept(
+    host: Host, monkeypatch: pytest.MonkeyPatch, new: str
+) -> None:
+    base, direct = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bc")
+    state, older = host.vm("one"), host.vm("older")
+    host.disk_for(state, str(base))
+    images.ensure_overlay(Image(str(direct)), older.disk)
+    before = host.names()
+    if new == "link":
+        (host.place / new).symlink_to(host.place / "c")
+    else:  # another way to the same files, which no symlink shows
+        for path in Path(host.cache).rglob("*"):
+            there = host.place / new / path.relative_to(host.place / "c")
+            there.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_file():
+                os.link(path, there)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(host.place / new))
+    (made, *bases), _ = image_store.stored(states.cache_directory())
+    assert made.users == (state.name,)
+    assert {one.users for one in bases} == {(state.name,), (older.name,)}
+    assert list(image_store.prune(states.cache_directory())) == []
+    assert host.names() == before
+
+
+@pytest.mark.parametrize("damage", ["no json", "a newer version's", "gone"])
+def test_a_ready_disk_that_a_vm_uses_is_kept_whatever_its_record_says(
+    host: Host, damage: str
+) -> None:
+    base = fetched(host, "0123456789ab-base.qcow2")
+    state, gone = host.vm("one"), host.vm("gone")
+    host.disk_for(state, str(base))
+    directory = os.path.dirname(images.backing_of(state.disk) or "")
+    record = Path(directory) / ready.RECORD
+    made = json.loads(record.read_text())
+    record.unlink()
+    if damage == "a newer version's":
+        record.write_text(json.dumps({**made, "image": {**made["image"], "firmware": "x"}}))
+    elif damage == "no json":
+        record.write_text("{")
+    host.disk_for(gone)  # over another image
+    Path(os.path.dirname(images.backing_of(gone.disk) or ""), ready.RECORD).unlink()
+    states.remove(gone)
+    said = CliRunner().invoke(command.command, ["images", "prune"]).output
+    assert host.names() == {os.path.basename(directory), base.name}
+    assert said.count("deleted ready-") == 1 and "(damaged, " in said
 
 
 def test_there_may_be_no_cache_at_all(host: Host) -> None:

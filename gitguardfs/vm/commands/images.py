@@ -38,16 +38,19 @@ def list_() -> None:
     from gitguardfs.vm import image_store, state
 
     cache = state.cache_directory()
+    stored, errors = image_store.stored(cache)
     rows = [
         (shown(one.name), one.kind, f"{one.size >> 20} MiB",
          " ".join(one.users) or "no VM", one.made_from and f"from {shown(one.made_from)}")
-        for one in image_store.stored(cache)
+        for one in stored
     ]  # fmt: skip
     click.echo(f"in {shown(cache)}:" if rows else f"there is nothing in {shown(cache)}")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
+    if errors:
+        raise errors[0]
 
 
 @images.command(cls=NeedsExtra, short_help="Delete images and ready disks that no VM uses.")
@@ -55,8 +58,9 @@ def prune() -> None:
     """Delete images and ready disks that no VM uses; what is needed later is made anew."""
     from gitguardfs.vm import image_store, state
 
-    gone = image_store.prune(state.cache_directory())
-    for one in gone:
-        click.echo(f"deleted {shown(one.name)} ({one.size >> 20} MiB)")
-    if not gone:
+    is_any = False
+    for one in image_store.prune(state.cache_directory()):
+        is_any = True
+        click.echo(f"deleted {shown(one.name)} ({one.kind}, {one.size >> 20} MiB)")
+    if not is_any:
         click.echo("there is nothing to delete")
