@@ -133,6 +133,8 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
 
 _TRUST_FILE = "ssl_verify_upstream_trusted_ca"
 _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
+CONNECT_LIMIT = 10.0
+"""Seconds to connect to one address. The system would take two minutes before the next one."""
 
 
 class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
@@ -169,11 +171,13 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
         if address[:2] not in [answer[4][:2] for answer in approved]:
             raise OSError(f"{address[0]}: no connection to it was approved")
         limit_server(sock)
-        await super().sock_connect(sock, address)
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT):
+                await super().sock_connect(sock, address)
+        except TimeoutError:
+            raise OSError(f"no connection within {CONNECT_LIMIT:g} seconds") from None
         if sock.getpeername()[:2] == self.own:
-            raise OSError(
-                "it is the allowlist proxy itself, by which requests would go in a circle"
-            )
+            raise OSError("it is the allowlist proxy itself: requests would go in a circle")
 
 
 def _resolved(address: tuple[str, int] | None) -> ResolvedHost:

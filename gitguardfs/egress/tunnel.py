@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -19,17 +20,20 @@ from gitguardfs.egress import urls
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 LIMIT = 60.0
-"""Seconds until a tunnel must be open. A proxy itself waits up to a minute for a server."""
+"""Seconds for the proxy to open a tunnel, shared out to the addresses of a server. A proxy itself
+waits up to a minute for one."""
 _PROXY = "the company proxy"
 """The agent reads these texts: they do not name the proxy's address. mitmdump.log does."""
 
 
 _NO_LOGIN = (HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, HTTPStatus.UNAUTHORIZED)
 """Statuses for a missing or wrong password. tinyproxy answers 401 to a wrong one."""
+_BASIC = re.compile(rb"(?:^|,)\s*basic\b", re.IGNORECASE)
+"""The login that is spoken here, in a list of those that a proxy has."""
 
 
 class _RefusedError(OSError):
-    """The proxy will not connect to an address; it may connect to another one of the host."""
+    """The proxy does not connect to an address; it may connect to another one of the host."""
 
 
 async def connect(
@@ -42,36 +46,40 @@ async def connect(
 
     ``answers`` has the proxy's own addresses, both as getaddrinfo() returns them. Raises OSError.
     """
-    try:
-        async with asyncio.timeout(LIMIT):
-            for number, target in enumerate(targets, 1):
-                try:
-                    return await _tunnel(loop, proxy, answers, target[4])
-                except _RefusedError:
-                    if number == len(targets):
-                        raise
-    except TimeoutError:
-        raise OSError(f"{_PROXY} opened no connection within {LIMIT:g} seconds") from None
+    alive = list(answers)
+    for number, target in enumerate(targets, 1):
+        try:
+            return await _tunnel(loop, proxy, alive, target[4], LIMIT / len(targets))
+        except _RefusedError:
+            if number == len(targets):
+                raise
     raise OSError("no address")
 
 
 async def _tunnel(
-    loop: asyncio.AbstractEventLoop, proxy: UpstreamProxy, answers: Sequence[Any], target: Any
-) -> socket.socket:
-    sock = await _connected(loop, answers)
+    loop: asyncio.AbstractEventLoop, proxy: UpstreamProxy, alive: list[Any], target: Any,
+    limit: float,
+) -> socket.socket:  # fmt: skip
+    sock = await _connected(loop, alive)
     try:
-        await _ask(loop, sock, proxy, urls.authority("", *target[:2]))
+        async with asyncio.timeout(limit):
+            await _ask(loop, sock, proxy, urls.authority("", *target[:2]))
     except BaseException as error:
         sock.close()
         if isinstance(error, OSError) and error.strerror:  # of the system
             raise OSError(f"the connection to {_PROXY} broke: {error.strerror}") from None
+        if isinstance(error, TimeoutError):
+            text = f"{_PROXY} opened no connection within {limit:.0f} seconds"
+            raise _RefusedError(text) from None
         raise
     return sock
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, answers: Sequence[Any]) -> socket.socket:
+async def _connected(loop: asyncio.AbstractEventLoop, alive: list[Any]) -> socket.socket:
+    """Connect to the proxy. Addresses that are not alive are taken off the list."""
     why = "it has no address"
-    for family, kind, protocol, _, address in answers:
+    while alive:
+        family, kind, protocol, _, address = alive[0]
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -80,6 +88,7 @@ async def _connected(loop: asyncio.AbstractEventLoop, answers: Sequence[Any]) ->
         except OSError as error:
             sock.close()
             why = os.strerror(error.errno) if error.errno else str(error)
+            del alive[0]
         except BaseException:
             sock.close()
             raise
@@ -106,15 +115,21 @@ async def _ask(
     except h11.ProtocolError as error:
         why = "more than 16 KiB" if error.error_status_hint == 431 else "what is no HTTP"
         raise OSError(f"{_PROXY} answered {why}") from None
-    _check_status(event.status_code)
+    logins = [value for name, value in event.headers if name == b"proxy-authenticate"]
+    _check_status(event.status_code, b",".join(logins))
     if http.trailing_data[0]:
         raise OSError(f"{_PROXY} sent data before the server was asked for anything")
 
 
-def _check_status(code: int) -> None:
+def _check_status(code: int, logins: bytes) -> None:
     if 200 <= code < 300:
         return
     status = f"{code} {responses.get(code, '')}".rstrip()  # not its own words: they may be any
+    if code in _NO_LOGIN and logins and not _BASIC.search(logins):
+        raise OSError(
+            f"{_PROXY} has only logins such as NTLM or Kerberos ({status}); your human can run a"
+            " proxy that speaks them, and name that: gitguard vm up --upstream-proxy URL"
+        )
     if code in _NO_LOGIN:  # no second try: accounts get locked
         raise OSError(
             f"{_PROXY} wants a user with a password, or another one ({status}); your human"

@@ -76,6 +76,9 @@ class UpstreamProxy:
         address = addresses.parsed(host)
         if address is not None and addresses.is_near(address):
             return False
+        direct = (name.strip().strip("[]") for name in self.exceptions.split(","))
+        if address is not None and address in map(addresses.parsed, direct):
+            return False
         where = urls.authority("", host, port)
         bypass = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]
         return not bypass(where, {"no": self.exceptions})

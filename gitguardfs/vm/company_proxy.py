@@ -6,14 +6,15 @@ import getpass
 import os
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 from gitguardfs import config_files
 from gitguardfs.credentials import store
-from gitguardfs.egress import upstream_proxy
+from gitguardfs.egress import upstream_proxy, urls
 from gitguardfs.egress.files import StateFiles
-from gitguardfs.egress.upstream_proxy import OPTION, UpstreamProxy
+from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.errors import UserError, shown
 from gitguardfs.vm.state import State
 
@@ -21,54 +22,46 @@ from gitguardfs.vm.state import State
 def prepare(state: State, given: str | None) -> None:
     """Remember the proxy that was given, ask for its password, and let downloads go through it.
 
-    None stands for the one that is remembered. "" forgets that, with its password. Raises UserError
-    if no proxy can be used that is set, here or in the environment; OSError.
+    None stands for the one that is remembered. "" forgets that, with its password and that of the
+    environment's proxy. Raises UserError if no proxy can be used that is set, here or in the
+    environment; OSError.
     """
     files = StateFiles(Path(state.directory))
-    path = str(files.upstream_proxy)
-    if given == "":
-        if config_files.read(path) is not None:
-            _forget(files)
-            config_files.write(config_files.plan(path, None))
-    elif given is not None:
-        new = upstream_proxy.setting(given)
-        _ensure_password(new, is_given=True)
-        config_files.write(config_files.plan(path, f"{new.setting}\n", 0o600))
+    if given is not None:
+        _remember(files, upstream_proxy.setting(given) if given else None)
     proxy = upstream_proxy.chosen(files)
-    if proxy is None:
-        return
-    _ensure_password(proxy, is_given=given is not None)
-    if proxy.source == OPTION:  # urllib finds the others itself
-        _use_for_downloads(upstream_proxy.with_password(proxy))
+    if proxy is not None and proxy.user and proxy.password is None:
+        if given == "":
+            store.delete(proxy.key)
+        if os.isatty(0) and store.read(proxy.key) is None:
+            _ask_password(proxy)
+    _use_for_downloads(upstream_proxy.with_password(proxy))
 
 
-def _forget(files: StateFiles) -> None:
-    try:
-        proxy = upstream_proxy.chosen(files)
-    except UserError:  # damaged: it names no password
-        return
-    if proxy is not None and proxy.user:
-        store.delete(proxy.key)
+def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
+    """Replace the setting, and forget the password that only the old one needs."""
+    if new is not None and new.user:
+        _ask_password(new)
+    path = str(files.upstream_proxy)
+    old = None
+    if config_files.read(path) is not None:
+        with suppress(UserError):  # damaged: it names no password
+            old = upstream_proxy.chosen(files)
+    if old is not None and old.user and (new is None or new.key != old.key):
+        store.delete(old.key)
+    text = None if new is None else f"{new.setting}\n"
+    config_files.write(config_files.plan(path, text, 0o600))
 
 
-def _ensure_password(proxy: UpstreamProxy, *, is_given: bool) -> None:
-    """Ask for the password that a proxy needs and the store has not.
-
-    Only with the option, it is read from a standard input that is no terminal: that of a command
-    for the guest is not ours.
-    """
-    if not proxy.user or proxy.password is not None or store.read(proxy.key) is not None:
-        return
-    try:
-        if os.isatty(0):
+def _ask_password(proxy: UpstreamProxy) -> None:
+    """Ask at the terminal, or read the first line of another standard input, and keep it."""
+    if os.isatty(0):
+        try:
             password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
-        elif is_given:
-            password = _first_line()
-        else:
-            upstream_proxy.with_password(proxy)  # raises: it says what to do
-            return
-    except EOFError:
-        password = ""
+        except EOFError:
+            password = ""
+    else:
+        password = _first_line()
     if not password or not password.isprintable():
         raise UserError("that is no password: it is empty, or has control characters")
     place = store.write(proxy.key, password)
@@ -83,10 +76,32 @@ def _first_line() -> str:
     return line.decode(errors="surrogateescape")
 
 
+class _CompanyProxy(urllib.request.BaseHandler):
+    """Sends the requests of urllib through a proxy.
+
+    urllib's own handler gives the password to each server to which a request is redirected.
+    """
+
+    handler_order = 100
+    """Before the handlers that connect."""
+
+    def __init__(self, proxy: UpstreamProxy) -> None:
+        self._proxy = proxy
+
+    def http_open(self, request: urllib.request.Request) -> None:
+        """Change the request if it goes through the proxy; others connect."""
+        target = urlsplit(request.full_url)
+        port = target.port or urls.DEFAULT_PORTS[target.scheme]
+        if self._proxy.leads_to(target.hostname or "", port):
+            request.set_proxy(urls.authority("", self._proxy.host, self._proxy.port), "http")
+            if self._proxy.authorization:
+                request.add_unredirected_header("Proxy-Authorization", self._proxy.authorization)
+
+    https_open = http_open
+
+
 def _use_for_downloads(proxy: UpstreamProxy | None) -> None:
-    """Let urllib use the proxy, in this process."""
-    assert proxy is not None
-    login = f"{quote(proxy.user, safe='')}:{quote(proxy.password or '', safe='')}@"
-    url = proxy.url.replace("//", f"//{login}", 1) if proxy.user else proxy.url
-    handler = urllib.request.ProxyHandler({"http": url, "https": url})
-    urllib.request.install_opener(urllib.request.build_opener(handler))
+    """Let urllib use the proxy, in this process, and no other."""
+    handlers = [] if proxy is None else [_CompanyProxy(proxy)]
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *handlers)
+    urllib.request.install_opener(opener)

@@ -23,6 +23,8 @@ class CompanyProxy:
         """What each client has asked first."""
         self.refused: set[str] = set()
         """Targets that it will not connect to."""
+        self.held: set[str] = set()
+        """Targets for which it does not answer; the connection stays open."""
         self.answer = ESTABLISHED
         """Sent to each request. If it is another, the connection is closed after it."""
         self.drip = 0.0
@@ -66,7 +68,7 @@ class CompanyProxy:
                 client.sendall(self.answer[at : at + 1])
                 if self.closed.wait(self.drip):
                     return
-            if self.answer == HELD:
+            if self.answer == HELD or target in self.held:
                 client.recv(1)
             if self.answer != ESTABLISHED:
                 client.sendall(self.answer)

@@ -40,7 +40,7 @@ def main() -> int:
     elif fault == "impatient":
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
     elif fault == "hasty tunnels":
-        tunnel.LIMIT = 2.0
+        tunnel.LIMIT, proxy.CONNECT_LIMIT = 2.0, 0.5
     elif fault == "past the company's proxy":
         proxy._ApprovedAddressLoop.create_connection = (  # type: ignore[method-assign]
             asyncio.SelectorEventLoop.create_connection

@@ -23,14 +23,24 @@ from gitguardfs.vm.state import State
 from tests.egress.company import ESTABLISHED, HELD, PORT, CompanyProxy, company_proxy
 from tests.egress.test_refusals import FAULTY
 from tests.egress.test_websocket import Peer
-from tests.egress.upstream import OTHER, PRIVATE, PUBLIC, UNTRUSTED_PORT, FakeDns, Upstream
-from tests.egress.world import World, running
+from tests.egress.upstream import (
+    OTHER,
+    PRIVATE,
+    PUBLIC,
+    UNTRUSTED_PORT,
+    FakeDns,
+    Upstream,
+    dead,
+)  # fmt: skip
+from tests.egress.world import LIMIT, SLOW_PORT, World, running
 
 USER, PASSWORD = "me", "hunter:2@\\ä"
 LOGIN = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 URL = f"http://me:hunter%3A2%40%5C%C3%A4@proxy.test:{PORT}"
 EXCEPTIONS = "nothing.test, .other.test,127.0.0.2"
 SAYS_NO = b" no\r\nContent-Length: 2\r\nX-Echo: hunter\r\n\r\nno"
+NEGOTIATE = b"Proxy-Authenticate: Negotiate\r\nproxy-authenticate: NTLM hunter, Digest\r\n"
+BASIC = b'Proxy-Authenticate: Digest realm="x", basic realm="hunter"\r\n'
 LINES = ("GET https://allowed.test/*", "GET http://allowed.test/*")
 
 
@@ -44,6 +54,7 @@ def _company() -> Iterator[CompanyProxy]:
 def company(_company: CompanyProxy) -> CompanyProxy:
     _company.heads.clear()
     _company.refused.clear()
+    _company.held.clear()
     _company.answer, _company.drip = ESTABLISHED, 0.0
     return _company
 
@@ -69,9 +80,10 @@ def behind(_behind: World, company: CompanyProxy) -> World:
 
 @contextlib.contextmanager
 def faulty(
-    fault: str, upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[World]:
-    monkeypatch.setenv("HTTPS_PROXY", URL)
+    fault: str, upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch,
+    url: str = URL,
+) -> Iterator[World]:  # fmt: skip
+    monkeypatch.setenv("HTTPS_PROXY", url)
     with running(state, upstream, dns, [sys.executable, str(FAULTY), fault]) as world:
         world.allow(*LINES)
         yield world
@@ -177,6 +189,8 @@ def test_another_address_is_tried_if_the_proxy_refuses_one(
         (b"HTTP/1.1 999 hunter\r\n\r\n", "refused to connect to the server: 999"),
         (b"HTTP/1.1 407" + SAYS_NO, "wants a user with a password, or another one (407 Proxy A"),
         (b"HTTP/1.0 401" + SAYS_NO, "wants a user with a password, or another one (401 Unauthor"),
+        (b"HTTP/1.1 407 no\r\n" + NEGOTIATE + SAYS_NO[5:], "has only logins such as NTLM or Kerb"),
+        (b"HTTP/1.1 407 no\r\n" + NEGOTIATE + BASIC + SAYS_NO[5:], "wants a user with a password"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://11.22.33.44/\r\n\r\n", "302 Found, which is not"),
         (b"SSH-2.0-hunter\r\n\r\n", "answered what is no HTTP"),
         (b"\0" * 100_000, "answered what is no HTTP"),
@@ -228,6 +242,37 @@ def test_a_proxy_that_does_not_answer_in_time_is_a_failure(
     company.drip = drip
     with faulty("hasty tunnels", upstream, dns, state, monkeypatch) as world:
         assert_fails(world, "the company proxy opened no connection within 2 seconds")
+
+
+def test_a_dead_address_and_a_slow_server_leave_time_for_the_others(
+    company: CompanyProxy, upstream: Upstream, dns: FakeDns, state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    url = URL.replace("proxy.test", "proxies.test")
+    with (
+        dead(OTHER, PORT),
+        faulty("hasty tunnels", upstream, dns, state, monkeypatch, url) as world,
+    ):
+        company.held.add(f"{OTHER}:443")
+        world.allow("GET https://double.test/*")
+        assert world.get("https://double.test/ok").status == 200
+        assert company.targets == [f"{OTHER}:443", f"{PUBLIC}:443"]
+
+
+def test_without_a_company_proxy_too_a_dead_address_leaves_time_for_the_others(
+    upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        dead(OTHER, SLOW_PORT),
+        socket.create_server((PUBLIC, SLOW_PORT)) as other,
+        faulty("hasty tunnels", upstream, dns, state, monkeypatch, "") as world,
+        world.client() as client,
+    ):
+        world.allow(f"GET http://double.test:{SLOW_PORT}/*")
+        host = f"double.test:{SLOW_PORT}"
+        client.send(f"GET http://{host}/ok HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        other.settimeout(LIMIT)
+        other.accept()[0].close()
 
 
 def test_a_client_that_gives_up_leaves_no_connection_behind(

@@ -38,6 +38,7 @@ NAMES = {
     "registry.npmjs.org": [PUBLIC],
     "upload.pypi.org": [PUBLIC],
     "proxy.test": [PRIVATE],
+    "proxies.test": [OTHER, PRIVATE],
     "double.test": [OTHER, PUBLIC],
     "own.test": [OWN],
     "neighbour.test": [NEIGHBOUR],
@@ -312,6 +313,18 @@ def _context(paths: dict[str, Path], upstream: Upstream) -> ssl.SSLContext:
 
     context.sni_callback = note
     return context
+
+
+@contextlib.contextmanager
+def dead(address: str, port: int) -> Iterator[None]:
+    """Take no connection: the queue of those that wait is full."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(socket.create_server((address, port), backlog=0))
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((address, port))
+        yield
 
 
 class FakeDns:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -154,11 +155,11 @@ def test_the_setting_counts_before_the_environment(
 
 def test_hosts_that_are_reached_directly() -> None:
     proxy = UpstreamProxy(
-        "proxy", 1, VARIABLE, exceptions="corp.test, .dev.test,10.1.2.3,[fd00::1]"
+        "proxy", 1, VARIABLE, exceptions="corp.test, .dev.test,10.1.2.3,[fd00::1], FD00:0::3 "
     )
-    for host in ("corp.test", "a.corp.test", "b.dev.test", "10.1.2.3", "fd00::1"):
+    for host in ("corp.test", "a.corp.test", "b.dev.test", "10.1.2.3", "fd00::1", "fd00::3"):
         assert not proxy.leads_to(host, 443)
-    for host in ("evilcorp.test", "corp.test.evil", "10.1.2.4", "fd00::2", "test"):
+    for host in ("fd00::13", "evilcorp.test", "corp.test.evil", "10.1.2.4", "fd00::2", "test"):
         assert proxy.leads_to(host, 443)
     alone = UpstreamProxy("proxy", 1, VARIABLE)
     for host in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1"):
@@ -210,8 +211,11 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
     out, error = process.communicate(b"hunter 2\nfor the guest\n")
     assert (out, process.returncode) == (b"for the guest\n", 0), error
     assert store.read(KEY) == "hunter 2"
-    process = started(state, subprocess.PIPE, URL)  # kept: the whole input is the guest's
+    process = started(state, subprocess.PIPE)  # kept: the whole input is the guest's
     assert process.communicate(b"all of it")[0] == b"all of it"
+    process = started(state, subprocess.PIPE, URL)  # it was wrong, or has changed
+    assert process.communicate(b"hunter 3\nfor the guest\n")[0] == b"for the guest\n"
+    assert store.read(KEY) == "hunter 3"
     company_proxy.prepare(state, "")
     assert store.read(KEY) is None
     for typed in (b"", b"\n", b"a\0b\n", b"\xff\n"):
@@ -225,20 +229,54 @@ def test_a_password_is_the_first_line_of_another_input(state: State, files: Stat
     assert b"gitguard vm up --upstream-proxy http://me@proxy.corp:8080 asks for it" in error
 
 
+def test_the_password_of_the_variables_proxy_can_be_changed(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", URL)
+    store.write(KEY, "wrong")
+    process = started(state, subprocess.PIPE, "")
+    assert b"no password is kept for me at" in process.communicate(b"for the guest\n")[1]
+    assert store.read(KEY) is None
+    started(state, subprocess.PIPE, URL).communicate(b"right\n")
+    started(state, subprocess.PIPE, URL).communicate(b"right\n")
+    assert store.read(KEY) == "right"
+
+
+def test_a_password_goes_with_the_setting_that_needs_it(state: State, files: StateFiles) -> None:
+    other, other_key = URL.replace("me@", "you@"), KEY.replace("me@", "you@")
+    started(state, subprocess.PIPE, URL).communicate(b"hunter1\n")
+    started(state, subprocess.PIPE, other).communicate(b"hunter2\n")
+    assert (store.read(KEY), store.read(other_key)) == (None, "hunter2")
+    started(state, subprocess.PIPE, URL).communicate(b"\n")  # that is no password: nothing changes
+    assert (store.read(KEY), store.read(other_key)) == (None, "hunter2")
+    assert files.upstream_proxy.read_text() == f"{other}\n"
+    company_proxy.prepare(state, "http://another.proxy:1")
+    assert (store.read(KEY), store.read(other_key)) == (None, None)
+
+
 @pytest.fixture
-def asked() -> Iterator[tuple[int, list[str]]]:
-    """A proxy's port, and the requests that it gets."""
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, list[str]]]:
+    """A proxy's port, and the requests that it gets. It is a server too, to which it redirects."""
     got: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            got.append(f"{self.path} {self.headers['Proxy-Authorization']}")
-            self.send_response(204)
+            self.note()
+            self.send_response(302 if self.path.endswith("/moved") else 204)
+            self.send_header("Location", f"http://127.0.0.1:{server.server_port}/here")
             self.end_headers()
+
+        def do_CONNECT(self) -> None:
+            self.note()
+            self.send_error(502)
+
+        def note(self) -> None:
+            got.append(f"{self.command} {self.path} {self.headers['Proxy-Authorization']}")
 
         def log_message(self, *_: object) -> None:
             pass
 
+    monkeypatch.setattr(urllib.request, "_opener", None)  # what is installed ends with the test
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_port, got
@@ -246,16 +284,52 @@ def asked() -> Iterator[tuple[int, list[str]]]:
     server.server_close()
 
 
+LOGIN = f"Basic {base64.b64encode(b'me:p@:/w').decode()}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable"),
+    [
+        ("http://me@127.0.0.1:PORT", "http://127.0.0.1:1"),
+        ("", "http://me@127.0.0.1:PORT"),
+        ("", "http://me:p%40%3A%2Fw@127.0.0.1:PORT"),
+    ],
+)
 def test_downloads_go_through_the_proxy_too(
+    state: State, files: StateFiles, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch,
+    setting: str, variable: str,
+) -> None:  # fmt: skip
+    port, got = asked
+    monkeypatch.setenv("https_proxy", variable.replace("PORT", str(port)))
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    if setting:
+        files.upstream_proxy.write_text(setting.replace("PORT", str(port)))
+    store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
+    company_proxy.prepare(state, None)
+    with urllib.request.urlopen("http://images.test/disk", timeout=20) as answer:
+        assert answer.status == 204
+    with pytest.raises(urllib.error.URLError, match="502"):
+        urllib.request.urlopen("https://images.test/disk", timeout=20)
+    assert got == [f"GET http://images.test/disk {LOGIN}", f"CONNECT images.test:443 {LOGIN}"]
+
+
+def test_downloads_take_no_other_proxy(
     state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, got = asked
-    monkeypatch.setattr(urllib.request, "_opener", None)
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://me:hunter@127.0.0.1:1")  # does not count
+    company_proxy.prepare(state, None)
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/disk", timeout=20).close()
+    assert got == ["GET /disk None"]
+
+
+def test_a_server_to_which_a_download_is_redirected_gets_no_password(
+    state: State, files: StateFiles, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, got = asked
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     store.write(f"upstream-proxy/me@127.0.0.1:{port}", "p@:/w")
-    company_proxy.prepare(state, f"http://me@127.0.0.1:{port}")
-    with urllib.request.urlopen("http://images.test/disk", timeout=20) as answer:
-        assert answer.status == 204
-    login = base64.b64encode(b"me:p@:/w").decode()
-    assert got == [f"http://images.test/disk Basic {login}"]
+    files.upstream_proxy.write_text(f"http://me@127.0.0.1:{port}")
+    company_proxy.prepare(state, None)
+    urllib.request.urlopen("http://images.test/moved", timeout=20).close()
+    assert got == [f"GET http://images.test/moved {LOGIN}", "GET /here None"]

@@ -23,7 +23,7 @@ Examples:
   gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
-  gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password, once
+  gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password
 
 Settings are remembered for the next start; vm status shows them, vm reset deletes them.
 """
