@@ -25,7 +25,7 @@ UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
     sshd-keygen.service systemd-random-seed.service systemd-pstore.service
     modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
     modprobe@9pnet_virtio.service modprobe@virtio_pci.service modprobe@fuse.service
-    systemd-udev-load-credentials.service
+    systemd-udev-load-credentials.service systemd-tmpfiles-setup-dev-early.service
     sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
     systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service

@@ -34,6 +34,10 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
     assert host.sh("cat ~/moved-aside.*") == "in the way"
     assert host.sh("cat node_modules/own") == "x"
+    # Few units run at a start; what they are there for still is.
+    nodes = host.sh("stat -c '%G %a' /dev/fuse /dev/net/tun /dev/loop-control")
+    assert nodes == "root 666\nroot 666\ndisk 660"
+    assert host.sh("systemctl --user is-active default.target") == "active"
     assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
     assert session.leave() == 0
 
