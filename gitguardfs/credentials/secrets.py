@@ -25,8 +25,9 @@ from gitguardfs.errors import Exit, UserError, shown
 FILE = "secrets.json"
 MAX_RECORD = 1 << 20
 """Bytes. The proxy reads the record at every request, so its size is bounded."""
-MIN_VALUE, MAX_VALUE = 8, 4096
-"""Characters of a value. A shorter one could be guessed, and it could be a part of other texts."""
+MIN_VALUE, MIN_DIGITS, MAX_VALUE = 8, 16, 4096
+"""Characters of a value, and of one that has only digits. A shorter one could be guessed, and it
+could be a part of other texts."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PREFIX = "gitguard-secret-"
 PLACEHOLDER = re.compile(rf"{_PREFIX}[A-Za-z0-9_]+-[0-9a-f]{{32}}", re.IGNORECASE)
@@ -156,6 +157,11 @@ def check_value(value: str) -> None:
             f"the value has {len(value)} characters",
             f"{MIN_VALUE} to {MAX_VALUE} are possible; nothing was kept",
         )
+    if value.isdigit() and len(value) < MIN_DIGITS:
+        raise UserError(
+            f"the value has only {len(value)} digits, and could be guessed",
+            f"{MIN_DIGITS} or more are possible, or other characters; nothing was kept",
+        )
     if PLACEHOLDER.search(value):
         raise UserError("the value is a placeholder, not a secret", "nothing was kept")
 
@@ -187,7 +193,10 @@ def _content(path: Path) -> bytes | None:
 @functools.lru_cache(maxsize=4)
 def _parsed(path: str, content: bytes) -> tuple[Secret, ...]:
     try:
-        return tuple(_secret(entry) for entry in json.loads(content))
+        found = tuple(_secret(entry) for entry in json.loads(content))
+        if len({secret.name for secret in found}) < len(found):  # they would share a value
+            raise ValueError(path)
+        return found
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(path) from None
 

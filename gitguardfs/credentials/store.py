@@ -1,10 +1,10 @@
 """Keeps the values of secrets: in the user's keyring, or in one file that only the user can read.
 
-The file is used where the library ``keyring`` finds no keyring, as on a server. It lies beside the
-states of the VMs: no project can hold it, since none may hold those.
+A new value gets into the keyring, or into the file if the library ``keyring`` finds no keyring, as
+on a server. It stays there when it changes, so that there is never a second, older one. The file
+has all keys: with their values, or with null for one that is in the keyring.
 
-A value in the file counts before one in the keyring. It is newer: what is written into the keyring
-is deleted from the file.
+The file lies beside the states of the VMs: no project can hold it, since none may hold those.
 """
 
 from __future__ import annotations
@@ -42,72 +42,110 @@ _BUSY = threading.Lock()
 """Held while the keyring has not answered: so it has one question open at a time."""
 
 
+class NoKeyringError(UserError):
+    """The value is in a keyring that this session cannot use."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the value is in a keyring, and this session has none",
+            "use the session in which it was set", Exit.SYSTEM,
+        )  # fmt: skip
+
+
 def read(key: str) -> str | None:
     """Return the value of a key; None if there is none.
 
-    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
-    OSError.
+    Raises UserError if the keyring is missing, locked or does not answer in time, or the file is
+    unusable; OSError.
     """
     with _file() as content:
-        if key in content.values:
-            return content.values[key]
-    return _ask(lambda keyring: keyring.get_password(SERVICE, key), READ_LIMIT, None)
+        found = content.values.get(key)
+        if found is not None or key not in content.values:
+            return found
+    name = content.name_in_keyring(key)
+    return _ask(lambda keyring: keyring.get_password(SERVICE, name), READ_LIMIT)
 
 
 def write(key: str, value: str) -> str:
     """Keep a value; return the place, as the user knows it: a keyring's name, or the file's path.
 
-    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
-    OSError.
+    Raises UserError if the keyring is missing, locked or does not answer in time, or the file is
+    unusable; OSError.
     """
+    try:
+        has_keyring = _ask(lambda _: True, WRITE_LIMIT)
+    except NoKeyringError:
+        has_keyring = False
+    with _file() as content:
+        is_new = key not in content.values
+        if content.values.get(key) is not None or (is_new and not has_keyring):
+            content.change({**content.values, key: value})
+            return str(content.path)
+        content.change({**content.values, key: None})  # first: what is kept must be known
+    name = content.name_in_keyring(key)
 
     def keep(keyring: KeyringBackend) -> str:
-        keyring.set_password(SERVICE, key, value)
+        keyring.set_password(SERVICE, name, value)
         return f"the keyring ({keyring.name})"
 
-    place = _ask(keep, WRITE_LIMIT, "")
-    with _file() as content:
-        if place:
-            content.change({name: old for name, old in content.values.items() if name != key})
-            return place
-        content.change({**content.values, key: value})
-        return str(content.path)
+    try:
+        return _ask(keep, WRITE_LIMIT)
+    except BaseException:
+        if is_new:
+            _forget(key)
+        raise
 
 
 def delete(key: str) -> bool:
-    """Delete the value of a key wherever it is; return whether there was one.
+    """Delete the value of a key; return whether there was one that this session can reach.
 
     Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
     OSError.
     """
     with _file() as content:
-        was_in_file = key in content.values
-        content.change({name: value for name, value in content.values.items() if name != key})
-
-    def forget(keyring: KeyringBackend) -> bool:
-        if keyring.get_password(SERVICE, key) is None:
+        if key not in content.values:
             return False
-        keyring.delete_password(SERVICE, key)
+        is_in_file = content.values[key] is not None
+    name = content.name_in_keyring(key)
+
+    def remove(keyring: KeyringBackend) -> bool:
+        if keyring.get_password(SERVICE, name) is None:
+            return False
+        keyring.delete_password(SERVICE, name)
         return True
 
-    return _ask(forget, WRITE_LIMIT, False) or was_in_file
+    try:
+        was_there = is_in_file or _ask(remove, WRITE_LIMIT)
+    except NoKeyringError:
+        was_there = False
+    _forget(key)
+    return was_there
 
 
-def _ask(question: Callable[[KeyringBackend], T], limit: float, without: T) -> T:
-    """Return the keyring's answer, or ``without`` if there is no keyring. Raises UserError.
+def _forget(key: str) -> None:
+    with _file() as content:
+        content.change({name: value for name, value in content.values.items() if name != key})
+
+
+def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
+    """Return the keyring's answer. Raises UserError, and NoKeyringError.
 
     A keyring may wait for its user for ever, so another thread asks it, and is left behind.
     """
     answers: list[T] = []
-    errors: list[str] = []
+    errors: list[UserError] = []
     busy = _BUSY  # the thread gives back what this call took
 
     def ask() -> None:
         try:
             keyring = _keyring()
-            answers.append(without if keyring is None else question(keyring))
+            if keyring is None:
+                errors.append(NoKeyringError())
+            else:
+                answers.append(question(keyring))
         except Exception as error:  # of any library; its text could hold the value
-            errors.append(type(error).__name__)
+            what = f"the keyring failed: {type(error).__name__}"
+            errors.append(UserError(what, "unlock it", Exit.SYSTEM))
         finally:
             busy.release()
 
@@ -121,9 +159,7 @@ def _ask(question: Callable[[KeyringBackend], T], limit: float, without: T) -> T
     thread.join(limit)
     if answers:
         return answers[0]
-    if errors:
-        raise UserError(f"the keyring failed: {errors[0]}", "unlock it", Exit.SYSTEM)
-    raise late
+    raise errors[0] if errors else late
 
 
 def _keyring() -> KeyringBackend | None:
@@ -144,7 +180,11 @@ class _Content:
         self._before = _bytes_of(path)
         self.values = _parsed(path, self._before)
 
-    def change(self, values: dict[str, str]) -> None:
+    def name_in_keyring(self, key: str) -> str:
+        """Return the user's name for a key in the keyring, which other state directories share."""
+        return f"{key} in {os.path.realpath(self.path.parent)}"
+
+    def change(self, values: dict[str, str | None]) -> None:
         """Write other values atomically; delete the file if there are none. UserError, OSError."""
         after = json.dumps(values, indent=1).encode() + b"\n" if values else None
         if values != self.values:
@@ -153,7 +193,10 @@ class _Content:
 
 @contextmanager
 def _file() -> Iterator[_Content]:
-    """Lock the file, and yield what it holds. Raises UserError, OSError."""
+    """Lock the file, and yield what it holds. Raises UserError, OSError.
+
+    Deletes what a process has left that was killed while it wrote the file.
+    """
     import platformdirs
 
     directory = Path(platformdirs.user_state_dir("gitguardfs", appauthor=False))
@@ -161,6 +204,8 @@ def _file() -> Iterator[_Content]:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        for left in directory.glob(f".{FILE}.*"):
+            left.unlink()
         yield _Content(directory / FILE)
     finally:
         os.close(fd)
@@ -188,12 +233,14 @@ def _bytes_of(path: Path) -> bytes | None:
         return file.read()
 
 
-def _parsed(path: Path, content: bytes | None) -> dict[str, str]:
+def _parsed(path: Path, content: bytes | None) -> dict[str, str | None]:
     try:
         found: Any = {} if content is None else json.loads(content)
     except ValueError:
         found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+    if not isinstance(found, dict) or not all(
+        value is None or isinstance(value, str) for value in found.values()
+    ):
         raise UserError(
             f"{shown(str(path))} is damaged",
             "move it away; gitguard vm secret rotate keeps a value anew", Exit.SYSTEM,

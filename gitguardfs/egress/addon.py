@@ -20,15 +20,25 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
-from gitguardfs.egress import addresses, blocked, interfaces, reports, requests, urls, websocket
+from gitguardfs.egress import (
+    addresses,
+    blocked,
+    exchange,
+    interfaces,
+    replies,
+    reports,
+    requests,
+    urls,
+    websocket,
+)
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
-from gitguardfs.egress.exchange import Head, MisplacedError, without_secrets
+from gitguardfs.egress.exchange import Head, MisplacedError
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
@@ -43,10 +53,9 @@ DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
-_APPROVED, _BODY = "gitguardfs-approved", "gitguardfs-body"
+_APPROVED, _AWAITED, _BODY, _MASKS = (f"gitguardfs-{n}" for n in ("ok", "wait", "body", "masks"))
 _QUESTION = ("GET", urls.BLOCKED_URL)
 """The request that the proxy answers itself."""
-_TEXT = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
 
 
 class Approval(NamedTuple):
@@ -143,12 +152,27 @@ class AllowlistAddon:
         self._tunnels[flow.client_conn.id] = (host, data.port)
 
     async def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Approve a request, or answer it with status 418 or 426."""
+        """Begin with a request; decide on it, unless its body is to be read first."""
         client = flow.client_conn.id
-        reader = self._readers[client]
         self._approvals.pop(client, None)
+        self._readers[client].permit(MAX_WHOLE)
+        await self._approve(flow, None)
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        """Decide on a request whose body was read first; kill one that nothing has decided on."""
+        if flow.metadata.pop(_AWAITED, False):
+            await self._approve(flow, flow.request.raw_content or b"")
+        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
+            flow.kill()
+
+    async def _approve(self, flow: http.HTTPFlow, body: bytes | None) -> None:
+        """Approve a request, or answer it with status 418 or 426.
+
+        ``body`` is None before it was read. Then a request is not approved whose body is to be
+        searched whole: what its client holds back must not outlive a line, or a value.
+        """
+        client = flow.client_conn.id
         self._clients.set_idle(client)
-        reader.permit(MAX_WHOLE)
         try:
             fields = flow.request.data.headers.fields
             flow.request.data.headers.fields = requests.without_h2c(fields)
@@ -156,16 +180,12 @@ class AllowlistAddon:
             decision = self._decide(flow, request)
             if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:
                 recent = reports.recent_text(self._files.directory, self._log.recent)
-                flow.response = http.Response.make(200, recent, _TEXT)
+                flow.response = replies.text(200, recent)
                 return
         except Exception:
             log.exception("no decision on a request, because of a fault")
-            self._block(
-                flow,
-                "?",
-                "?",
-                Decision("a fault in the proxy; mitmdump.log has it", BlockKind.FAULT),
-            )
+            fault = Decision("a fault in the proxy; mitmdump.log has it", BlockKind.FAULT)
+            self._block(flow, "?", "?", fault)
             return
         checked, rule = decision.checked, decision.rule
         method = checked.method if checked else request.method.decode("latin-1")
@@ -187,9 +207,12 @@ class AllowlistAddon:
             secrets = RequestSecrets(
                 self._files.directory, checked, Head(data.path, data.headers.fields)
             )
+            self._clients.set_busy(client)  # its body may be slow, and the keyring may ask its user
+            if body is None and secrets.is_body_awaited:
+                flow.metadata[_AWAITED] = True
+                return
+            secrets.check_body(body or b"")
             log.info("allowed %s %s", method, checked.url)
-            self._usage.note(rule.line)
-            self._clients.set_busy(client)  # the keyring may ask its user
             # Nothing from here on may log what is in the request.
             data.path, data.headers.fields = await secrets.with_values()
         except MisplacedError as error:
@@ -198,15 +221,16 @@ class AllowlistAddon:
             return
         if client not in self._readers:  # it has hung up meanwhile
             return
-        flow.metadata[_APPROVED] = checked.method
+        self._usage.note(rule.line)
+        flow.metadata[_APPROVED], flow.metadata[_MASKS] = checked.method, secrets.masks
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
-            checked.method, checked.url,
+            checked.method, exchange.url_without_secrets(checked.url),
         )  # fmt: skip
-        flow.metadata[_BODY] = secrets.body
-        if secrets.is_body_awaited:
-            reader.permit(MAX_WHOLE)
+        if body is not None:
             return
+        flow.metadata[_BODY] = secrets.body
+        reader = self._readers[client]
         reader.permit(MAX_KEPT)
         # last: mitmproxy sends the body as it arrives, and asks no more
         flow.request.stream = partial(self._pass_on, flow, reader)
@@ -230,28 +254,18 @@ class AllowlistAddon:
         return _parsed(text, self._files).decide(request)
 
     def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
-        """Answer with status 418 and log it; close the connection if there is a long body.
-
-        The status is 426 for a WebSocket that a line could allow: many clients then use HTTP.
-        """
+        """Answer with a refusal and log it; close the connection if there is a long body."""
         kind = decision.kind or BlockKind.FAULT
-        url = without_secrets(url) if kind is BlockKind.PLACEHOLDER else url
-        method, url = method[: blocked.MAX_URL], url[: blocked.MAX_URL]
-        reason = decision.reason[: blocked.MAX_URL]
+        url = exchange.url_without_secrets(url)[: blocked.MAX_URL]
+        method, reason = (
+            exchange.without_secrets(text)[: blocked.MAX_URL] for text in (method, decision.reason)
+        )
         log.info("blocked %s %s: %s", method, url, reason)
         if flow.killable and requests.has_long_body(flow.request.headers.fields):
             flow.kill()
         elif flow.killable:
-            text = reports.explanation(method, url, reason, kind)
-            text = "" if flow.request.method == "HEAD" else text
-            flow.response = http.Response.make(418, text, _TEXT)
-            flow.response.reason = "Blocked - run gitguard-blocked"  # many programs show only this
-            if kind is BlockKind.RULE and method == requests.WEBSOCKET:
-                flow.response.status_code = 426
-                flow.response.headers["Upgrade"] = "HTTP/1.1"
-                flow.response.headers["Connection"] = "Upgrade"
-            if kind is not BlockKind.RULE:  # what follows may not be what it seems
-                flow.response.headers["Connection"] = "close"
+            is_head = flow.request.method == "HEAD"
+            flow.response = replies.refusal(method, url, reason, kind, is_head=is_head)
         self._record(method, url, reason, kind)
 
     def _record(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
@@ -269,28 +283,14 @@ class AllowlistAddon:
         a placeholder the connection is closed, so that the server does not get a whole request.
         """
         reader.permit(MAX_KEPT)
-        if self._is_refused(flow, part):
-            self.close(flow.client_conn.id)
-            return []
-        return part
-
-    def _is_refused(self, flow: http.HTTPFlow, part: bytes) -> bool:
-        """Return whether a placeholder ends in this part of a body; if so, block the request."""
         why = flow.metadata[_BODY].why_refused(part)
-        if why:
-            approval = self._approvals.pop(flow.client_conn.id)
-            decision = Decision(why, BlockKind.PLACEHOLDER)
-            self._block(flow, approval.method, approval.url, decision)
-        return bool(why)
-
-    def request(self, flow: http.HTTPFlow) -> None:
-        """Decide on a short body; kill a request without a decision, which could still be sent."""
-        if _APPROVED not in flow.metadata:
-            if flow.response is None and flow.killable:
-                flow.kill()
-        elif not flow.request.stream and self._is_refused(flow, flow.request.raw_content or b""):
-            del flow.metadata[_APPROVED]
-            self._clients.set_idle(flow.client_conn.id)
+        if not why:
+            return part
+        client = flow.client_conn.id
+        approval = self._approvals.pop(client)
+        self._block(flow, approval.method, approval.url, Decision(why, BlockKind.PLACEHOLDER))
+        self.close(client)
+        return []
 
     async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
         """Permit a connection for the request that was just approved; resolve its host."""
@@ -350,8 +350,9 @@ class AllowlistAddon:
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        response.data.headers.fields = MASKS.masked_fields(response.data.headers.fields)
-        response.data.reason = MASKS.masked(response.data.reason)
+        masks: Masks = flow.metadata[_MASKS]
+        response.data.headers.fields = masks.masked_fields(response.data.headers.fields)
+        response.data.reason = masks.masked(response.data.reason)
         if response.status_code >= 200:  # of the others, http1 drops all but 101
             response.stream = True
         elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):

@@ -66,6 +66,20 @@ class Rule(NamedTuple):
         theirs = (request.method, request.scheme, request.host, request.port)
         return ours == theirs and _matches(self.pieces, request.target)
 
+    def covers(self, other: Rule) -> bool:
+        """Return whether this line allows all that another one allows.
+
+        The other is one that is proposed: a ``*`` is at its end, or nowhere.
+        """
+        first, *end = other.pieces
+        ends_open = len(self.pieces) > 1 and self.pieces[-1] == ""
+        return self == other or (
+            self[:4] == other[:4]
+            and self.is_private_allowed >= other.is_private_allowed
+            and (not end or (end == [""] and ends_open))
+            and _matches(self.pieces, first)
+        )
+
 
 class LineError(NamedTuple):
     """A line that is ignored."""
@@ -129,6 +143,11 @@ class Allowlist:
         """
         found = [rule for rule in self.rules if rule.allows(request)]
         return max(found, key=lambda rule: rule.is_private_allowed, default=None)
+
+    def covers(self, line: str) -> bool:
+        """Return whether a line that is proposed would allow nothing new."""
+        proposed = parse_line(line)
+        return any(rule.covers(proposed) for rule in self.rules)
 
 
 def parse_line(line: str) -> Rule:

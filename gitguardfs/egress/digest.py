@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from gitguardfs.egress.addresses import PRIVATE_WORD
 from gitguardfs.egress.blocked import BlockedRequest, Group, Grouping, Key, key_of
 from gitguardfs.errors import counted, shown
 
@@ -83,7 +84,7 @@ def row(group: Group, width: int) -> str:
     blank or a character that is wider than it seems.
     """
     end = f" ({group.count} times)" if group.count > 1 else ""
-    if not group.line:
+    if not group.line or group.line.endswith(PRIVATE_WORD):
         end += f": {_ascii(group.reason)[:_MAX_REASON]}"
     begin = f"{_clock(group.last)} blocked {_word(group.method)[:_MIN_URL]} "
     url = _word(group.url)

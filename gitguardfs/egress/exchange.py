@@ -91,6 +91,15 @@ def without_secrets(text: str) -> str:
     return PLACEHOLDER.sub("(a placeholder)", text)
 
 
+def url_without_secrets(url: str) -> str:
+    """Return a URL without placeholders: with ``*`` in the query, as a line would allow it.
+
+    In a path no line can allow one, and a ``*`` would be a wildcard that the client has chosen.
+    """
+    path, mark, query = url.partition("?")
+    return without_secrets(path) + mark + PLACEHOLDER.sub("*", query)
+
+
 def _put(head: Head, place: Place, old: bytes, new: bytes) -> Head | None:
     """Return the head with ``new`` instead of ``old`` in a place; None if ``old`` is not there."""
     if place.kind is Kind.QUERY:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs import config_files
+from gitguardfs.egress import allowlist_lock
 from gitguardfs.egress.allowlist import CREATED_TEXT
 from gitguardfs.egress.presets import PRESETS
 from gitguardfs.errors import Exit, UserError
@@ -78,7 +79,7 @@ def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
     """Create the directory and the allowlist if they are missing, and append preset blocks.
 
     A block whose first line is in the file already is not appended again. Raises UserError for an
-    unknown preset, or if another process changes the file meanwhile; OSError.
+    unknown preset, or if an editor changes the file meanwhile; OSError.
     """
     for name in presets:
         if name not in PRESETS:
@@ -86,13 +87,19 @@ def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
             raise UserError(f"there is no preset {name}", f"the presets are {known}")
     files = StateFiles(state_dir)
     config_files.make_private_directory(state_dir)
+    with allowlist_lock.held(state_dir):
+        before, text = old_allowlist(files)
+        for name in presets:
+            if _heading(name) not in text.split("\n"):
+                gap = "\n" if text.endswith("\n") or not text else "\n\n"
+                text += f"{gap}{_heading(name)}\n{PRESETS[name]}"
+        write(files.allowlist, before, text)
+
+
+def old_allowlist(files: StateFiles) -> tuple[bytes | None, str]:
+    """Return the content of the allowlist, and the text to add to. The caller holds the lock."""
     before = config_files.read(str(files.allowlist))
-    text = CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
-    for name in presets:
-        if _heading(name) not in text.split("\n"):
-            gap = "\n" if text.endswith("\n") or not text else "\n\n"
-            text += f"{gap}{_heading(name)}\n{PRESETS[name]}"
-    write(files.allowlist, before, text)
+    return before, CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
 
 
 def _heading(preset: str) -> str:

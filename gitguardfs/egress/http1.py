@@ -1,6 +1,6 @@
 """Teaches mitmproxy's HTTP/1 what it lacks: trailers and interim responses, which are dropped.
 
-Error pages quote what a server has sent; the values of secrets are hidden in them.
+What a server has sent is quoted in no log and no error page: it may be the value of a secret.
 
 mitmproxy raises NotImplementedError at the fields after a body (trailers). It takes an interim
 response, such as 103 Early Hints, for the response itself. RFC 9110 lets a proxy drop trailers, and
@@ -15,8 +15,6 @@ import h11
 from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
 from mitmproxy.proxy.layers.http import _http1
-
-from gitguardfs.egress.masks import MASKS
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9](?: |$)")
 """The first line of an interim response. 101 is final: the connection changes its protocol."""
@@ -33,6 +31,10 @@ class _Chunks(ChunkedReader):
 class _Buffer(ReceiveBuffer):
     """Holds what was received; drops interim responses."""
 
+    def __bytes__(self) -> bytes:
+        """Return what mitmproxy says in its messages, for which alone it calls this."""
+        return b"(%d bytes)" % len(self) if self else b""
+
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Return the lines up to the first blank one, that of a final response; None if not yet."""
         lines = super().maybe_extract_lines()
@@ -43,9 +45,12 @@ class _Buffer(ReceiveBuffer):
 
 def _error_page(status_code: int, message: str = "") -> bytes:
     """Return the whole response with an error of mitmproxy's own."""
-    return _make_error_response(status_code, MASKS.masked_text(message))
+    what = next((start for start in _QUOTING if message.startswith(start)), message)
+    return _make_error_response(status_code, what)
 
 
+_QUOTING = ("Cannot parse HTTP response", "HTTP/1 protocol error")
+"""Beginnings of messages that go on with what was received."""
 _make_error_response = _http1.make_error_response
 
 

@@ -1,20 +1,25 @@
-"""Hides the values of secrets in what servers answer, and in the proxy's log.
+"""Hides the values of secrets in what servers answer to the requests that they were put into. Pure.
 
-The guest must not see a value that a server repeats in a header field. mitmproxy quotes what it
-cannot read in its log and in its error pages.
+The guest must not see a value that a server repeats in a header field, such as Location. Answers to
+other requests stay as they are: what is hidden there would tell the guest that a guess was right.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 import urllib.parse
 
 from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress.exchange import Use
+from gitguardfs.egress.requests import Fields
+
+_KEPT = frozenset((b"content-length", b"transfer-encoding", b"connection", b"upgrade"))
+"""Fields that say how the message is read; a value that looks like one must not change them."""
 
 
 class Masks:
-    """Values that the proxy has put into requests, in the forms in which they can come back."""
+    """Values that were put into one request, in the forms in which they can come back."""
 
     def __init__(self) -> None:
         self._placeholders: dict[bytes, bytes] = {}
@@ -22,8 +27,13 @@ class Masks:
     def add(self, use: Use, value: str) -> None:
         """Hide a value from now on; its secret's placeholder stands in its place."""
         placeholder = use.secret.placeholder.encode()
-        forms = [value, repr(value)[1:-1], urllib.parse.quote(value, safe="")]
-        for form in sorted(forms, key=len, reverse=True):
+        escaped = [
+            quote(value, safe=safe)
+            for quote in (urllib.parse.quote, urllib.parse.quote_plus)
+            for safe in ("", "/", "!'()*/", "!#$&'()*+,/:;=?@")  # as of programs in use
+        ]
+        lowered = [re.sub("%..", lambda escape: escape[0].lower(), form) for form in escaped]
+        for form in (value, *escaped, *lowered):
             self._placeholders[form.encode()] = placeholder
         if use.place.kind is Kind.BASIC:
             user = use.place.word.encode()
@@ -32,20 +42,13 @@ class Masks:
 
     def masked(self, data: bytes) -> bytes:
         """Return ``data`` with placeholders instead of values."""
-        for form, placeholder in self._placeholders.items():
-            data = data.replace(form, placeholder)
+        for form in sorted(self._placeholders, key=len, reverse=True):  # one may begin another
+            data = data.replace(form, self._placeholders[form])
         return data
 
-    def masked_fields(
-        self, fields: tuple[tuple[bytes, bytes], ...]
-    ) -> tuple[tuple[bytes, bytes], ...]:
+    def masked_fields(self, fields: Fields) -> Fields:
         """Return header fields with placeholders instead of values."""
-        return tuple((self.masked(name), self.masked(value)) for name, value in fields)
-
-    def masked_text(self, text: str) -> str:
-        """Return ``text`` with placeholders instead of values."""
-        return self.masked(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-
-
-MASKS = Masks()
-"""The values that this process has put into requests."""
+        return tuple(
+            (name, value) if name.lower() in _KEPT else (self.masked(name), self.masked(value))
+            for name, value in fields
+        )

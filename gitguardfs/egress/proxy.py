@@ -30,7 +30,6 @@ from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import blocked, upstream_proxy
 from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files
-from gitguardfs.egress.masks import MASKS
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
 from gitguardfs.egress.start import LISTENING, RunningProxy, begin_proxy, start_proxy
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
@@ -357,7 +356,7 @@ def _start_log(files: StateFiles) -> logging.Handler:
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            text = MASKS.masked_text(super().format(record))
+            text = super().format(record)
             cut = "..." if len(text) > MAX_MESSAGE else ""
             return shown(text[:MAX_MESSAGE] + cut, keep="\n")
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from gitguardfs import config_files
-from gitguardfs.egress import blocked, requests
+from gitguardfs.egress import allowlist_lock, blocked, requests
 from gitguardfs.egress.allowlist import (
     Allowlist,
     BlockKind,
@@ -15,8 +14,9 @@ from gitguardfs.egress.allowlist import (
     parse_line,
     validate_line,
 )
+from gitguardfs.egress.allowlist_lock import AllowlistLock
 from gitguardfs.egress.blocked import BlockedRequest, Group
-from gitguardfs.egress.files import StateFiles, create_files, read_allowlist, write
+from gitguardfs.egress.files import StateFiles, old_allowlist, read_allowlist, write
 from gitguardfs.errors import shown
 
 MAX_SHOWN = 200
@@ -35,9 +35,9 @@ def blocked_text(state_dir: Path) -> str:
     groups = blocked.grouped(blocked.read(files.blocked))
     if not groups:
         return "Nothing was blocked."
-    rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
-    lines = {rule.line for rule in rules}
-    texts = [_group_text(group, lines) for group in groups[-MAX_GROUPS:]]
+    text = read_allowlist(files) if files.allowlist.exists() else ""
+    allowlist = Allowlist.parse(text)
+    texts = [_group_text(group, allowlist) for group in groups[-MAX_GROUPS:]]
     if earlier := len(groups) - len(texts):
         texts.append(f"{earlier} more, which are older, are in {shown(str(files.blocked))}")
     return "\n\n".join(texts)
@@ -59,8 +59,8 @@ def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
     groups = blocked.grouped(public, MAX_RECENT_GROUPS)
     if not groups:
         return "Nothing was blocked since this VM was started.\n"
-    lines = {rule.line for rule in Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules}
-    texts = [_group_text(group, lines) for group in groups]
+    allowlist = Allowlist.parse(read_allowlist(StateFiles(state_dir)))
+    texts = [_group_text(group, allowlist) for group in groups]
     return "\n\n".join((_RECENT_INTRODUCTION, *texts, _RECENT_ADVICE))
 
 
@@ -80,7 +80,7 @@ def _public(url: str) -> str:
     return re.sub(r"^([^/]*//)?[^/]*@", r"\1*@", re.sub(r"(?s)[?#].*", "?*", url))
 
 
-def _group_text(group: Group, lines: set[str]) -> str:
+def _group_text(group: Group, allowlist: Allowlist) -> str:
     url = shown(group.url)
     url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
     times = "once" if group.count == 1 else f"{group.count} times"
@@ -90,7 +90,7 @@ def _group_text(group: Group, lines: set[str]) -> str:
     )
     if not group.line:
         return f"{text}\n  {shown(group.why_none)}"
-    if group.line in lines:
+    if allowlist.covers(group.line):
         return f"{text}\n  allowed meanwhile"
     note = line_note(group.line)
     return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
@@ -105,33 +105,44 @@ def allow_command(line: str) -> str:
 def line_note(line: str) -> str:
     """Return a warning for a line that lets out more than one may expect; "" for other lines."""
     rule = parse_line(line)
-    if rule.method == requests.WEBSOCKET:
-        return "What passes in a WebSocket is not seen: by it, any data can go out and come in."
+    notes = []
+    if rule.is_private_allowed:
+        notes.append("It leads to a host in your own network, or to this machine.")
     *_, before, after = ("", *rule.pieces)
-    if after or not before.endswith("?"):
-        return ""
-    return (
-        "This line allows any query, which can carry any data out;"
-        " to allow less, write a line for each query."
-    )
+    if rule.method == requests.WEBSOCKET:
+        notes.append(
+            "What passes in a WebSocket is not seen: by it, any data can go out and come in."
+        )
+    elif what := _free_query(rule.line, ends_open=not after and before.endswith("?")):
+        notes.append(
+            f"This line allows {what}, which can carry any data out;"
+            " to allow less, write a line for each query."
+        )
+    return " ".join(notes)
 
 
-def allow(state_dir: Path, line: str) -> str:
+def _free_query(line: str, ends_open: bool) -> str:
+    """Return what a line allows of a query besides what it spells out; "" if nothing."""
+    if ends_open:
+        return "any query"
+    return "any text for the * in its query" if "*" in line.partition("?")[2] else ""
+
+
+def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
     """Add a line to the allowlist atomically; return what to tell the user.
 
-    Raises UserError for a line that would be ignored, or if another process changes the file
-    meanwhile; OSError.
+    ``lock`` is that of the VM that is meant. Raises UserError for a line that would be ignored, if
+    the VM was deleted, or if an editor changes the file meanwhile; OSError.
     """
     normal = validate_line(line)
     rule = parse_line(normal)
     files = StateFiles(state_dir)
-    create_files(state_dir)
-    before = config_files.read(str(files.allowlist)) or b""
-    text = before.decode(errors="surrogateescape")
-    if rule in Allowlist.parse(text).rules:
-        return f"{normal}\nis already in {files.allowlist}."
-    gap = "" if text.endswith("\n") or not text else "\n"
-    write(files.allowlist, before, f"{text}{gap}{normal}\n")
+    with lock.held() if lock else allowlist_lock.held(state_dir):
+        before, text = old_allowlist(files)
+        if rule in Allowlist.parse(text).rules:
+            return f"{normal}\nis already in {files.allowlist}."
+        gap = "" if text.endswith("\n") or not text else "\n"
+        write(files.allowlist, before, f"{text}{gap}{normal}\n")
     return f"{normal}\nwas added to {files.allowlist}; it counts from the next request on."
 
 

@@ -1,21 +1,25 @@
 """The secrets of the VM at the time of one request: finds their placeholders, puts the values in.
 
-The values come from the store, which may ask the keyring, in another thread.
+The values come from the store, which may ask the keyring, in a thread that nothing else waits for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from gitguardfs.credentials import secrets
+from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress import exchange, requests
 from gitguardfs.egress.exchange import BodySearch, Head, MisplacedError, Use
-from gitguardfs.egress.masks import MASKS
+from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.requests import CheckedRequest
 from gitguardfs.errors import UserError
+
+_STORE = ThreadPoolExecutor(1, "store")
+"""Asks for one value at a time. A question that has waited too long for its turn is not asked."""
 
 
 class RequestSecrets:
@@ -27,6 +31,8 @@ class RequestSecrets:
         self._all = _load(state_dir)
         self._head = head
         self._uses = exchange.uses(checked, head, self._all)
+        self.masks = Masks()
+        """Hide the values of ``with_values`` in the response."""
 
     async def with_values(self) -> Head:
         """Return what to send: with values. Raises MisplacedError if the store cannot give one."""
@@ -36,19 +42,27 @@ class RequestSecrets:
         return head
 
     async def _value(self, use: Use) -> bytes:
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(_STORE, secrets.value_of, self._state_dir, use.secret)
         try:
-            value = await asyncio.to_thread(secrets.value_of, self._state_dir, use.secret)
-        except (UserError, OSError) as error:
+            value = await asyncio.wait_for(asked, store.READ_LIMIT)
+        except (UserError, OSError, TimeoutError) as error:
+            why = str(error) or "the keyring does not answer"
             raise MisplacedError(
-                f"the value of the secret {use.secret.name} cannot be read: {error}"
+                f"the value of the secret {use.secret.name} cannot be read: {why}"
             ) from None
-        MASKS.add(use, value)
+        self.masks.add(use, value)
         return value.encode("ascii")
 
     @property
     def body(self) -> BodySearch:
         """A search for the body of this request."""
         return BodySearch(self._all)
+
+    def check_body(self, body: bytes) -> None:
+        """Raise MisplacedError if there is a placeholder in a whole body."""
+        if why := self.body.why_refused(body):
+            raise MisplacedError(why)
 
     @property
     def is_body_awaited(self) -> bool:

@@ -187,10 +187,10 @@ def _check_headers(headers: Fields, is_websocket: bool) -> None:
     if len(headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         raise BadRequestError("too many header fields")
     for name, value in headers:
-        lowered = name.lower().replace(b"_", b"-")  # CGI does not tell them apart
+        lowered = _plain(name)
         if re.search(rb"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise BadRequestError(f"a control character in the field {_shown(name)}")
-        if lowered in _OVERRIDE_FIELDS or _OVERRIDE_PATTERN.match(lowered):
+        if is_instead_of_url(name):
             raise BadRequestError(
                 f"the field {_shown(name)}, which servers may use instead of the URL"
             )
@@ -201,6 +201,16 @@ def _check_headers(headers: Fields, is_websocket: bool) -> None:
             raise BadRequestError("a Connection field that names other fields")
         if lowered != name.lower() and lowered in _FRAMING:
             raise BadRequestError(f"the field {_shown(name)}")
+
+
+def is_instead_of_url(name: bytes) -> bool:
+    """Return whether some servers use the field ``name`` instead of the method or the URL."""
+    lowered = _plain(name)
+    return lowered in _OVERRIDE_FIELDS or bool(_OVERRIDE_PATTERN.match(lowered))
+
+
+def _plain(name: bytes) -> bytes:
+    return name.lower().replace(b"_", b"-")  # CGI does not tell them apart
 
 
 _FRAMING = (b"content-length", b"transfer-encoding")

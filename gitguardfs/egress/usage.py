@@ -32,11 +32,14 @@ class Usage:
 
 def read(path: Path) -> Usage | None:
     """Return what the file says; None if there is none, or it is damaged."""
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        found = json.loads(path.read_bytes())
+    with suppress(
+        OSError, UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
+        OverflowError,
+    ):  # fmt: skip
+        found = json.loads(config_files.read(str(path)) or b"")
         usage = Usage(str(found["since"]), {str(k): str(v) for k, v in found["used"].items()})
         for moment in (usage.since, *usage.used.values()):
-            datetime.fromisoformat(moment)
+            datetime.fromisoformat(moment).astimezone()
         return usage
     return None
 

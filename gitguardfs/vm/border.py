@@ -10,13 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gitguardfs import config_files
 from gitguardfs.credentials import secrets
 from gitguardfs.egress import requests, upstream_proxy, usage
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.errors import UserError
 from gitguardfs.vm import ports, provision, qmp
-from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT
+from gitguardfs.vm.qemu_command import CHANNEL, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State, is_held
 
@@ -27,15 +28,19 @@ TO_GUEST, TO_HOST, BOTH = "to guest", "to host", "both"
 def found(state: State, own: Settings) -> dict[str, Any]:
     """Return what crosses the border, or would if the VM ran. Its keys are in docs/vm.md.
 
-    Raises UserError if the record of secrets is damaged; OSError.
+    Raises OSError.
     """
+    try:
+        listed, error = secrets.listed(Path(state.directory)), None
+    except UserError as problem:
+        listed, error = [], str(problem)
     return {
         "shares": [_share(own)],
         "ports": _ports(state, own),
         "secrets": [
-            {"name": name, "hosts": list(hosts), "where": where}
-            for name, hosts, where in secrets.listed(Path(state.directory))
+            {"name": name, "hosts": list(hosts), "where": where} for name, hosts, where in listed
         ],
+        "secrets_error": error,
         "allowlist": _allowlist(StateFiles(Path(state.directory))),
         "openings": _openings(state, own),
         "upstream_proxy": through(state),
@@ -95,6 +100,7 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
     def opening(name: str, direction: str, host: str, guest: str, what: str) -> dict[str, Any]:
         return {"name": name, "direction": direction, "host": host, "guest": guest, "what": what}
 
+    files = StateFiles(Path(state.directory))
     way = "a reverse SSH tunnel" if own.hardened else "QEMU's guestfwd"
     proxy = running_proxy(state) or {}
     return [
@@ -104,14 +110,21 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
         ),
         opening(
             "ssh", TO_GUEST, _address(_ssh_port(state)), "port 22",
-            "for vm up, vm ssh and ports, by keys of this VM alone",
+            "for vm up, vm ssh, vm secret and ports, by keys of this VM alone",
         ),
-        opening("session", TO_HOST, "your terminal", "what runs in vm up, vm ssh",
-                "anything, also control sequences"),
+        opening("session", BOTH, "your terminal", "what runs in vm up, vm ssh",
+                "what you type; what it writes, also control sequences"),
+        opening("progress", TO_HOST, "vm up", f"virtio port {CHANNEL}",
+                "how far its start is; vm up prints it without control sequences"),
         opening("console", TO_HOST, state.console, "ttyS0",
                 "text of its kernel and services; vm logs escapes it"),
+        opening("logs", TO_HOST, f"{files.blocked.name}, {files.log.name}", "its requests",
+                "URLs and methods of its choice; vm blocked, vm watch and vm logs escape them"),
+        opening("random", TO_GUEST, "the kernel's random numbers", "virtio-rng", "numbers only"),
         opening("seed", TO_GUEST, state.seed, "a read-only disk",
                 "gitguardfs, the settings, the guest's own keys, the proxy's certificate"),
+        opening("image", TO_GUEST, own.image, "below its disk",
+                "read-only: the image, or the ready disk that was made from it"),
         opening("disk", BOTH, state.disk, "its disk", "the guest's own files"),
     ]  # fmt: skip
 
@@ -137,8 +150,8 @@ def _ssh_port(state: State) -> int | None:
 def running_proxy(state: State) -> dict[str, Any] | None:
     """Return what the VM's proxy says of itself; None if none runs."""
     path = StateFiles(Path(state.directory)).proxy
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
         if is_held(str(path)):  # the proxy holds this lock while it lives
-            fields: dict[str, Any] = json.loads(path.read_bytes())
+            fields: dict[str, Any] = json.loads(config_files.read(str(path)) or b"")
             return {**fields, "pid": int(fields["pid"])}
     return None

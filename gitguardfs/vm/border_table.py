@@ -11,6 +11,7 @@ from gitguardfs.errors import shown
 from gitguardfs.vm.border import BOTH, TO_HOST
 
 HEADING = "What crosses the border: on the left this machine, on the right the guest"
+LEGEND = "<-- and --> show who opens a connection, or which way data goes; <-> is both ways"
 _ARROWS = {BOTH: "<->", TO_HOST: "<--"}
 _GAP = "  "
 
@@ -26,14 +27,12 @@ class Row(NamedTuple):
 
 def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
     """Return the table; if it is wider than ``width``, a row goes on in further lines."""
-    rows = [Row(*map(shown, row)) for row in _rows(border)]
+    rows = [Row(*map(shown, row)) for row in _rows(border, runs)]
     first = max(len(row.what) for row in rows)
     second = max(len(row.where) for row in rows)
     is_aligned = all(first + second + len(row.how) + 2 * len(_GAP) <= width for row in rows)
-    since = _time(border["allowlist"]["since"])
     heading = HEADING + ("" if runs else ", while it runs")
-    heading += f" (unused: since {since})" if since else ""
-    lines = textwrap.wrap(heading, width)
+    lines = textwrap.wrap(heading, width) + textwrap.wrap(LEGEND, width)
     indent = " " * (first + len(_GAP))
     for row in rows:
         begin = f"{row.what:<{first}}{_GAP}"
@@ -50,7 +49,8 @@ def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
     return "\n".join(lines)
 
 
-def _rows(border: dict[str, Any]) -> Iterator[Row]:
+def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
+    yield from _allowed(border["allowlist"])  # first: the others are few, and stay on the screen
     for share in border["shares"]:
         facts = [
             "writable" if share["writable"] else "read-only",
@@ -62,7 +62,12 @@ def _rows(border: dict[str, Any]) -> Iterator[Row]:
         yield Row("share", f"{share['host']} <-> {share['guest']}", ", ".join(facts))
     for port in border["ports"]:
         where = f"127.0.0.1:{port['host_port']} --> port {port['guest_port']}"
-        yield Row("port", where, port["by"] + ("" if port["open"] else ", while the VM runs"))
+        how = port["by"]
+        if not port["open"]:
+            how += ", not open now" if runs else ", while the VM runs"
+        yield Row("port", where, f"{how}; what you open of it in a browser can reach the internet")
+    if border["secrets_error"]:
+        yield Row("secret", "none", border["secrets_error"])
     for secret in border["secrets"]:
         where = f"{', '.join(secret['hosts'])} <-- ${secret['name']}"
         yield Row("secret", where, f"the proxy puts its value in: {secret['where']}")
@@ -72,18 +77,19 @@ def _rows(border: dict[str, Any]) -> Iterator[Row]:
         yield Row(opening["name"], f"{host} {arrow} {opening['guest']}", opening["what"])
     if border["upstream_proxy"]:
         yield Row("servers", border["upstream_proxy"], "all that the allowlist allows")
-    yield from _allowed(border["allowlist"])
 
 
 def _allowed(allowlist: dict[str, Any]) -> Iterator[Row]:
     """Yield a row for each URL: those that were used first."""
     if allowlist["error"]:
         yield Row("allowed", "nothing", allowlist["error"])
+    since = _time(allowlist["since"])
+    never = f"not used since {since}" if since else "use not recorded"
     methods: dict[tuple[str, str], list[str]] = {}
     for line in sorted(allowlist["lines"], key=lambda line: line["last_used"] is None):
         method, _, url = line["line"].partition(" ")
         last = _time(line["last_used"])
-        how = f"last used {last}" if last else "unused" if allowlist["since"] else "not used yet"
+        how = f"last used {last}" if last else never
         how += "" if line["content_seen"] else ", what passes is not seen"
         methods.setdefault((url, how), []).append(method)
     for (url, how), names in methods.items():

@@ -97,7 +97,7 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(os.close, lock)
         states.remove_leftovers()
         published = tuple(map(ports.parsed, arguments.settings.publish))
-        forwarding.check_free(published)
+        forwarding.check_free(state, published, arguments.words)
         _remember(state, arguments, authority)
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)

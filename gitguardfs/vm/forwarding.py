@@ -16,13 +16,16 @@ from gitguardfs.vm import die_with_parent, ports, ssh
 from gitguardfs.vm.ports import Port
 from gitguardfs.vm.state import State
 
+_FIRST = 1024
+"""The lowest port that every user may open."""
 
-def check_free(wanted: Sequence[Port]) -> None:
-    """Raise UserError if a port to publish is taken."""
+
+def check_free(state: State, wanted: Sequence[Port], words: Sequence[str] = ()) -> None:
+    """Raise UserError if a port to publish is taken; ``words`` is the command of `vm up`."""
     for port in wanted:
-        others = [str(Port(port.here + 1, port.there) if one == port else one) for one in wanted]
-        words = [word for value in ("", *others) for word in ("--publish", value)]
-        _check_free(port, f"gitguard vm up {quote.shell(words)}")
+        others = [_another(port, wanted) if one == port else one for one in wanted]
+        options = [word for value in ("", *others) for word in ("--publish", str(value))]
+        _check_free(port, state, "up", *options, *(("--", *words) if words else ()))
 
 
 @contextmanager
@@ -36,12 +39,16 @@ def published(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iter
             raise UserError(
                 "ssh did not open the ports of --publish", "its message is above", Exit.SYSTEM
             )
-        yield
+        try:
+            yield
+        finally:
+            if process.poll() is not None:
+                print("ssh ended, and closed the ports of --publish", file=sys.stderr)
 
 
 def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
-    _check_free(port, f"gitguard vm forward {Port(port.here + 1, port.there)}")
+    _check_free(port, state, "forward", str(_another(port)))
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -73,13 +80,14 @@ def _opened(
             pass_fds=notes,
             env={**os.environ, "SHELL": "/bin/sh"},
         )
-        try:
-            yield process
-        finally:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            process.wait()
-            process.stdout.close()
+    # From here on only what keeps ssh holds the notes: they end with it.
+    try:
+        yield process
+    finally:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
 
 
 def _is_listening(process: subprocess.Popen[bytes]) -> bool:
@@ -88,13 +96,26 @@ def _is_listening(process: subprocess.Popen[bytes]) -> bool:
     return process.stdout.read(1) != b""
 
 
-def _check_free(port: Port, other: str) -> None:
+def _check_free(port: Port, state: State, *words: str) -> None:
     if (why := _why_taken(port)) is not None:
+        name, *options = words
+        command = ["gitguard", "vm", name, "--project", state.project, *options]
         raise UserError(
             f"cannot listen on port {port.here} of this machine: {why}",
-            f"use another one: {other}",
+            f"use another one: {quote.shell(command)}",
             Exit.SYSTEM,
         )
+
+
+def _another(port: Port, wanted: Sequence[Port] = ()) -> Port:
+    """Return a port like this one that is free, and that every user may open."""
+    taken = {one.here for one in wanted}
+    others = (*range(max(port.here, _FIRST), ports.HIGHEST + 1), *range(_FIRST, ports.HIGHEST))
+    return next(
+        other
+        for here in others
+        if here not in taken and _why_taken(other := Port(here, port.there)) is None
+    )
 
 
 def _why_taken(port: Port) -> str | None:

@@ -15,6 +15,7 @@ PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
     iproute2)
 PROXY_PATIENCE=120 # seconds: in a hardened VM the tunnel to the proxy starts after sshd
+HOST_PATIENCE=30 # seconds
 # They take time at each start, and are of no use without internet, console and other hardware.
 UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer man-db.timer
     systemd-timesyncd.service systemd-resolved.service systemd-networkd.service
@@ -24,7 +25,7 @@ UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
     sshd-keygen.service systemd-random-seed.service systemd-pstore.service
     modprobe@drm.service modprobe@efi_pstore.service modprobe@configfs.service
     modprobe@9pnet_virtio.service modprobe@virtio_pci.service modprobe@fuse.service
-    systemd-udev-load-credentials.service
+    systemd-udev-load-credentials.service systemd-tmpfiles-setup-dev-early.service
     sys-kernel-config.mount sys-kernel-debug.mount sys-kernel-tracing.mount
     systemd-pcrphase.service systemd-pcrphase-sysinit.service systemd-pcrmachine.service
     systemd-tpm2-setup.service systemd-tpm2-setup-early.service systemd-update-utmp.service
@@ -37,12 +38,19 @@ UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
-# Tells the host. The port belongs to root alone.
+# Tells the host. The port belongs to root alone. Without a host, a write to it never ends.
 tell() {
+    local port line="${*//$'\n'/ }"
+    for port in $(ports_to_host); do
+        timeout "$HOST_PATIENCE" tee "$port" <<<"$line" >/dev/null || say "not told: $line"
+    done
+}
+
+ports_to_host() {
     local port name
     for port in /sys/class/virtio-ports/*; do
         read -r name <"$port/name" || continue
-        [[ "$name" != gitguard ]] || printf '%s\n' "$*" >"/dev/${port##*/}"
+        [[ "$name" != gitguard ]] || echo "/dev/${port##*/}"
     done
 }
 
@@ -65,6 +73,12 @@ mount_seed() {
 
 # Whether the guest has that part of the seed already.
 has() { [[ -e "$STATE/$1" && "$(<"$STATE/$1")" == "$(<"$SEED/$1.digest")" ]]; }
+
+# What is half replaced must not count as what it was.
+forget() {
+    rm -f "$STATE/$1"
+    sync
+}
 
 note() {
     cp "$SEED/$1.digest" "$STATE/$1.new"
@@ -171,7 +185,10 @@ setup() {
     else
         retire_cloud_init
         systemctl daemon-reexec # the defaults in system.conf.d are read at the start
-        systemctl --no-block start gitguard-vm-start.service gitguard-vm-guard.service
+        systemctl start gitguard-vm-start.service
+        # An older version has enabled it; so it has begun before this start had written anything.
+        serve try-restart
+        systemctl --no-block start gitguard-vm-guard.service
     fi
 }
 
@@ -197,6 +214,17 @@ start() {
     say "starting"
     echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
     mount_seed
+    take_seed
+    umount "$SEED"
+    hostname -F /etc/hostname
+    make_view
+}
+
+take_seed() {
+    local part
+    for part in gitguardfs files shared; do
+        has "$part" || forget "$part"
+    done
     has gitguardfs || install_gitguardfs
     if ! has files; then
         write_files
@@ -206,9 +234,6 @@ start() {
         systemctl daemon-reexec
         note shared
     fi
-    umount "$SEED"
-    hostname -F /etc/hostname
-    as_agent mkdir -p "$VIEW"
 }
 
 # Before anything of the agent runs, and before the view is there: it gets the newest settings.
@@ -235,6 +260,29 @@ write_files() {
 # Root must not follow what the agent may have put into its home.
 as_agent() { setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups "$@"; }
 
+# The guard shows the project only in an empty directory whose path has no symlink of the agent's.
+# What else the agent has put there is moved aside.
+make_view() {
+    local said
+    # shellcheck disable=SC2016
+    said=$(as_agent bash -euc '
+        shopt -s nullglob dotglob
+        move_aside() { mv -vT "$1" "$(mktemp -u "${1%/*}/moved-aside.XXXXXX")"; }
+        for path in "${1%/*/*}" "${1%/*}" "$1"; do
+            [[ -d "$path" || ! -e "$path" ]] && [[ ! -L "$path" ]] || move_aside "$path"
+            [[ -d "$path" ]] || mkdir "$path"
+            [[ "$path" == "$1" || ! -O "$path" || -w "$path" && -x "$path" ]] || chmod u+rwx "$path"
+        done
+        content=("$1"/*)
+        # An older version may have begun to show it.
+        [[ -r "$1" && -z "${content[*]}" ]] || mountpoint -q "$1" || {
+            rmdir "$1" 2>/dev/null || move_aside "$1"
+            mkdir "$1"
+        }
+    ' bash "$VIEW" 2>&1) || fail "cannot make $VIEW: $said"
+    [[ -z "$said" ]] || say "$said"
+}
+
 # Agents look for rules in their own directory of the home. Existing files are left alone.
 give_rules() {
     local home
@@ -248,8 +296,7 @@ give_rules() {
 }
 
 guard() {
-    systemctl start "$SERVICE" ||
-        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+    serve start
     [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]] ||
         fail "the project is not guarded"
     tell ready
@@ -257,11 +304,18 @@ guard() {
     [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
 }
 
+serve() {
+    systemctl "$1" "$SERVICE" ||
+        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+}
+
 # Makes the agent's repositories, so that nobody meets a slow first use of git.
 make_repositories() {
     touch "$STATE/has-git"
     as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
 }
+
+[[ "$0" == "${BASH_SOURCE[0]}" ]] || return 0 # only the functions
 
 exec >>/var/log/gitguard-vm.log 2>&1
 trap 'fail "guest.sh, line $LINENO"' ERR

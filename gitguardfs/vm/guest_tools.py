@@ -26,7 +26,10 @@ _SSH_HOSTS = (
     "salsa.debian.org", "gitlab.freedesktop.org", "gitlab.gnome.org", "invent.kde.org",
 )  # fmt: skip
 """Hosts whose ``git@HOST:PATH`` is ``https://HOST/PATH`` too. Git replaces only the beginning of an
-address, so each host needs a rule of its own; ``ssh://`` does not."""
+address, so each host needs a rule of its own, and each port; ``ssh://`` alone does not."""
+_SSH_BY_443 = {"github.com": "ssh.github.com", "gitlab.com": "altssh.gitlab.com",
+               "bitbucket.org": "altssh.bitbucket.org"}  # fmt: skip
+"""Where these hosts serve SSH at port 443."""
 _CHECKED_WITH = "changeit"
 """What goes into a trust store's digest: keytool's usual password. Java needs none to read it."""
 
@@ -67,10 +70,16 @@ def files(ca: str | None) -> dict[str, str | bytes]:
 
 def git_rules() -> str:
     """Return the part of /etc/gitconfig by which git uses HTTPS where it is asked for SSH."""
-    text = '[url "https://"]\n\tinsteadOf = ssh://git@\n\tinsteadOf = ssh://\n'
+    rules = {"": [f"{scheme}://{user}" for scheme in ("ssh", "git+ssh", "ssh+git")
+                  for user in ("git@", "")]}  # fmt: skip
     for host in _SSH_HOSTS:
-        text += f'[url "https://{host}/"]\n\tinsteadOf = git@{host}:\n'
-    return text
+        rules[f"{host}/"] = [f"git@{host}:", f"ssh://git@{host}:22/"]
+    for host, other in _SSH_BY_443.items():
+        rules[f"{host}/"].append(f"ssh://git@{other}:443/")
+    return "".join(
+        f'[url "https://{to}"]\n' + "".join(f"\tinsteadOf = {address}\n" for address in addresses)
+        for to, addresses in rules.items()
+    )
 
 
 def java_trust_store(ca: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Single keys of a terminal."""
+"""Single keys of a terminal, and lines that it does not show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from gitguardfs.errors import UserError
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASTED = 0.2
+"""Seconds in which the next line comes if several are pasted."""
+_CLEAR = 0x15
+"""Ctrl-U."""
 _LOCAL_MODES, _CHARACTERS = 3, 6
 """Places in the list that termios.tcgetattr() returns."""
 
@@ -37,6 +43,37 @@ class Keyboard:
         with suppress(termios.error):  # the terminal is gone
             termios.tcdrain(self._fd)
             termios.tcflush(self._fd, termios.TCIFLUSH)
+
+
+def hidden_line(prompt: str) -> str:
+    """Ask for a line at the terminal of standard input, which does not show it.
+
+    Its keys are read by themselves: of a longer line, a terminal itself keeps only the beginning.
+    Raises UserError for several lines, of which one would be kept; termios.error.
+    """
+    line = bytearray()
+    with opened(sys.stdin.fileno()) as keys:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        try:
+            while (typed := keys.pressed(60.0)) is not None:
+                for at, key in enumerate(typed):
+                    if key in b"\r\n":
+                        if (typed[at + 1 :] + (keys.pressed(PASTED) or b"")).strip():
+                            raise UserError("these are several lines", "nothing was kept")
+                        return line.decode(errors="replace")
+                    _type(line, key)
+            return ""
+        finally:
+            print(file=sys.stderr)
+
+
+def _type(line: bytearray, key: int) -> None:
+    if key in b"\b\x7f":
+        del line[-1:]
+    elif key == _CLEAR:
+        line.clear()
+    else:
+        line.append(key)
 
 
 @contextmanager

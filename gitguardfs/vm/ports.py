@@ -17,7 +17,7 @@ from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm.state import State, is_held, take
 
 PUBLISH, FORWARD = "--publish", "vm forward"
-_HIGHEST = 65535
+HIGHEST = 65535
 _DIRECTORY = "ports"
 
 
@@ -47,8 +47,19 @@ def parsed(text: str) -> Port:
 
 
 def merged(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
-    """Return ``old`` with ``new``; the later one counts for a port of this machine. UserError."""
-    found = {port.here: port for port in map(parsed, (*old, *new))}
+    """Return ``old`` with ``new``, which count for the same port of this machine.
+
+    Raises UserError if one is no port, or if ``new`` has a port of this machine twice.
+    """
+    given = list(dict.fromkeys(map(parsed, new)))
+    numbers = [port.here for port in given]
+    for number in numbers:
+        if numbers.count(number) > 1:
+            raise UserError(
+                f"port {number} of this machine cannot lead to two ports of the guest",
+                "give another port before the colon",
+            )
+    found = {port.here: port for port in (*map(parsed, old), *given)}
     return tuple(map(str, found.values()))
 
 
@@ -56,7 +67,8 @@ def merged(old: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:
 def noted(state: State, port: Port, by: str) -> Iterator[int]:
     """Note that a port is open; yield the descriptor whose last copy's end says that it is closed.
 
-    Raises UserError if it is open already, OSError.
+    The caller gives a copy to the process that opens the port. Raises UserError if it is open
+    already, OSError.
     """
     make_private_directory(Path(state.path(_DIRECTORY)))
     fd = take(os.path.join(state.path(_DIRECTORY), str(port.here)))
@@ -77,7 +89,7 @@ def opened(state: State) -> list[OpenPort]:
         for name in sorted(os.listdir(state.path(_DIRECTORY)), key=lambda name: (len(name), name)):
             path = os.path.join(state.path(_DIRECTORY), name)
             # A file that is damaged was not written here; one without content is being written.
-            with suppress(OSError, ValueError, KeyError, TypeError, UserError):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, UserError):
                 if is_held(path):
                     fields = json.loads(Path(path).read_bytes())
                     port = Port(_number(name), _number(str(fields["guest_port"])))
@@ -86,7 +98,7 @@ def opened(state: State) -> list[OpenPort]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _HIGHEST):
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= HIGHEST):
         raise UserError(
             f"{text!r} is not a port", "give PORT or PORT:GUEST_PORT, each from 1 to 65535"
         )

@@ -2,7 +2,8 @@
 
 ``vm watch`` also offers the line that would allow a request, for one key. The agent chooses what it
 asks for, and when. So the line that a key allows is the line that was on the screen before the key
-was pressed: it is shown whole, nothing replaces it, and keys that were typed earlier do not count.
+was pressed: it is shown whole and for a while, nothing replaces it, and keys that were typed
+earlier do not count.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from gitguardfs.egress import blocked, reports
 from gitguardfs.egress.allowlist import Allowlist, parse_line
+from gitguardfs.egress.allowlist_lock import AllowlistLock
 from gitguardfs.egress.blocked import BlockedRequest, Group
 from gitguardfs.egress.digest import Digest, rows
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.tail import Tail
 from gitguardfs.errors import UserError, counted, shown
-from gitguardfs.vm import keyboard
+from gitguardfs.vm import keyboard, running
 from gitguardfs.vm.keyboard import Keyboard
 from gitguardfs.vm.state import State
 
@@ -32,6 +34,9 @@ LOOK_EVERY = 0.3
 """Seconds between two looks at the log: Linux and macOS have no common way to wait for a file."""
 LONGEST = 1 << 20
 """Bytes of a line of blocked.jsonl; the proxy writes no longer ones."""
+QUIET = 1.0
+"""Seconds without a key before a line is put on offer, and again before a key can allow it. A
+keyboard repeats a key that is held after at most one second."""
 MAX_OFFERED = 200
 """Characters of a line that one key can allow: the user has to read all of them."""
 MAX_WAITING = 20
@@ -43,11 +48,12 @@ KEYS = "  a allows this line, s skips, q quits"
 def watch(state: State) -> None:
     """Print blocked requests as they come, and offer lines if it has a terminal. Never ends.
 
-    Only the key `q` and the end of the terminal make it return. Raises UserError, OSError.
+    Only the key `q` and the end of the terminal make it return. Raises UserError if the VM is
+    deleted; OSError.
     """
-    log = str(StateFiles(Path(state.directory)).blocked)
-    with closing(Tail(log, LONGEST, only_new=True)) as tail:
-        watcher = Watcher(state, tail)
+    with Watcher(state) as watcher:
+        if not running.is_running(state):
+            print("the VM is not running; this waits for gitguard vm up", file=sys.stderr)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             while True:
                 watcher.print_new()
@@ -62,44 +68,84 @@ def watch(state: State) -> None:
 class Watcher:
     """Prints blocked requests, and has at most one line on offer."""
 
-    def __init__(self, state: State, tail: Tail) -> None:
+    def __init__(self, state: State) -> None:
         self._directory = Path(state.directory)
-        self._tail = tail
+        self._lock = AllowlistLock(self._directory)
+        self._tail = Tail(str(StateFiles(self._directory).blocked), LONGEST, only_new=True)
         self._digest = Digest()
         self._waiting: dict[tuple[str, str], Group] = {}
         self._skipped: set[tuple[str, str]] = set()
         self._offered: Group | None = None
+        self._size = _size(sys.stdout)
+        """The terminal's when the line on offer was printed."""
+        self._takes_keys = False
+        """Whether KEYS are below the line on offer."""
+        self._quiet_since = float("-inf")
+
+    def __enter__(self) -> Self:
+        """Return the watcher."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close its files."""
+        self._tail.close()
+        self._lock.close()
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
         """Do what was typed, print what is new, and put a line on offer if there is none."""
-        if typed and self._offered is not None:
-            offered, self._offered = self._offered, None
+        if self._offered is not None and self._size != _size(sys.stdout):  # it may not be whole now
+            self._wait_with(self._offered)
+            self._offered, self._takes_keys = None, False
+        if typed:
+            self._quiet_since = time.monotonic()
+        if typed and self._offered is not None and self._takes_keys:
+            offered, self._offered, self._takes_keys = self._offered, None, False
             self._decide(offered, typed)
         if self.print_new() and self._offered is not None:  # the same again, below what is new
-            print("\n".join([*_offer(self._offered.line), KEYS]))
-        # A key that is held down must not answer the next offer: so there is one only once no key
-        # has come for a while.
-        if self._offered is None and not typed and (offer := self._next()) is not None:
-            print("\n".join(_offer(offer.line)))
-            keys.forget()
-            print(KEYS)
-            self._offered = offer
+            self._print_offer(self._offered)
+            if self._takes_keys:
+                print(KEYS)
+        # A key that is held down, or pressed twice, must not answer the next offer.
+        if time.monotonic() - self._quiet_since >= QUIET:
+            self._go_on(keys)
         sys.stdout.flush()
 
+    def _go_on(self, keys: Keyboard) -> None:
+        """Put a line on offer, or take keys for the one that was read meanwhile."""
+        if self._offered is None:
+            self._offered = self._next()
+            if self._offered is not None:
+                self._print_offer(self._offered)
+                self._quiet_since = time.monotonic()
+        elif not self._takes_keys:
+            keys.forget()
+            print(KEYS)
+            self._takes_keys = True
+
     def print_new(self) -> bool:
-        """Print what was blocked since the last call; return whether there was anything."""
+        """Print what was blocked since the last call; return whether there was anything.
+
+        Raises UserError if the VM was deleted, OSError.
+        """
+        self._lock.check()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
         found = rows(self._digest, groups, _size(sys.stdout).columns)
         for row in found:
             print(row)
         for group in groups:
-            key = (group.method, group.url.partition("?")[0])
-            if group.line and key not in self._skipped:
-                self._waiting.pop(key, None)
-                self._waiting[key] = group
+            if group.line and _key(group) not in self._skipped:
+                self._wait_with(group)
+        return bool(found)
+
+    def _wait_with(self, group: Group) -> None:
+        """Make a group the next one whose line is offered."""
+        self._waiting.pop(_key(group), None)
+        self._waiting[_key(group)] = group
         while len(self._waiting) > MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        return bool(found)
+
+    def _print_offer(self, group: Group) -> None:
+        print("\n".join(_offer(group.line, self._size)))
 
     def _next(self) -> Group | None:
         """Remove the latest group whose line can be offered, and return it."""
@@ -111,12 +157,13 @@ class Watcher:
             self._waiting.clear()
             print(f"every request is blocked: {error}")
             return None
-        lines = {rule.line for rule in Allowlist.parse(text).rules}
+        allowlist = Allowlist.parse(text)
+        self._size = _size(sys.stdout)
         while self._waiting:
             _, group = self._waiting.popitem()
-            if group.line in lines:
+            if allowlist.covers(group.line):
                 continue
-            if is_readable(group.line) and len(_offer(group.line)) + 1 < _size(sys.stdout).lines:
+            if is_readable(group.line, self._size):
                 return group
             print("  the line that would allow it is too long for this: see gitguard vm blocked")
         return None
@@ -124,23 +171,28 @@ class Watcher:
     def _decide(self, offered: Group, typed: bytes) -> None:
         if typed == ALLOW:
             try:
-                print(reports.allow(self._directory, offered.line))
+                print(reports.allow(self._directory, offered.line, self._lock))
             except (UserError, OSError) as error:
                 print(f"not allowed: {shown(str(error))}")
             return
-        self._skipped.add((offered.method, offered.url.partition("?")[0]))
+        self._skipped.add(_key(offered))
         print("skipped; gitguard vm blocked shows it again")
 
 
-def is_readable(line: str) -> bool:
+def _key(group: Group) -> tuple[str, str]:
+    return group.method, group.url.partition("?")[0]
+
+
+def is_readable(line: str, size: os.terminal_size) -> bool:
     """Return whether a line can be shown whole, and says nothing but what it allows."""
     is_plain = line.isascii() and line.isprintable() and len(line) <= MAX_OFFERED
-    return is_plain and parse_line(line).line == line
+    has_room = len(KEYS) < size.columns and len(_offer(line, size)) + 1 < size.lines
+    return is_plain and has_room and parse_line(line).line == line
 
 
-def _offer(line: str) -> list[str]:
+def _offer(line: str, size: os.terminal_size) -> list[str]:
     """Return the rows of an offer. None of a line's begins at the left."""
-    width = _size(sys.stdout).columns - 1
+    width = max(size.columns, len(KEYS)) - 1
     rows = ["  this line would allow it:"]
     rows += textwrap.wrap(
         line, width, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
@@ -151,7 +203,9 @@ def _offer(line: str) -> list[str]:
 
 
 def _size(file: TextIO) -> os.terminal_size:
-    """Return the size of a terminal; of a narrow one if it does not tell."""
+    """Return the size of a terminal; the usual one if it does not tell. A file has no limit."""
+    if not file.isatty():
+        return os.terminal_size((sys.maxsize, sys.maxsize))
     with suppress(OSError, ValueError):
         size = os.get_terminal_size(file.fileno())
         if all(size):

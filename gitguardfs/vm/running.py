@@ -174,8 +174,9 @@ def reset(state: State) -> list[str]:
     try:
         if session is None or lock is None:
             raise UserError("the VM is running", "stop it first: gitguard vm stop", Exit.SYSTEM)
-        left = vm_secrets.delete_values(state)
-        remove(state)
+        with vm_secrets.changing(state):
+            left = vm_secrets.delete_values(state)
+            remove(state)
         return left
     finally:
         for fd in (session, lock):

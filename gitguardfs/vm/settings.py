@@ -15,6 +15,7 @@ from gitguardfs.vm import ports
 from gitguardfs.vm.state import State
 
 FILE = "settings.json"
+_GITS = (None, "deny", "readonly", "private")
 MIN_MEMORY_MIB = 512
 """With less, cloud-init does not complete a boot."""
 
@@ -50,6 +51,8 @@ class Settings:
             )
         if self.cpus < 1:
             raise UserError(f"--cpus {self.cpus} is too little", "give at least 1")
+        if self.guard not in ("guest", "host") or self.git not in _GITS:
+            raise UserError(f"--guard {self.guard} and --git {self.git} are not possible")
         if self.guard == "host" and self.git_mode != "deny":
             why = ": the agent's repository must lie in the guest" * (self.git == "private")
             raise UserError(
@@ -87,9 +90,20 @@ def load(state: State) -> Settings:
         fields["hide"] = tuple(fields["hide"])
         fields["publish"] = tuple(fields.get("publish", ()))  # older ones have none
         fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))
+        _check_types(fields)
         return Settings(**fields)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None
+
+
+def _check_types(fields: dict[str, Any]) -> None:
+    """Raise TypeError if a value is not of the type that it is saved with."""
+    model = dataclasses.asdict(Settings(""))
+    for name, value in fields.items():
+        kinds = (str, type(None)) if name == "git" else type(model[name])
+        is_text = not isinstance(value, tuple) or all(isinstance(part, str) for part in value)
+        if not isinstance(value, kinds) or not is_text:
+            raise TypeError(name)
 
 
 def save(state: State, settings: Settings) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 import platformdirs
 
 from gitguardfs.config_files import make_private_directory
+from gitguardfs.egress import allowlist_lock
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.paths import is_inside
 from gitguardfs.render import quote
@@ -178,7 +179,8 @@ def create(state: State) -> None:
 
 def remove(state: State) -> None:
     """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock."""
-    os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
+    with allowlist_lock.held(Path(state.directory)):
+        os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
     remove_leftovers()
 
 
@@ -225,7 +227,8 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
 def is_held(path: str) -> bool:
     """Return whether a process holds the lock at ``path``; False if there is no such file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # O_NONBLOCK: a FIFO of that name must not keep the caller waiting.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from gitguardfs import config_files
 from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
-from gitguardfs.egress import urls
+from gitguardfs.egress import requests, urls
 from gitguardfs.egress.allowlist import Allowlist
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.presets import PRESETS as ALLOWED
 from gitguardfs.egress.urls import BadUrlError
-from gitguardfs.errors import UserError, shown
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm.guest_files import environment
-from gitguardfs.vm.state import State
+from gitguardfs.vm.state import State, create, take
 
+LOCK = "secrets.lock"
+"""Held while secrets are changed. It lies beside the states, so that a reset does not delete it."""
+PATIENCE = store.WRITE_LIMIT + 10.0
+"""Seconds to wait for another command, which may wait for the keyring."""
 _RESERVED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
     r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
+    r"|JAVA_TOOL_OPTIONS|RUSTFLAGS|PROMPT_COMMAND|SHELLOPTS|BASHOPTS|GLOBIGNORE|(?:GNU)?MAKEFLAGS"
+    r"|MFLAGS|MAKEFILES|GO(?:PROXY|FLAGS|ENV|ROOT|PATH|BIN|SUMDB|PRIVATE|TOOLCHAIN)"
+    r"|(?:NO|ALL|FTP)_PROXY|(?:NPM_CONFIG|PIP)_.*"
     r"|GIT_(?:CONFIG|SSH|EXEC_PATH|DIR|WORK_TREE|ASKPASS|PROXY).*|(?:LD|LC|XDG|SSH|BASH|DBUS|DYLD)_.*"
     r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]"
 )
 """Variables of the system and of interpreters, whose programs a placeholder would break."""
+_KEY = re.compile(
+    r"gh[pousr]_|github_pat_|npm_[A-Za-z0-9]{16}|[spr]k[_-]|pypi-|glpat-|xox[a-z]-|AKIA|AIza|eyJ"
+)
+"""What keys and tokens of services begin with."""
 _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
@@ -61,7 +76,11 @@ def place(
     kind, word = chosen[0]
     if kind is Kind.BASIC and not re.fullmatch(r"[!-9;-~]*", word):
         raise UserError(f"--basic {shown(word)}: a colon, a blank or a character that is not ASCII")
-    if kind is Kind.HEADER and (not _TOKEN.fullmatch(word) or word.lower() in _RESERVED_FIELDS):
+    if kind is Kind.HEADER and (
+        not _TOKEN.fullmatch(word)
+        or word.lower() in _RESERVED_FIELDS
+        or requests.is_instead_of_url(word.encode())
+    ):
         raise UserError(f"--header {shown(word)}: not a field that can carry a secret")
     if kind is Kind.QUERY and not re.fullmatch(r"[A-Za-z0-9._~-]+", word):
         raise UserError(f"--query {shown(word)}: letters, digits and . _ ~ - are possible")
@@ -70,6 +89,11 @@ def place(
 
 def check_name(name: str) -> None:
     """Raise UserError if a secret cannot have this name: it is a variable in the guest."""
+    if _KEY.match(name):
+        raise UserError(
+            "this begins like a key or token, and is no name",
+            "others may have seen it: replace it at its service; the value is asked for",
+        )
     if not secrets.NAME.fullmatch(name):
         why = f"to set a preset's: --preset {name}" if name in PRESETS else (
             "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
@@ -82,6 +106,21 @@ def check_name(name: str) -> None:
             f"{name} cannot be the name of a secret: programs in the guest need that variable",
             "choose another name",
         )
+
+
+def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
+    """Raise UserError for a value that was given in a wrong place too, or with its word."""
+    if value in {name, *(place.word for place in places)}:
+        raise UserError(
+            "the value was an argument too, in place of a name",
+            "others may have seen it: replace it at its service; nothing was kept",
+        )
+    for place in places:
+        if place.kind is Kind.BEARER and value.lower().startswith(f"{place.word.lower()} "):
+            raise UserError(
+                f"the value begins with {place.word}, which programs in the guest send themselves",
+                "leave that word out; nothing was kept",
+            )
 
 
 def named(state: State, name: str) -> Secret:
@@ -103,44 +142,73 @@ def check_new(state: State, name: str) -> None:
         )
 
 
+@contextmanager
+def changing(state: State) -> Iterator[None]:
+    """Let no other command change secrets meanwhile, of this VM or another. UserError, OSError.
+
+    Each change is of a record and of a value, and a keyring may ask its user in between.
+    """
+    directory = Path(state.directory).parent.parent
+    config_files.make_private_directory(directory)
+    fd = take(str(directory / LOCK), PATIENCE)
+    if fd is None:
+        raise UserError(
+            "another gitguard vm command is changing secrets",
+            "answer what the keyring asks there, or end that command", Exit.SYSTEM,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
 def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: str) -> Secret:
     """Keep the value of a new secret, and record the secret. Raises UserError, OSError."""
     directory = Path(state.directory)
-    check_new(state, name)
-    kept = store.write(secrets.key(directory, name), value)
-    secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
-    try:
-        secrets.save(directory, [*secrets.load(directory), secret])
-    except BaseException:
-        store.delete(secrets.key(directory, name))
-        raise
-    return secret
+    with changing(state):
+        check_new(state, name)
+        kept = store.write(secrets.key(directory, name), value)
+        secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+        try:
+            create(state)
+            secrets.save(directory, [*secrets.load(directory), secret])
+        except BaseException:
+            store.delete(secrets.key(directory, name))
+            raise
+        return secret
 
 
 def rotate(state: State, name: str, value: str) -> Secret:
     """Keep another value of a secret. Its placeholder stays. Raises UserError, OSError."""
     directory = Path(state.directory)
-    secret = named(state, name)
-    new = replace(secret, kept=store.write(secrets.key(directory, name), value))
-    if new != secret:
-        others = secrets.load(directory)
-        secrets.save(directory, [new if one == secret else one for one in others])
-    return new
+    with changing(state):
+        secret = named(state, name)
+        new = replace(secret, kept=store.write(secrets.key(directory, name), value))
+        if new != secret:
+            others = secrets.load(directory)
+            secrets.save(directory, [new if one == secret else one for one in others])
+        return new
 
 
 def remove(state: State, name: str) -> str:
     """Remove a secret, and delete its value; return "", or a line about the value if it remains.
 
-    Raises UserError, OSError.
+    The value goes first: if that is interrupted, the secret can be removed again. Raises
+    UserError, OSError.
     """
     directory = Path(state.directory)
-    secret = named(state, name)
-    secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
-    return _delete_value(state, secret)
+    with changing(state):
+        secret = named(state, name)
+        left = _delete_value(state, secret)
+        secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
+        return left
 
 
 def delete_values(state: State) -> list[str]:
-    """Delete the values of all secrets; return a line for each that could not be deleted."""
+    """Delete the values of all secrets; return a line for each that could not be deleted.
+
+    The caller is ``changing`` them.
+    """
     try:
         found = secrets.load(Path(state.directory))
     except (UserError, OSError) as error:

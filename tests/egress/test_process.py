@@ -119,7 +119,7 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
         assert report.proxy_pid(State("/srv/p", str(state))) is None
     again = start_proxy(state)
     again.stop()
-    kept = {"allowlist.txt", "mitmdump.log", "mitmproxy", "usage.json"}
+    kept = {"allowlist.lock", "allowlist.txt", "mitmdump.log", "mitmproxy", "usage.json"}
     assert {path.name for path in state.iterdir()} == kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from gitguardfs.credentials import secrets, store
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
+from gitguardfs.egress import reports
 from gitguardfs.egress.limited_reader import MAX_KEPT
 from gitguardfs.vm import guest_secrets
 from tests.egress.bypasses import head
@@ -171,9 +173,41 @@ def test_a_placeholder_in_a_wrong_place_is_418_and_nothing_leaves(vm: Secrets) -
 
 def test_a_request_that_no_line_allows_is_told_what_would_allow_it(vm: Secrets) -> None:
     vm.world.allow()
-    answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
-    assert answer.status == 418
-    assert b"gitguard vm allow" in answer.body
+    bearer, key = vm.placeholder("BEARER"), vm.placeholder("QUERY")
+    for url, field, line in (
+        (f"https://{HOST}/ok", f"Authorization: Bearer {bearer}", f"GET https://{HOST}/ok"),
+        (f"https://{HOST}/ok?key={key}&a=b", "X: y", f"GET https://{HOST}/ok?key=*&a=b"),
+    ):
+        answer = vm.get(url, field)
+        assert answer.status == 418
+        assert f"gitguard vm allow '{line}'" in answer.body.decode()
+        assert ("can carry any data out" in answer.body.decode()) == ("*" in line)
+        assert vm.world.upstream.raw == b""
+        assert f"gitguard vm allow '{line}'" in reports.blocked_text(vm.directory)
+        vm.world.allow(line)
+        assert vm.get(url, field).status == 200
+        vm.world.allow()
+
+
+def test_no_refusal_repeats_a_placeholder(vm: Secrets) -> None:
+    vm.world.allow()
+    p = vm.placeholder("BEARER")
+    for url, fields, method in (
+        (f"https://{HOST}/{p}", (), "GET"),
+        (f"https://{HOST}/{p.upper()}?q={p}", (), "POST"),
+        (f"https://{HOST}/?a=../{p}#{p}", (), "GET"),
+        (f"https://{HOST}/ok", (f"X-Original-{p}: x",), "GET"),
+        (f"https://{HOST}/ok", (), p.replace("-", "")),
+        (f"https://{HOST}/ok", (), f"{p}"),
+        (f"http://{p}.test/{p}", (), "GET"),
+    ):
+        vm.world.forget()
+        answer = vm.get(url, *fields, method=method)
+        assert answer.status == 418, url
+        for text in (answer.body.decode(), json.dumps(vm.world.blocked)):
+            assert p.lower() not in text.lower()
+        if p in url.partition("?")[0]:  # the client must not choose where a line has its *
+            assert b"gitguard vm allow" not in answer.body
     assert vm.world.upstream.raw == b""
 
 
@@ -203,6 +237,34 @@ def test_a_short_body_arrives_whole(vm: Secrets) -> None:
         start, _, rest = vm.world.upstream.raw.partition(b"\r\n\r\n")
         assert value("BEARER").encode() in start
         assert rest == body
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "kind"),
+    [("the line", 418, "rule"), ("the secret", 418, "secret"), ("the value", 200, "")],
+)
+def test_what_counts_is_what_holds_when_a_short_body_is_complete(
+    vm: Secrets, change: str, status: int, kind: str
+) -> None:
+    with vm.world.client() as client:
+        client.tunnel()
+        right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+        client.send(head("POST /post", right, "Content-Length: 10", "Expect: 100-continue"))
+        assert b" 100 " in client.anything(5)
+        client.send(b"12345")
+        if change == "the line":
+            vm.world.allow()
+        elif change == "the secret":
+            left = [secret for secret in secrets.load(vm.directory) if secret.name != "BEARER"]
+            secrets.save(vm.directory, left)
+        else:
+            store.write(secrets.key(vm.directory, "BEARER"), "the-new-value")
+        client.send(b"67890")
+        assert client.answer("POST").status == status
+    assert [entry["kind"] for entry in vm.world.blocked] == [kind] * bool(kind)
+    raw = vm.world.upstream.raw
+    assert value("BEARER").encode() not in raw
+    assert (b"the-new-value" in raw, raw == b"") == (status == 200, status == 418)
 
 
 @pytest.mark.parametrize("step", [1, 7, 50, 10_000])
@@ -314,6 +376,20 @@ def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> No
     assert vm.get().status == 200  # other requests go on
 
 
+def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> None:
+    kept = vm.keyring.read_text()
+    vm.keyring.write_text(keyring_in_file.SILENT)
+    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(vm.world.client()) for _ in range(40)]
+        for client in clients:
+            client.tunnel()
+            client.send(head("GET /ok", right))
+        assert vm.get(f"https://{HOST}/other").status == 200
+        vm.keyring.write_text(kept)
+        assert [client.answer().status for client in clients] == [200] * len(clients)
+
+
 @pytest.mark.parametrize("bad", ["", "x", "a\r\nX-Injected: yes", "a\nbcdefgh", "ünïcödé-text"])
 def test_a_value_that_was_put_into_the_keyring_by_others_is_checked(vm: Secrets, bad: str) -> None:
     store.write(secrets.key(vm.directory, "BEARER"), bad)
@@ -375,11 +451,21 @@ def test_what_a_server_repeats_in_its_header_is_masked(vm: Secrets) -> None:
     assert vm.is_refused(answer, "QUERY")
 
 
+def test_what_was_not_put_into_a_request_is_not_masked_in_its_response(vm: Secrets) -> None:
+    """A guess would be confirmed, also by a host that never had the value."""
+    store.write(secrets.key(vm.directory, "HEADER"), "a-value-to-guess")
+    assert vm.get(f"https://{HOST}/ok", f"X-Api-Key: {vm.placeholder('HEADER')}").status == 200
+    for host in ("other.test", HOST):
+        answer = vm.get(f"https://{host}/echo", "X: a-value-to-guess")
+        assert answer.headers["X-Sent-0"] == "X: a-value-to-guess"
+
+
 def forms(name: str) -> list[str]:
     """A value as it could be written down."""
     text = value(name)
     return [
         text, quote(text, safe=""), repr(text)[1:-1], repr(text.encode())[2:-1],
+        repr(f'"{text}')[2:-1], repr(text[: len(text) // 2].encode())[2:-1],
         text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("'", "&#x27;"),
         base64.b64encode(f"me:{text}".encode()).decode(), base64.b64encode(text.encode()).decode(),
     ]  # fmt: skip
@@ -395,8 +481,9 @@ def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets
     }.items():
         query, field = give(vm.placeholder(name))
         for where in ("", "/broken", "/cut", "/field", "/status", "/more"):
-            answer = vm.get(f"https://{HOST}/echo{where}{query}", field)
-            pages += answer.body + str(answer.headers).encode()
+            for other in ("X: y", 'X: "y"'):  # quoted in another way
+                answer = vm.get(f"https://{HOST}/echo{where}{query}", field, other)
+                pages += answer.body + str(answer.headers).encode()
         vm.get(f"https://other.test/ok{query}", field)
         vm.get(f"https://{HOST}:444/ok{query}", field)
         # No server: the connection is refused after the value is in the request.

@@ -57,12 +57,56 @@ async function main() {
     console.log(await text(url), await get(http, url));
     local.close();
     local.closeAllConnections();
-    new Worker(__filename);
+    new Worker(__filename, { stderr: true });
   });
 }
 main();
 """
 NODE_SAYS = "one one\n" * 4 + "200\ntrue\n"
+NODE_LIBRARIES = """
+const http = require('http'), https = require('https'), net = require('net'), tls = require('tls');
+const get = (module, url, options) => new Promise((resolve, reject) => {
+  const request = module.get(url, options, (answer) => {
+    let text = '';
+    answer.on('data', (part) => { text += part; });
+    answer.on('end', () => resolve([text, request.socket]));
+  });
+  request.on('error', reject);
+});
+// As agentkeepalive does, which clients of models use.
+const kept = ({ Agent }) => class extends Agent {
+  createConnection(...options) {
+    const socket = super.createConnection(...options);
+    this.limit = socket.timeout;
+    return socket;
+  }
+};
+async function main() {
+  for (const [module, url, port] of [[https, 'https://allowed.test', 8443],
+                                     [http, 'http://allowed.test', 8080]]) {
+    const agent = new (kept(module))({ keepAlive: true, maxSockets: 1, timeout: 500000 });
+    const got = await Promise.all([1, 2, 3].map(() => get(module, `${url}/one`, { agent })));
+    const [sockets, texts] = [new Set(got.map(([_, socket]) => socket)), got.map(([text]) => text)];
+    console.log(...texts, sockets.size, agent.limit);
+    // As the package ws does.
+    const createConnection = (options) => {
+      const { connect } = module === https ? tls : net;
+      return connect({ ...options, path: undefined, servername: options.host });
+    };
+    console.log((await get(module, `${url}:${port}/one`, { createConnection, headers: {} }))[0]);
+    await get(module, `${url}:53/`, { agent }).catch((error) => console.log(error.message));
+  }
+  console.log(await (await fetch('http://allowed.test:8080/one')).text());
+  // Of another protocol, which must not wait for the proxy in vain.
+  const other = net.connect({ host: 'allowed.test', port: 5432 });
+  other.on('error', (error) => console.log(error.code));
+}
+main();
+"""
+NODE_LIBRARIES_SAY = (
+    "one one one 1 500000\none\nthe proxy answers 418 Blocked - run gitguard-blocked\n" * 2
+    + "one\nEAI_AGAIN\n"
+)
 JAVA = """
 import java.net.*;
 import java.net.http.*;
@@ -101,7 +145,8 @@ def running_guest(_shared: World, tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def guest(running_guest: Guest, world: World) -> Iterator[Guest]:
     """The guest, which may read everything of two sites."""
-    world.allow(*(f"GET {scheme}://allowed.test/*" for scheme in ("http", "https")),
+    world.allow(*(f"GET {site}/*" for site in (SITE, f"{SITE}:8443", "http://allowed.test",
+                                               "http://allowed.test:8080")),
                 "POST https://allowed.test/two", "GET https://github.com/*",
                 "GET https://codeberg.org/*", "GET https://git.other.test/*")  # fmt: skip
     world.upstream.files["/one"] = b"one"
@@ -141,6 +186,13 @@ def test_node(guest: Guest, world: World, tmp_path: Path) -> None:
     said = guest.run([program("node"), script], tmp_path)
     assert said.endswith(f"{NODE_SAYS}local local\n{NODE_SAYS}")
     assert world.upstream.raw.count(b"GET /one HTTP/1.1") == 16
+
+
+def test_libraries_of_node(guest: Guest, tmp_path: Path) -> None:
+    """An Agent of their own, or none, gets its connection at once, and keeps to its limits."""
+    script = tmp_path / "x.js"
+    script.write_text(NODE_LIBRARIES)
+    assert guest.run([program("node"), script], tmp_path) == NODE_LIBRARIES_SAY
 
 
 @pytest.mark.parametrize("command", ["npm", "pnpm", "yarn", "berry"])
@@ -283,7 +335,9 @@ def served(at: str, work_tree: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "address",
     ["https://github.com/one/two.git", "git@github.com:one/two.git", "git@codeberg.org:one/two.git",
-     "ssh://git@github.com/one/two.git", "ssh://git.other.test/one/two.git"],
+     "ssh://git@github.com/one/two.git", "ssh://git.other.test/one/two.git",
+     "git+ssh://git@codeberg.org/one/two.git", "ssh+git://git.other.test/one/two.git",
+     "ssh://git@codeberg.org:22/one/two.git", "ssh://git@ssh.github.com:443/one/two.git"],
 )  # fmt: skip
 def test_git(guest: Guest, upstream: Upstream, address: str, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()

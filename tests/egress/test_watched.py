@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.credentials import secrets
+from gitguardfs.credentials.secrets import Kind, Place, Secret
 from gitguardfs.egress import usage
 from gitguardfs.vm import state as states
 from tests.egress.upstream import FakeDns, Upstream
@@ -62,6 +64,22 @@ def test_the_proxy_notes_the_line_that_allowed_a_request(
         world.get("https://other.test/yes")
         assert lines_used(world) == [used]
         assert (state / "usage.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_request_that_is_refused_for_its_secret_is_no_use(
+    upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(state.parent / "s"))  # here no secret has a value
+    secret = Secret(
+        "TOKEN", secrets.new_placeholder("TOKEN"),
+        (Place("allowed.test", 443, Kind.BEARER, "Bearer"),),
+    )  # fmt: skip
+    with running(state, upstream, dns) as world:
+        world.allow("GET https://allowed.test/yes")
+        secrets.save(state, [secret])
+        field = f"Authorization: Bearer {secret.placeholder}\r\n"
+        assert world.get("https://allowed.test/yes", headers=field).status == 418
+        assert lines_used(world) == []
 
 
 def test_a_request_is_let_out_if_its_use_cannot_be_noted(

@@ -9,6 +9,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -213,7 +214,11 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
     elif what == "/status":
         client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
     elif what == "/more":
-        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" + b"|".join(sent))
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        text = b"|".join(sent)
+        for part in (text[: len(text) // 2], text[len(text) // 2 :]):
+            client.sendall(part)
+            time.sleep(0.05)
     else:
         query = target.partition("?")[2].encode()
         again = b"".join(b"X-Sent-%d: %s\r\n" % (n, line) for n, line in enumerate(sent))

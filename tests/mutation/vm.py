@@ -6,6 +6,7 @@ from tests.mutation.mutant import Mutant
 
 REFUSALS = "unit/test_vm_refusals.py"
 READY = "unit/test_vm_ready.py"
+GUEST = "unit/test_vm_guest.py"
 IMAGES = ("unit/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
 
 MUTANTS = (
@@ -189,6 +190,22 @@ MUTANTS = (
         (f"{READY}::test_nothing_is_deleted_while_a_disk_is_made",),
     ),
     Mutant(
+        "guest-takes-half-for-whole",
+        "the view shows what the host says is hidden",
+        "vm/guest.sh",
+        'has "$part" || forget "$part"',
+        'has "$part" || true',
+        (GUEST,),
+    ),
+    Mutant(
+        "guard-of-an-older-version-goes-on",
+        "the first session with a new version is guarded with the old options, by the old code",
+        "vm/guest.sh",
+        "        serve try-restart\n",
+        "",
+        (GUEST,),
+    ),
+    Mutant(
         "environment-leads-into-the-project",
         "a variable names the agent's code or authorities for programs on the host",
         "vm/trusted_programs.py",
@@ -216,17 +233,49 @@ MUTANTS = (
         "watch-replaces-an-offer",
         "the agent's next request makes the user allow another line than the one he reads",
         "vm/refusals.py",
-        "        if self._offered is None and not typed and (",
-        "        if not typed and (",
+        "        if self._offered is None:\n",
+        "        if self._offered is None or self._waiting:\n",
         (f"{REFUSALS}::test_what_comes_meanwhile_does_not_replace_the_line_on_offer",),
     ),
     Mutant(
         "watch-takes-a-held-key",
         "a key that is held down allows one line after the other, unread",
         "vm/refusals.py",
-        "        if self._offered is None and not typed and (",
-        "        if self._offered is None and (",
+        "QUIET = 1.0\n",
+        "QUIET = 0.3\n",
         (f"{REFUSALS}::test_a_key_that_is_held_down_answers_one_offer",),
+    ),
+    Mutant(
+        "watch-takes-a-key-at-once",
+        "a key that was about to be pressed allows a line that has just come",
+        "vm/refusals.py",
+        "                self._quiet_since = time.monotonic()\n",
+        '                self._quiet_since = float("-inf")\n',
+        (f"{REFUSALS}::test_a_key_does_not_allow_a_line_that_has_just_come",),
+    ),
+    Mutant(
+        "watch-brings-a-vm-back",
+        "a key gives a new VM the line that the deleted one's agent asked for",
+        "egress/allowlist_lock.py",
+        "        if not is_same:\n",
+        "        if is_same is None:\n",
+        (f"{REFUSALS}::test_it_ends_with_the_vm_and_brings_no_allowlist_back",),
+    ),
+    Mutant(
+        "reset-does-not-wait",
+        "a VM is deleted while a line is added, and its allowlist comes back",
+        "vm/state.py",
+        "    with allowlist_lock.held(Path(state.directory)):\n",
+        "    if state.directory:\n",
+        (f"{REFUSALS}::test_a_vm_is_not_deleted_while_a_line_is_added",),
+    ),
+    Mutant(
+        "allow-loses-a-line",
+        "of two lines that are added at once one is lost, and both are said to be there",
+        "egress/allowlist_lock.py",
+        "        fcntl.flock(self._fd, fcntl.LOCK_EX)\n",
+        "        fcntl.flock(self._fd, fcntl.LOCK_SH)\n",
+        ("unit/test_egress_files.py::test_lines_that_are_added_at_once_are_all_there",),
     ),
     Mutant(
         "watch-takes-an-early-key",
@@ -243,6 +292,14 @@ MUTANTS = (
         " and len(line) <= MAX_OFFERED",
         "",
         (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
+    ),
+    Mutant(
+        "watch-forgets-a-resize",
+        "one key allows a line that is no longer whole on the screen",
+        "vm/refusals.py",
+        " and self._size != _size(sys.stdout):",
+        " and not self._size:",
+        (f"{REFUSALS}::test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed",),
     ),
     Mutant(
         "watch-prints-what-the-agent-wrote",
@@ -296,7 +353,7 @@ MUTANTS = (
         "taken-port-is-found-after-the-boot",
         "vm up boots a VM for nothing, and remembers a port with which no start works",
         "vm/driver.py",
-        "        forwarding.check_free(published)\n",
+        "        forwarding.check_free(state, published, arguments.words)\n",
         "",
         ("unit/test_vm_forwarding.py::test_up_refuses_a_taken_port_before_anything_is_made",),
     ),
@@ -304,9 +361,17 @@ MUTANTS = (
         "port-outlives-its-command",
         "a port that nobody knows of leads into the guest",
         "vm/forwarding.py",
-        "            process.stdin.close()\n            process.wait()\n",
-        "            pass\n",
+        "        process.stdin.close()\n        process.wait()\n",
+        "        pass\n",
         ("unit/test_vm_forwarding.py::test_published_ports_are_open_within_the_session",),
+    ),
+    Mutant(
+        "note-outlives-its-ssh",
+        "vm status shows a published port that is closed as open",
+        "vm/forwarding.py",
+        "    with ExitStack() as stack:\n",
+        "    if stack := ExitStack():\n",
+        ("unit/test_vm_forwarding.py::test_a_port_is_no_longer_open_once_ssh_has_ended",),
     ),
     Mutant(
         "note-outlives-its-port",

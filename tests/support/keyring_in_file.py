@@ -1,7 +1,7 @@
 """A keyring for tests, which also another process can use: it keeps its values in a file.
 
 The variable GITGUARD_TEST_KEYRING names the file. If the file's text is LOCKED, the keyring is
-locked; if it is SILENT, it does not answer for SILENCE seconds.
+locked; if it is SILENT, it does not answer until that changes, or SILENCE seconds have passed.
 
     PYTHON_KEYRING_BACKEND=tests.support.keyring_in_file.Keyring
 """
@@ -19,7 +19,7 @@ from keyring.errors import KeyringLocked, PasswordDeleteError
 VARIABLE = "GITGUARD_TEST_KEYRING"
 BACKEND = "tests.support.keyring_in_file.Keyring"
 LOCKED, SILENT = "locked", "silent"
-SILENCE = 20.0
+SILENCE = 60.0
 """Seconds: longer than anything waits for a keyring in a test."""
 
 
@@ -37,9 +37,10 @@ class Keyring(KeyringBackend):
         text = self._path.read_text() if self._path.exists() else "{}"
         if text == LOCKED:
             raise KeyringLocked("locked")
-        if text == SILENT:
-            time.sleep(SILENCE)
-            text = "{}"
+        deadline = time.monotonic() + SILENCE
+        while text in (SILENT, ""):  # empty: it is being written
+            time.sleep(0.05)
+            text = self._path.read_text() if time.monotonic() < deadline else "{}"
         return json.loads(text)
 
     def get_password(self, service: str, username: str) -> str | None:

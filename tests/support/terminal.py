@@ -32,6 +32,9 @@ class Terminal:
     def modes(self) -> list[Any]:
         return termios.tcgetattr(self._slave)
 
+    def resize(self, size: tuple[int, int]) -> None:
+        termios.tcsetwinsize(self._slave, size)
+
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
 

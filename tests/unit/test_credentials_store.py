@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -40,10 +41,12 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_keyring_keeps_the_value_and_the_file_does_not(real_keyring: Path, file: Path) -> None:
-    assert store.write(KEY, "value") == "the keyring (test keyring)"
-    assert store.read(KEY) == "value"
-    assert not file.exists()
+    assert store.write(KEY, "the-value") == "the keyring (test keyring)"
+    assert store.read(KEY) == "the-value"
+    assert "the-value" not in file.read_text()
     assert store.delete(KEY)
+    assert "the-value" not in real_keyring.read_text()
+    assert not file.exists()
     assert store.read(KEY) is None
     assert not store.delete(KEY)
 
@@ -60,41 +63,78 @@ def test_without_a_keyring_one_file_of_the_user_keeps_all(file: Path) -> None:
     assert not file.exists()
 
 
-def test_the_value_that_was_written_last_counts(real_keyring: Path, file: Path) -> None:
-    store.write(KEY, "first")
+def test_a_value_stays_where_it_is_when_it_changes(real_keyring: Path, file: Path) -> None:
     keyring.set_keyring(fail.Keyring())
-    store.write(KEY, "second")
+    store.write(KEY, "first")
     keyring.set_keyring(keyring_in_file.Keyring())
+    assert store.write(KEY, "second") == str(file)  # a proxy without a keyring needs it there
+    keyring.set_keyring(fail.Keyring())
     assert store.read(KEY) == "second"
-    store.write(KEY, "third")
-    assert store.read(KEY) == "third"
+    assert store.delete(KEY)
     assert not file.exists()
 
 
-def test_deleting_deletes_both(real_keyring: Path) -> None:
+def test_a_value_in_a_keyring_gets_no_second_one_in_the_file(
+    real_keyring: Path, file: Path
+) -> None:
     store.write(KEY, "first")
     keyring.set_keyring(fail.Keyring())
-    store.write(KEY, "second")
+    for use in (store.read, lambda key: store.write(key, "second")):
+        with pytest.raises(UserError, match="this session has none"):
+            use(KEY)
+    assert "second" not in file.read_text()
+    assert not store.delete(KEY)  # it is still there
     keyring.set_keyring(keyring_in_file.Keyring())
+    assert "first" in real_keyring.read_text()
+    store.write(KEY, "third")
     assert store.delete(KEY)
+    assert real_keyring.read_text() == "{}"
+
+
+def test_two_states_with_one_keyring_have_values_of_their_own(
+    real_keyring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(KEY, "one")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
     assert store.read(KEY) is None
+    store.write(KEY, "two")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert store.read(KEY) == "one"
+
+
+def test_what_a_killed_process_has_left_is_deleted(file: Path) -> None:
+    code = (
+        "import os, signal; from gitguardfs.credentials import store;"
+        " os.replace = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL);"
+        f" store.write({KEY!r}, 'the-value')"
+    )
+    environment = {**os.environ, "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == -9
+    assert [path for path in file.parent.iterdir() if "the-value" in path.read_text()]
+    assert not store.delete(KEY)
+    assert list(file.parent.iterdir()) == []
 
 
 def test_a_locked_keyring_is_an_error_that_does_not_name_the_value(
     real_keyring: Path, file: Path
 ) -> None:
+    store.write(KEY, "another")
     real_keyring.write_text(keyring_in_file.LOCKED)
+    with pytest.raises(UserError, match="KeyringLocked"):
+        store.write("new", "the value")
     for use in (store.read, store.delete, lambda key: store.write(key, "the value")):
         with pytest.raises(UserError, match=r"KeyringLocked.*unlock") as caught:
             use(KEY)
         assert "the value" not in str(caught.value)
-    assert not file.exists()  # the user is not surprised by a value in plain text
+    # the user is not surprised by a value in plain text
+    assert json.loads(file.read_text()) == {KEY: None}
 
 
 def test_a_keyring_that_does_not_answer_is_waited_for_a_limited_time(
     real_keyring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "READ_LIMIT", 0.1)
+    store.write(KEY, "value")
     real_keyring.write_text(keyring_in_file.SILENT)
     threads = threading.active_count()
     for _ in range(3):

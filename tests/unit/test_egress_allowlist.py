@@ -358,3 +358,24 @@ def test_matching_is_what_a_regular_expression_says(pieces: list[str], target: s
 def test_matching_takes_no_longer_than_the_target_is_long() -> None:
     pieces = ("/", *("a" * n for n in range(1, 100)), "b")
     assert not allowlist._matches(pieces, "/" + "a" * 8000)  # a regular expression would not end
+
+
+@pytest.mark.parametrize(
+    ("there", "proposed", "covers"),
+    [
+        ("GET https://a.test/*", "GET https://a.test/x", True),
+        ("GET https://a.test/*", "GET https://a.test/x?*", True),
+        ("GET https://a.test/x", "GET https://a.test/x", True),
+        ("GET https://a.test/x?*", "GET https://a.test/x?*", True),
+        ("GET https://a.test/x", "GET https://a.test/x?*", False),
+        ("GET https://a.test/*/z", "GET https://a.test/y/z", True),
+        ("GET https://a.test/*/z", "GET https://a.test/y/z?*", False),
+        ("GET https://a.test/x", "GET https://a.test/y", False),
+        ("POST https://a.test/*", "GET https://a.test/x", False),
+        ("GET https://b.test/*", "GET https://a.test/x", False),
+        ("GET https://a.test/*", "GET https://a.test/x private-address", False),
+        ("GET https://a.test/* private-address", "GET https://a.test/x private-address", True),
+    ],
+)
+def test_what_a_line_covers(there: str, proposed: str, covers: bool) -> None:
+    assert Allowlist.parse(there).covers(proposed) == covers

@@ -261,8 +261,26 @@ def test_what_a_server_repeats_is_masked(use: Place) -> None:
     masks = Masks()
     value = r"it's the\value"
     masks.add(exchange.Use(SECRET, use), value)
-    for form in (value, urllib.parse.quote(value, safe=""), repr(value.encode())[2:-1]):
+    for form in (
+        value, urllib.parse.quote(value, safe=""), urllib.parse.quote(value),
+        urllib.parse.quote(value, safe="").lower(), urllib.parse.quote_plus(value),
+        "it's%20the%5Cvalue",
+    ):  # fmt: skip
         assert masks.masked(b"x=" + form.encode() + b"!") == b"x=" + P + b"!"
     if use.kind is Kind.BASIC:
         assert masks.masked(basic(b"me", value.encode())) == basic(b"me", P)
-    assert masks.masked_text("\udcff other \ud800") == "\udcff other \ud800"
+
+
+def test_of_two_values_the_longer_is_masked_first() -> None:
+    masks = Masks()
+    masks.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
+    masks.add(exchange.Use(OTHER, PLACES[0]), "correct-horse-battery-staple")
+    assert masks.masked(b"correct-horse-battery-staple") == OTHER.placeholder.encode()
+    assert masks.masked(b"correct-horse") == P
+
+
+def test_a_value_that_looks_like_a_length_does_not_change_one() -> None:
+    masks = Masks()
+    masks.add(exchange.Use(SECRET, PLACES[2]), "keep-alive")
+    kept = ((b"Connection", b"keep-alive"), (b"content-length", b"keep-alive"))
+    assert masks.masked_fields((*kept, (b"X", b"keep-alive"))) == (*kept, (b"X", P))

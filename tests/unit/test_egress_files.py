@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ def test_an_unknown_preset_is_refused_before_anything_is_made(state: Path) -> No
 
 
 def test_a_line_is_added_once_in_normal_form(state: Path) -> None:
+    create_files(state)
     assert "was added" in reports.allow(state, "  GET https://A.test:443/%7Ex  # why")
     assert "already" in reports.allow(state, "GET https://a.test/~x")
     lines = (state / "allowlist.txt").read_text().splitlines()
@@ -69,6 +71,19 @@ def test_a_line_is_added_once_in_normal_form(state: Path) -> None:
         reports.allow(state, "GET https://*/x")
     with pytest.raises(UserError, match="METHOD URL"):
         reports.allow(state, "GET https://a.test/x\nGET https://b.test/x")
+
+
+def test_lines_that_are_added_at_once_are_all_there(state: Path) -> None:
+    create_files(state)
+    lines = [f"GET https://a.test/{number}" for number in range(32)]
+    with ThreadPoolExecutor(8) as pool:
+        presets = pool.submit(create_files, state, ["npm"])
+        for said in pool.map(lambda line: reports.allow(state, line), lines):
+            assert "was added" in said
+        presets.result()
+    text = (state / "allowlist.txt").read_text()
+    assert set(lines) <= set(text.splitlines())
+    assert PRESETS["npm"] in text
 
 
 def test_a_line_is_added_after_one_that_has_no_end(state: Path) -> None:
@@ -168,8 +183,10 @@ def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
     assert len(spans) == 2
     assert lines[spans[1]].endswith("?* private-address'")
     assert "'GET https://a.test/once?q=1%2A'" in lines[-1]
-    for line in ("GET https://a.test/*", "GET https://a.test/x?", "GET https://a.test/x?a=*"):
+    for line in ("GET https://a.test/*", "GET https://a.test/x?"):
         assert reports.line_note(line) == ""
+    for line in ("GET https://a.test/x?a=*", "GET https://a.test/x?a=*&b=c"):
+        assert "any text for the *" in reports.line_note(line)
 
 
 def test_only_the_latest_groups_are_shown_and_the_number_of_the_others(state: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_old_text_stands_once_and_the_new_one_is_code(name: str) -> None:
     mutant = BY_NAME[name]
     (text,) = mutation.changed(mutant).values()
     if mutant.path.endswith(".sh"):
-        subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
         return
     assert ast.dump(ast.parse(text)) != ast.dump(ast.parse(_read(mutant.path)))
 

@@ -17,6 +17,7 @@ from gitguardfs.credentials import secrets
 from gitguardfs.credentials.secrets import Kind, Place, Secret, new_placeholder
 from gitguardfs.egress import usage
 from gitguardfs.egress.usage import UsageLog
+from gitguardfs.errors import UserError
 from gitguardfs.vm import border, border_table, ports, report, settings
 from gitguardfs.vm import state as states
 from gitguardfs.vm.command import command
@@ -57,7 +58,8 @@ KEYS: dict[str, Any] = {
         "project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened",
         "publish", "git_name", "git_email",
     },
-    "border": {"shares", "ports", "secrets", "allowlist", "openings", "upstream_proxy"},
+    "border": {"shares", "ports", "secrets", "secrets_error", "allowlist", "openings",
+               "upstream_proxy"},
 }  # fmt: skip
 KEYS_WITHIN = {
     "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},
@@ -102,24 +104,31 @@ def test_the_json_says_what_there_is(state: State) -> None:
     assert (lines[SOCKET]["content_seen"], lines[USED]["content_seen"]) == (False, True)
     assert found["allowlist"]["ignored"][0]["number"] == 6
     assert [one["name"] for one in found["openings"]] == [
-        "proxy", "ssh", "session", "console", "seed", "disk",
+        "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed", "image", "disk",
     ]  # fmt: skip
     assert "gitguard-secret" not in json.dumps(found)
 
 
 def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
-    heading, *table = status(state).partition("\n\n")[2].splitlines()
-    assert heading.startswith(f"{border_table.HEADING}, while it runs (unused: since 20")
+    heading, legend, *table = status(state).partition("\n\n")[2].splitlines()
+    assert (heading, legend) == (f"{border_table.HEADING}, while it runs", border_table.LEGEND)
     first = [line.split()[0] for line in table]
-    assert first == ["share", "port", "port", "secret", "proxy", "ssh", "session", "console",
-                     "seed", "disk", "allowed", "allowed", "allowed", "allowed"]  # fmt: skip
-    used, unused, socket = table[-4:-1]
+    assert first == ["allowed", "allowed", "allowed", "allowed", "share", "port", "port", "secret",
+                     "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed",
+                     "image", "disk"]  # fmt: skip
+    used, unused, socket = table[:3]
     assert USED in used and " last used 20" in used
-    assert UNUSED in unused and unused.endswith(" unused")
+    assert UNUSED in unused and " not used since 20" in unused
     assert socket.endswith(", what passes is not seen")
     assert any("127.0.0.1:3000 --> port 3000" in line and "--publish" in line for line in table)
     assert "GET, HEAD https://b.test/" in " ".join(table)
     assert any("api.test <-- $TOKEN" in line for line in table)
+
+
+def test_a_port_that_is_not_open_while_the_vm_runs_is_said_to_be_closed(state: State) -> None:
+    for runs, said in ((True, "--publish, not open now"), (False, "--publish, while the VM runs")):
+        table = border_table.text(border.found(state, settings.load(state)), 10_000, runs=runs)
+        assert table.count(said) == 2
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -138,10 +147,39 @@ def test_no_text_of_others_makes_a_row_of_its_own(state: State) -> None:
         assert not any(line.startswith("port  127") for line in text.splitlines())
 
 
+def test_one_damaged_file_does_not_hide_the_rest(state: State) -> None:
+    Path(state.path("secrets.json")).write_text("[[")
+    os.unlink(state.path("usage.json"))
+    for name in ("usage.json", "proxy.json"):
+        os.mkfifo(state.path(name))
+    said = status(state)
+    assert "secret none " in " ".join(said.split())
+    assert said.count("use not recorded") == 4
+    found = json.loads(status(state, "--json"))["border"]
+    assert found["secrets"] == [] and "is damaged" in found["secrets_error"]
+    assert found["allowlist"]["since"] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"memory": 1}, {"memory": "8G"}, {"cpus": []}, {"hide": [1]}, {"publish": ["x"]},
+     {"project": 7}, {"guard": "none"}, {"git": "none"}, {"git_name": 7}, {"hide": None}],
+    ids=str,
+)  # fmt: skip
+def test_damaged_settings_are_said_to_be_damaged(state: State, change: dict[str, Any]) -> None:
+    path = Path(state.path("settings.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=r"settings.json is damaged"):
+        settings.load(state)
+    path.write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"is damaged"):
+        settings.load(state)
+
+
 def test_an_allowlist_that_cannot_be_read_allows_nothing(state: State) -> None:
     Path(state.path("allowlist.txt")).unlink()
     said = status(state)
-    assert "allowed  nothing" in said
+    assert "allowed nothing " in " ".join(said.split())
     found = json.loads(status(state, "--json"))["border"]["allowlist"]
     assert found["lines"] == [] and "cannot read" in found["error"]
 
@@ -200,7 +238,9 @@ def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"since": "x", "used": {}}', '{"since": "2026-11-26", "used": []}',
-             '{"since": "2026-11-26", "used": {"a": "\\n"}}', "[" * 100_000],
+             '{"since": "2026-11-26", "used": {"a": "\\n"}}',
+             '{"since": "9999-12-31T23:59:59+00:00", "used": {"a": "0001-01-01T00:00:00+23:00"}}',
+             "[" * 100_000],
 )  # fmt: skip
 def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "usage.json"

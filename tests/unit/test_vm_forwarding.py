@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,7 +84,10 @@ def is_open(port: int) -> bool:
 def test_how_a_port_is_written() -> None:
     assert ports.parsed("3000") == (3000, 3000)
     assert ports.parsed("8080:80") == (8080, 80)
-    assert ports.merged(("3000", "8080:80"), ("8080:81", "3000:3000")) == ("3000", "8080:81")
+    assert ports.merged(("3000", "8080:80"), ("8080:81", "3000:3000", "3000")) == (
+        "3000",
+        "8080:81",
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,16 +135,55 @@ def test_they_listen_on_this_machine_alone_and_lead_to_both_addresses_of_the_gue
     assert "PermitLocalCommand=no" in ssh.command(GUEST, keys.AGENT)
 
 
-def test_a_taken_port_is_one_line_with_a_command_that_helps(
-    monkeypatch: pytest.MonkeyPatch, free: int, state: State
+@contextlib.contextmanager
+def taken(*numbers: int) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for number in numbers:
+            stack.enter_context(socket.create_server(("127.0.0.1", number)))
+        yield
+
+
+def hint_of(error: pytest.ExceptionInfo[UserError]) -> list[str]:
+    assert error.value.hint is not None
+    return shlex.split(error.value.hint.partition(": ")[2])
+
+
+def test_a_taken_port_is_one_line_with_a_command_that_works(state: State, free: int) -> None:
+    with taken(free), pytest.raises(UserError, match=rf"port {free} .*in use") as error:
+        forwarding.run(state, GUEST, Port(free, 80))
+    *words, other = hint_of(error)
+    assert words == ["gitguard", "vm", "forward", "--project", "/srv/p"]
+    assert ports.parsed(other).there == 80 and not is_open(ports.parsed(other).here)
+
+
+def test_the_port_that_up_proposes_is_none_of_the_others(state: State, free: int) -> None:
+    wanted = [Port(free, 80), Port(free + 1, 81)]
+    with taken(free), pytest.raises(UserError) as error:
+        forwarding.check_free(state, wanted, ["make", "a b"])
+    words = hint_of(error)
+    assert words[:7] == ["gitguard", "vm", "up", "--project", "/srv/p", "--publish", ""]
+    assert Settings("/p", publish=(words[8], words[10])).publish == (words[8], str(wanted[1]))
+    assert words[11:] == ["--", "make", "a b"]
+    assert words[8] not in (str(free), str(wanted[1]))
+
+
+@pytest.mark.parametrize("number", [80, 65535])
+def test_the_port_that_is_proposed_is_one_that_every_user_may_open(
+    monkeypatch: pytest.MonkeyPatch, state: State, number: int
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as busy:
-        port = busy.getsockname()[1]
-        with pytest.raises(UserError, match=rf"port {port} .*in use.*vm forward {port + 1}:80"):
-            forwarding.run(state, GUEST, Port(port, 80))
-        hint = rf"vm up --publish '' --publish {free} --publish {port + 1}:80\)$"
-        with pytest.raises(UserError, match=rf"port {port} .*in use.*{hint}"):
-            forwarding.check_free([Port(free, free), Port(port, 80)])
+    monkeypatch.setattr(
+        forwarding, "_why_taken", lambda port: "in use" if port.here == number else None
+    )
+    with pytest.raises(UserError) as error:
+        forwarding.run(state, GUEST, Port(number, 80))
+    assert 1024 <= ports.parsed(hint_of(error)[-1]).here < 65535
+
+
+def test_one_port_of_this_machine_cannot_lead_to_two() -> None:
+    with pytest.raises(UserError, match=r"port 80 of this machine cannot lead to two"):
+        ports.merged((), ("80:1", "80:2"))
+    with pytest.raises(UserError, match=r"cannot lead to two"):
+        Settings("/p", publish=("80:1", "80:2"))
 
 
 def test_up_refuses_a_taken_port_before_anything_is_made(
@@ -223,6 +267,21 @@ def test_published_ports_are_open_within_the_session(state: State, free: int, se
     assert ports.opened(state) == []
     with forwarding.published(state, GUEST, []):
         assert ports.opened(state) == []
+
+
+def test_a_port_is_no_longer_open_once_ssh_has_ended(
+    state: State, monkeypatch: pytest.MonkeyPatch, free: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    brief = SERVER.replace("while True:", "for _ in range(1):")
+    monkeypatch.setattr(
+        ssh, "forward",
+        lambda *_: [sys.executable, "-c", brief, state.path("listening"), str(free)],
+    )  # fmt: skip
+    with forwarding.published(state, GUEST, [Port(free, 80)]):
+        assert ports.opened(state) == [OpenPort(Port(free, 80), PUBLISH)]
+        assert is_open(free)
+        until(lambda: not ports.opened(state), "it is closed")
+    assert "closed the ports of --publish" in capfd.readouterr().err
 
 
 def test_a_port_that_ssh_does_not_open_ends_the_start(

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.egress import blocked
+from gitguardfs.egress import allowlist_lock, blocked, reports
 from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.blocked import BlockedLog, BlockedRequest
 from gitguardfs.egress.digest import MAX_AT_ONCE, Digest, row
-from gitguardfs.egress.tail import Tail
+from gitguardfs.errors import UserError
 from gitguardfs.vm import keyboard, refusals
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -40,10 +41,16 @@ def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
         yield state
 
 
-def block(state: State, *urls: str, method: str = "GET", kind: BlockKind = BlockKind.RULE) -> None:
+def block(
+    state: State,
+    *urls: str,
+    method: str = "GET",
+    kind: BlockKind = BlockKind.RULE,
+    reason: str = "no line of the allowlist allows it",
+) -> None:
     log = BlockedLog(Path(state.path("blocked.jsonl")))
     for url in urls:
-        log.add(method, url, "no line of the allowlist allows it", kind)
+        log.add(method, url, reason, kind)
 
 
 def allowed(state: State) -> list[str]:
@@ -116,33 +123,55 @@ def test_a_key_pressed_before_an_offer_does_not_answer_it(state: State) -> None:
         assert allowed(state) == []
 
 
-def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(state: State) -> None:
+@contextmanager
+def watcher_of(state: State) -> Iterator[tuple[refusals.Watcher, keyboard.Keyboard, int]]:
+    """Yield a watcher in this process, its keys, and the descriptor by which they are typed."""
     master, slave = os.openpty()
-    tail = Tail(state.path("blocked.jsonl"), refusals.LONGEST)
     try:
-        with keyboard.opened(slave) as keys:
-            block(state, "https://a.test/x")
-            watcher = refusals.Watcher(state, tail)
-            os.write(master, b"a")  # after the last look at the keys
-            watcher.step(keys, b"")
-            assert keys.pressed(0) == b""
-            watcher.step(keys, b"a")
+        with keyboard.opened(slave) as keys, refusals.Watcher(state) as watcher:
+            yield watcher, keys, master
     finally:
-        tail.close()
         os.close(master)
         os.close(slave)
+
+
+def test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "QUIET", 0.0)
+    with watcher_of(state) as (watcher, keys, master):
+        block(state, "https://a.test/x")
+        watcher.step(keys, b"")
+        os.write(master, b"a")  # after the last look at the keys
+        watcher.step(keys, b"")
+        assert keys.pressed(0) == b""
+        watcher.step(keys, b"a")
     assert allowed(state) == ["GET https://a.test/x"]
 
 
-def test_a_key_that_is_held_down_answers_one_offer(state: State) -> None:
+def test_a_key_does_not_allow_a_line_that_has_just_come(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refusals, "QUIET", 60.0)
+    with watcher_of(state) as (watcher, keys, _):
+        block(state, "https://a.test/x")
+        for typed in (b"", b"", b"a", b"a"):
+            watcher.step(keys, typed)
+        assert allowed(state) == []
+
+
+@pytest.mark.parametrize("first", [0.02, 0.25, 0.5, 0.66, 0.9])
+def test_a_key_that_is_held_down_answers_one_offer(state: State, first: float) -> None:
+    """A keyboard repeats it after ``first`` seconds, and then all the time."""
     with watching(state) as terminal:
         block(state, "https://a.test/1", "https://a.test/2", "https://a.test/3")
         terminal.until(KEYS)
-        for _ in range(100):
+        terminal.type(b"a")
+        terminal.read(first)
+        for _ in range(60):
             terminal.type(b"a")
-            terminal.read(0.02)
+            terminal.read(0.033)
         terminal.until(KEYS)  # once it is released
-        quiet(terminal)
         assert allowed(state) == ["GET https://a.test/3"]
 
 
@@ -198,6 +227,56 @@ def test_a_line_that_cannot_be_shown_whole_is_not_offered(state: State) -> None:
         assert "".join(offered.split()) == f"GET{url}"
         assert max(map(len, said.splitlines())) < 40
         assert all(line.startswith("    ") for line in offered.splitlines())
+
+
+@pytest.mark.parametrize("size", [(24, 50), (4, 80), (24, 1)])
+def test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed(
+    state: State, size: tuple[int, int]
+) -> None:
+    url = f"https://a.test/{'y' * 100}"
+    with watching(state) as terminal:
+        block(state, url)
+        terminal.until(KEYS)
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        terminal.resize(size)
+        terminal.type(b"a")
+        os.kill(terminal.process.pid, signal.SIGCONT)
+        if size == (24, 50):
+            terminal.until(KEYS)  # the same anew
+            assert allowed(state) == []
+            terminal.type(b"a")
+            terminal.until("next request on")
+            assert allowed(state) == [f"GET {url}"]
+        else:
+            terminal.until("too long for this")
+            assert allowed(state) == []
+
+
+def test_a_line_that_another_one_covers_meanwhile_is_not_offered(state: State) -> None:
+    Path(state.path("allowlist.txt")).write_text("GET https://a.test/*\n")
+    with watching(state) as terminal:
+        block(state, "https://a.test/x")
+        assert KEYS not in quiet(terminal)
+
+
+def test_a_host_in_the_users_network_is_named_as_such(state: State) -> None:
+    with watching(state, (24, 200)) as terminal:
+        block(state, "https://a.test/x", kind=BlockKind.ADDRESS, reason="a.test is at 10.0.0.1")
+        said = terminal.until(KEYS)
+        assert "https://a.test/x: a.test is at 10.0.0.1\n" in said
+        assert "    GET https://a.test/x private-address\n  It leads to a host in your own" in said
+
+
+def test_it_says_that_the_vm_does_not_run(state: State) -> None:
+    with watching(state) as terminal:
+        assert "is not running; this waits for gitguard vm up" in terminal.said
+    lock = states.take(state.lock)
+    try:
+        with watching(state) as terminal:
+            assert "not running" not in terminal.said
+    finally:
+        assert lock is not None
+        os.close(lock)
 
 
 def test_a_request_that_no_line_allows_is_shown_with_the_reason(state: State) -> None:
@@ -296,17 +375,55 @@ def test_a_log_that_begins_anew_is_read_to_its_end(
 
 def test_without_a_terminal_it_only_prints(state: State, tmp_path: Path) -> None:
     with open(tmp_path / "said", "wb") as file:
-        for how in ({"stdin": subprocess.DEVNULL}, {"stdout": file}):
+        for how, url in (
+            ({"stdin": subprocess.DEVNULL}, "https://a.test/x"),
+            ({"stdout": file}, f"https://a.test/{'x' * 200}"),
+        ):
             with running(words(state), **how) as terminal:
                 said = ""
-                while "blocked GET https://a.test/x" not in said:  # only what is new is shown
-                    block(state, "https://a.test/x")
+                while f"blocked GET {url}" not in said:  # only what is new is shown
+                    block(state, url)
                     said = terminal.read(0.2) or (tmp_path / "said").read_text()
                 terminal.type(b"a")
                 assert KEYS not in quiet(terminal) + (tmp_path / "said").read_text()
                 assert allowed(state) == []
                 terminal.process.send_signal(signal.SIGINT)
                 assert terminal.ended() == 0
+
+
+# The VM's end
+
+
+def test_it_ends_with_the_vm_and_brings_no_allowlist_back(state: State) -> None:
+    for makes_another in (False, True):
+        states.create(state)
+        Path(state.path("allowlist.txt")).write_text("")
+        with watching(state) as terminal:
+            block(state, "https://a.test/x")
+            terminal.until(KEYS)
+            os.kill(terminal.process.pid, signal.SIGSTOP)
+            terminal.type(b"a")
+            states.remove(state)
+            if makes_another:
+                states.create(state)
+            os.kill(terminal.process.pid, signal.SIGCONT)
+            terminal.until("the VM was deleted")
+            assert terminal.ended() != 0
+        assert os.path.exists(state.directory) == makes_another
+        assert not os.path.exists(state.path("allowlist.txt"))
+
+
+def test_a_vm_is_not_deleted_while_a_line_is_added(state: State) -> None:
+    with allowlist_lock.held(Path(state.directory)):
+        deleting = threading.Thread(target=states.remove, args=(state,))
+        deleting.start()
+        deleting.join(4 * refusals.LOOK_EVERY)
+        assert os.path.exists(state.directory)
+    deleting.join()
+    assert not os.path.exists(state.directory)
+    with pytest.raises(UserError, match=r"deleted"):
+        reports.allow(Path(state.directory), "GET https://a.test/x")
+    assert not os.path.exists(state.directory)
 
 
 # The terminal

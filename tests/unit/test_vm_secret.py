@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import re
+import shlex
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keyring
@@ -123,6 +125,99 @@ def test_rotating_changes_the_value_and_removing_deletes_it(vm: State) -> None:
         assert "no secret TOKEN" in refused(vm, word, "TOKEN")
 
 
+class Gate(keyring_in_file.Keyring):
+    """A keyring that does nothing for its first user before another has come so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        self.is_asked.set()
+        self.may_answer.wait(10)
+
+    def set_password(self, service: str, username: str, password: str) -> None:
+        self.wait()
+        super().set_password(service, username, password)
+
+    def delete_password(self, service: str, username: str) -> None:
+        self.wait()
+        super().delete_password(service, username)
+
+
+def at_once(first: Callable[[], object], second: Callable[[], object]) -> list[str]:
+    """Let the keyring keep the first waiting until the second waits too; return what failed."""
+    gate = Gate()
+    keyring.set_keyring(gate)
+    failed: list[str] = []
+
+    def attempt(what: Callable[[], object]) -> None:
+        try:
+            what()
+        except UserError as error:
+            failed.append(str(error))
+
+    threads = [threading.Thread(target=attempt, args=(what,)) for what in (first, second)]
+    threads[0].start()
+    assert gate.is_asked.wait(10)
+    threads[1].start()
+    threads[1].join(0.3)  # as far as it gets
+    gate.may_answer.set()
+    for thread in threads:
+        thread.join()
+    return failed
+
+
+def test_of_two_secrets_with_one_name_the_second_is_refused(vm: State) -> None:
+    def add(host: str) -> None:
+        where = vm_secrets.place(host, True, None, None, None)
+        vm_secrets.add(vm, "TOKEN", (where,), "", f"value-of-{host}")
+
+    failed = at_once(lambda: add("one.test"), lambda: add("two.test"))
+    assert len(failed) == 1
+    assert "has a secret TOKEN" in failed[0]
+    assert [secret.hosts for secret in loaded(vm)] == [("one.test",)]
+    assert value(vm, "TOKEN") == "value-of-one.test"
+
+
+def test_what_is_rotated_while_it_is_removed_leaves_no_value(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    failed = at_once(
+        lambda: vm_secrets.remove(vm, "TOKEN"), lambda: vm_secrets.rotate(vm, "TOKEN", "new-value")
+    )
+    assert len(failed) == 1
+    assert "no secret TOKEN" in failed[0]
+    assert loaded(vm) == ()
+    assert value(vm, "TOKEN") is None
+
+
+def test_a_secret_that_is_set_during_a_reset_is_whole_or_not_there(vm: State) -> None:
+    where = vm_secrets.place("a.test", True, None, None, None)
+    for first, second in itertools.permutations(
+        (lambda: vm_secrets.add(vm, "TOKEN", (where,), "", VALUE), lambda: running.reset(vm))
+    ):
+        done(vm, "set", "OLD", *BEARER)
+        assert at_once(first, second) == []
+        assert (value(vm, "TOKEN") == VALUE) == (vm.exists and bool(loaded(vm)))
+        assert not vm.exists or stat.S_IMODE(os.stat(vm.directory).st_mode) == 0o700
+    assert value(vm, "OLD") is None
+
+
+def test_a_removal_that_is_interrupted_can_be_repeated(
+    vm: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(key: str) -> bool:
+        raise KeyboardInterrupt
+
+    done(vm, "set", "TOKEN", *BEARER)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", interrupted)
+        assert run(vm, "remove", "TOKEN").exit_code != 0
+    assert value(vm, "TOKEN") == VALUE
+    done(vm, "remove", "TOKEN")
+    assert value(vm, "TOKEN") is None
+
+
 def test_a_secret_is_not_replaced_by_another(vm: State) -> None:
     done(vm, "set", "TOKEN", *BEARER)
     assert "rotate TOKEN" in refused(vm, "set", "TOKEN", "--preset", "openai")
@@ -177,6 +272,8 @@ def test_a_place_is_named_by_one_option(
         (("TOKEN", "--host", "a.test", "--header", "Host"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "Content-Length"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X Key"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "X-Original-URL"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "x_host"), "--header"),
         (("TOKEN", "--host", "a.test", "--query", "a&b"), "--query"),
     ],
 )  # fmt: skip
@@ -190,6 +287,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_kept(
 @pytest.mark.parametrize(
     "name",
     ["PATH", "path", "HOME", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "GIT_SSH_COMMAND",
+     "SHELLOPTS", "PROMPT_COMMAND", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
      *guest_files.environment()],
 )  # fmt: skip
 def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> None:
@@ -200,6 +298,7 @@ def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> Non
     ("text", "why"),
     [
         ("", "empty"), ("\n", "empty"), ("short12", "7 characters"), ("x" * 4097, "characters"),
+        ("1" * 15, "only 15 digits"),
         ("two\nlines of it\n", "several lines"), ("with a\x1b[31m", "control character"),
         ("with a\x00null", "control character"), ("pässword", "not ASCII"),
         ("€uropean-value", "not ASCII"), (b"\xff\xfe-no-text-at-all", "not ASCII"),
@@ -222,7 +321,7 @@ def test_a_value_that_cannot_be_sent_is_refused_and_not_named(
 def test_a_locked_keyring_keeps_nothing_and_records_nothing(vm: State, own_keyring: Path) -> None:
     own_keyring.write_text(keyring_in_file.LOCKED)
     assert "KeyringLocked" in refused(vm, "set", "TOKEN", *BEARER)
-    assert loaded(vm) == ()
+    assert "has no VM" in refused(vm, "list")
 
 
 def test_removing_counts_also_if_the_value_cannot_be_deleted(vm: State, own_keyring: Path) -> None:
@@ -260,6 +359,12 @@ def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> N
     assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
 
 
+def test_two_secrets_of_one_name_are_a_damaged_record(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    secrets.save(Path(vm.directory), loaded(vm) * 2)
+    assert "damaged" in refused(vm, "list")
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}x", '["a"]', '[{"name": "A"}]', "[[]]", "null", "1"])
 def test_a_damaged_record_is_an_error(vm: State, text: str) -> None:
     states.create(vm)
@@ -276,7 +381,8 @@ def test_a_symlink_in_place_of_the_record_is_refused(vm: State, tmp_path: Path) 
     assert value(vm, "TOKEN") is None
 
 
-def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
+def typed(vm: State, keys: str) -> tuple[int, str]:
+    """Set TOKEN at a terminal; return the exit status, and what was on the screen."""
     code = "import sys; from gitguardfs.commands.gitguard import main; main()"
     words = ["vm", "secret", "set", "TOKEN", *BEARER, "--project", vm.project]
     environment = {**os.environ, "PYTHON_KEYRING_BACKEND": keyring_in_file.BACKEND}
@@ -286,16 +392,85 @@ def test_the_prompt_does_not_show_the_value(vm: State, tmp_path: Path) -> None:
     said = b""
     while b"not shown" not in said:
         said += os.read(terminal, 1000)
-    os.write(terminal, f"{VALUE}\n".encode())
+    os.write(terminal, keys.encode())
     try:
         while part := os.read(terminal, 1000):
             said += part
     except OSError:  # the end of a terminal
         pass
     os.close(terminal)
-    assert os.waitpid(pid, 0)[1] == 0, said
-    assert VALUE.encode() not in said
-    assert value(vm, "TOKEN") == VALUE
+    return os.waitpid(pid, 0)[1], said.decode()
+
+
+@pytest.mark.parametrize(
+    ("keys", "kept"),
+    [
+        (f"{VALUE}\n", VALUE), (f"wrong\x15{VALUE}x\x7f\r", VALUE),
+        ("y" * secrets.MAX_VALUE + "\n", "y" * secrets.MAX_VALUE),
+    ],
+    ids=["plain", "edited", "long"],
+)  # fmt: skip
+def test_the_prompt_does_not_show_the_value(vm: State, keys: str, kept: str) -> None:
+    status, said = typed(vm, keys)
+    assert status == 0, said
+    assert kept not in said
+    assert value(vm, "TOKEN") == kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ("first-line\nsecond-line\n", "several lines"),
+        ("z" * (secrets.MAX_VALUE + 1) + "\n", "characters"), ("\n", "empty"),
+    ],
+    ids=["lines", "too long", "empty"],
+)  # fmt: skip
+def test_of_what_is_pasted_at_the_prompt_no_part_is_kept(vm: State, keys: str, why: str) -> None:
+    status, said = typed(vm, keys)
+    assert status != 0
+    assert why in said
+    assert value(vm, "TOKEN") is None
+
+
+def test_without_standard_input_the_user_is_told(vm: State) -> None:
+    code = "import sys; from gitguardfs.commands.gitguard import main; main()"
+    words = f"vm secret set TOKEN --host a.test --bearer --project {shlex.quote(vm.project)}"
+    said = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -c {shlex.quote(code)} {words} <&-"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.returncode != 0
+    assert "no standard input" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("ghp_abcdefgh12345678", "--preset", "github"), "x"),
+        (("github_pat_11ABCDEFG0", "--preset", "github"), "x"),
+        (("sk-ant-api03-abcdef", "--preset", "anthropic"), "x"),
+        (("npm_abcdefgh12345678", *BEARER), "x"),
+        (("abcdefgh12345678", *BEARER), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--basic", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--header", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "a.test", "--query", "abcdefgh12345678"), "abcdefgh12345678"),
+    ],
+)  # fmt: skip
+def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
+    vm: State, words: tuple[str, ...], text: str
+) -> None:
+    said = refused(vm, "set", *words, value=text)
+    assert "others may have seen it" in said
+    assert not [word for word in words if len(word) > 15 and word in said]
+    assert not vm.exists
+
+
+def test_a_value_with_the_word_before_it_is_refused(vm: State) -> None:
+    assert "begins with Bearer" in refused(vm, "set", "TOKEN", *BEARER, value=f"bearer {VALUE}")
+    done(vm, "set", "TOKEN", "--preset", "github", value="bearer-of-news")
+    assert "begins with token" in refused(vm, "rotate", "TOKEN", value="token abcdefgh")
+    assert value(vm, "TOKEN") == "bearer-of-news"
 
 
 # What the guest gets

@@ -16,6 +16,7 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     host.sh("echo kept > ~/kept")
     host.sh("echo of root > /srv/of-root", root=True)
     host.sh("mkdir -p ~/.ssh && ln -sf /srv/of-root ~/.ssh/authorized_keys")
+    host.sh("mv ~/projects ~/old; echo in the way >~/projects")
     assert processes_of(host)
     assert running.leave() == 0
     assert not is_running(host)
@@ -31,7 +32,12 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     session = host.up("--git-name", "Another", what="second boot")
     assert host.sh("git config user.name") == "Another"
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
+    assert host.sh("cat ~/moved-aside.*") == "in the way"
     assert host.sh("cat node_modules/own") == "x"
+    # Few units run at a start; what they are there for still is.
+    nodes = host.sh("stat -c '%G %a' /dev/fuse /dev/net/tun /dev/loop-control")
+    assert nodes == "root 666\nroot 666\ndisk 660"
+    assert host.sh("systemctl --user is-active default.target") == "active"
     assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
     assert session.leave() == 0
 

@@ -10,9 +10,9 @@ from gitguardfs.vm.commands.common import PROJECT, WORDS, NeedsExtra
 
 SSH_EPILOG = """\b
 Examples:
-  gitguard vm ssh                                  a shell as the agent
-  gitguard vm ssh 'cd ~/projects/hello && make'    one line for the shell
-  gitguard vm ssh --root apt install nodejs        as the guest's root
+  gitguard vm ssh                                         a shell as the agent
+  gitguard vm ssh 'cd ~/projects/hello && make'           a line for the shell
+  gitguard vm ssh --root 'apt update && apt install npm'  as the guest's root
 """
 
 FORWARD_EPILOG = """\b

@@ -13,6 +13,7 @@ from gitguardfs.errors import UserError, shown
 from gitguardfs.vm.commands.common import PROJECT, SETTINGS, NeedsExtra
 
 if TYPE_CHECKING:
+    from gitguardfs.credentials.secrets import Place
     from gitguardfs.vm.state import State
 
 EPILOG = """\b
@@ -98,9 +99,8 @@ def set_secret(
     else:
         places = (vm_secrets.place(host, bearer, basic, header, query),)
     where = states.find(project)
-    states.create(where)
     vm_secrets.check_new(where, name)
-    added = vm_secrets.add(where, name, places, preset or "", _value(name))
+    added = vm_secrets.add(where, name, places, preset or "", _value(name, places))
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
     click.echo(f"It goes only to {', '.join(added.hosts)}, in {added.where}.")
     click.echo(_tell_guest(where, name))
@@ -136,8 +136,8 @@ def rotate(project: str | None, name: str) -> None:
     from gitguardfs.vm import vm_secrets
 
     where = states.existing(project)
-    vm_secrets.named(where, name)
-    changed = vm_secrets.rotate(where, name, _value(name))
+    places = vm_secrets.named(where, name).places
+    changed = vm_secrets.rotate(where, name, _value(name, places))
     click.echo(f"{name} has its new value in {changed.kept}; it counts from the next request on.")
 
 
@@ -157,17 +157,21 @@ def remove(project: str | None, name: str) -> None:
         raise UserError(left)
 
 
-def _value(name: str) -> str:
+def _value(name: str, places: tuple[Place, ...]) -> str:
     """Return the value from a hidden prompt or from standard input. Raises UserError."""
     from gitguardfs.credentials import secrets
+    from gitguardfs.vm import keyboard, vm_secrets
 
+    if sys.stdin is None:
+        raise UserError("there is no standard input to read the value from")
     if sys.stdin.isatty():
-        value = str(click.prompt(f"Value of {name} (not shown)", hide_input=True, err=True))
+        value = keyboard.hidden_line(f"Value of {name} (not shown): ")
     else:
         # One character more than is possible, and the end of the line.
         data = sys.stdin.buffer.read(secrets.MAX_VALUE + 3)
         value = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     secrets.check_value(value)
+    vm_secrets.check_is_value(value, name, places)
     return value
 
 

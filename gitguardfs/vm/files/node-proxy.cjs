@@ -1,30 +1,29 @@
 // Lets Node use the proxy that https_proxy names. NODE_OPTIONS loads this into every Node of the
-// guest. Node 22.21 and later do that by themselves (NODE_USE_ENV_PROXY), but for the programs that
-// make an Agent of http or https of their own; before, fetch and every Agent need it. A connection
-// to another machine becomes a tunnel through the proxy (CONNECT).
+// guest, so it is written for Node 12. From 22.21 on, Node does that by itself
+// (NODE_USE_ENV_PROXY), but not for an Agent or Dispatcher of a program's own. Each connection to
+// another machine by TLS or for HTTP becomes a tunnel through the proxy (CONNECT).
 'use strict';
 
 const http = require('http');
-const https = require('https');
 const net = require('net');
 const tls = require('tls');
 
 const { env } = process;
-const isNative = process.allowedNodeEnvironmentFlags.has('--use-env-proxy');
 const proxy = parsed(env.https_proxy || env.HTTPS_PROXY);
 const unproxied = (env.no_proxy || env.NO_PROXY || '').toLowerCase().split(/[\s,]+/);
 if (proxy) {
-  useInAgents(http.Agent.prototype, 80, (options, socket) => socket);
-  useInAgents(https.Agent.prototype, 443, (options, socket, connect) => connect({ ...options, socket }));
-  if (!isNative) useInFetch();
-  else if (process.versions.node.startsWith('22.')) hideWarning();
+  useInTls();
+  useInHttp();
+  if (process.versions.node.startsWith('22.')) hideWarning();
 }
 
 // Node 22 would warn at each start that what NODE_USE_ENV_PROXY uses is experimental.
 function hideWarning() {
   const { emit } = process;
   process.emit = function filtered(event, warning) {
-    if (event !== 'warning' || warning?.code !== 'UNDICI-EHPA') return emit.apply(this, arguments);
+    if (event !== 'warning' || !warning || warning.code !== 'UNDICI-EHPA') {
+      return emit.apply(this, arguments);
+    }
     process.emit = emit;
     return true;
   };
@@ -43,77 +42,85 @@ function bare(host) {
   return String(host).replace(/^\[(.*)\]$/, '$1').toLowerCase();
 }
 
-function isDirect(host, port) {
-  if (host === proxy.host && Number(port) === proxy.port) return true;
-  return unproxied.some((name) => name === '*' || name === host
+// Whether options of connect() lead to another machine, and not through a socket that is there.
+function isRemote(options) {
+  if (!options || !options.host) return false;
+  if (options.socket || options.socketPath || options.path) return false;
+  const host = bare(options.host);
+  if (host === proxy.host && Number(options.port) === proxy.port) return false;
+  return !unproxied.some((name) => name === '*' || name === host
     || (name.startsWith('.') && host.endsWith(name)));
 }
 
-// Calls back with an error, or with a socket that the proxy connects to the host.
-function tunnel(host, port, callback) {
-  const target = `${net.isIPv6(host) ? `[${host}]` : host}:${port}`;
-  const request = http.request({
-    method: 'CONNECT', path: target, headers: { host: target },
-    createConnection: () => net.connect(proxy.port, proxy.host),
-  });
-  request.once('error', callback);
-  request.once('connect', (answer, socket, early) => {
-    request.off('error', callback);
-    if (answer.statusCode === 200) {
-      if (early.length) socket.unshift(early);
-      callback(null, socket);
-    } else {
-      socket.destroy();
-      callback(new Error(`the proxy answers ${answer.statusCode} ${answer.statusMessage}`));
+// Connects a new socket to the proxy, and through it to the host. Until the proxy has answered, it
+// holds back what is written; the answer itself is not read by others.
+function openTunnel(socket, options, usualPort) {
+  const host = bare(options.host);
+  const target = `${net.isIPv6(host) ? `[${host}]` : host}:${options.port || usualPort}`;
+  let head = Buffer.alloc(0);
+  socket.push = (part) => {
+    head = Buffer.concat([head, part || Buffer.alloc(0)]);
+    const end = head.indexOf('\r\n\r\n');
+    if (part && end < 0 && head.length < 65536) return true;
+    delete socket.push;
+    const [, status, reason] = /^HTTP\/1\.\d (\d+) ?(.*)/.exec(head.toString('latin1')) || [];
+    if (end < 0 || status !== '200') {
+      const why = status ? `answers ${status} ${reason}` : 'does not answer';
+      socket.destroy(new Error(`the proxy ${why}`));
+      return false;
     }
-  });
-  request.end();
+    socket.uncork();
+    return end + 4 < head.length ? socket.push(head.slice(end + 4)) : true;
+  };
+  socket.connect(proxy.port, proxy.host);
+  socket.write(`CONNECT ${target} HTTP/1.1\r\nHost: ${target}\r\n\r\n`);
+  socket.cork();
 }
 
-// Every Agent connects by this function of its prototype; Node's own proxying one has proxyEnv.
-function useInAgents(prototype, usualPort, finish) {
-  const original = prototype.createConnection;
-  prototype.createConnection = function createConnection(options, callback) {
-    const host = options?.host && bare(options.host);
-    const port = options?.port || usualPort;
-    const isConnected = options?.socketPath || options?.socket || this.options?.proxyEnv;
-    if (!host || !callback || isConnected || isDirect(host, port)) {
-      return original.apply(this, arguments);
+// HTTPS: Agents, undici and the package ws connect by this.
+function useInTls() {
+  const { connect } = tls;
+  tls.connect = function connectTls(options, ...more) {
+    if (!isRemote(options)) return connect.apply(this, arguments);
+    const socket = new net.Socket(); // not connected yet, so TLS uses it as any stream
+    const secure = connect.call(this, { ...options, socket }, ...more);
+    if (options.timeout) secure.setTimeout(options.timeout);
+    for (const name of ['ref', 'unref']) {
+      secure[name] = () => {
+        socket[name]();
+        return secure;
+      };
     }
-    tunnel(host, port, (error, socket) => {
-      if (error) callback(error);
-      else callback(null, finish(options, socket, (more) => original.call(this, more)));
-    });
+    openTunnel(socket, options, 443);
+    return secure;
   };
 }
 
-// undici of npm uses the same dispatcher, unless a program sets another.
-function useInFetch() {
-  void globalThis.Response; // loads Node's own undici, which makes the dispatcher
-  const key = Symbol.for('undici.globalDispatcher.1');
-  const Agent = globalThis[key]?.constructor;
-  if (Agent) globalThis[key] = new Agent({ connect: connectForFetch });
+// HTTP without TLS. All its Agents connect by the function of their prototype; Node's own proxying
+// one has proxyEnv.
+function useInHttp() {
+  const { connect } = net;
+  const original = http.Agent.prototype.createConnection;
+  http.Agent.prototype.createConnection = function createConnection(options, callback) {
+    const isProxying = this && this.options && this.options.proxyEnv;
+    if (isProxying || !isRemote(options)) return original.apply(this, arguments);
+    return connectForHttp(options, callback);
+  };
+  net.connect = net.createConnection = function connectTcp(options, callback) {
+    if (!isRemote(options) || !isForHttp(options)) return connect.apply(this, arguments);
+    return connectForHttp(options, callback);
+  };
 }
 
-function connectForFetch(options, callback) {
-  const host = bare(options.hostname);
-  const isTls = options.protocol === 'https:';
-  const port = Number(options.port) || (isTls ? 443 : 80);
-  const once = (socket, event, done) => {
-    socket.once('error', callback);
-    socket.once(event, () => {
-      socket.off('error', callback);
-      done(null, socket);
-    });
-  };
-  const secure = (error, socket) => {
-    if (error || !isTls) {
-      callback(error, socket);
-      return;
-    }
-    const servername = options.servername || (net.isIP(host) ? '' : host);
-    once(tls.connect({ socket, servername, ALPNProtocols: ['http/1.1'] }), 'secureConnect', callback);
-  };
-  if (isDirect(host, port)) once(net.connect(port, host), 'connect', secure);
-  else tunnel(host, port, secure);
+// Other protocols use net.connect too, within the guest. Only undici and ws give these options.
+function isForHttp(options) {
+  return 'highWaterMark' in options || 'headers' in options;
+}
+
+function connectForHttp(options, callback) {
+  const socket = new net.Socket(options);
+  if (options.timeout) socket.setTimeout(options.timeout);
+  if (callback) socket.once('connect', callback);
+  openTunnel(socket, options, 80);
+  return socket;
 }

@@ -1,0 +1,153 @@
+"""The functions of the program in the guest, run here with a state and a seed of their own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.vm import provision
+from tests.support.mounting import area
+from tests.support.repos import HOST_GID, HOST_UID
+
+PROGRAM = Path(provision.__file__).with_name("guest.sh")
+LIMIT = 60
+"""Seconds after which a function is taken to hang."""
+
+
+def run(where: Path, lines: str) -> subprocess.CompletedProcess[str]:
+    """Run lines of the shell after the functions, with these stand-ins for the system."""
+    script = f"""
+        . {shlex.quote(str(PROGRAM))}
+        set +Eeu
+        cd {shlex.quote(str(where))}
+        SEED=$PWD/seed STATE=$PWD/state
+        mkdir -p "$SEED" "$STATE"
+        systemctl() {{ echo "systemctl $*" >>calls; }}
+        sync() {{ :; }}
+        {lines}
+    """
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=LIMIT)
+
+
+START = """
+    install_gitguardfs() { replace gitguardfs && note gitguardfs; }
+    write_files() { replace files; }
+    # Each part of the seed is one file of the guest.
+    replace() { cp "$SEED/$1.digest" "guest-$1"; [[ "$1" != "$DIES_IN" ]] || kill $BASHPID; }
+    start_with() {
+        for part in gitguardfs files shared; do echo "$1" >"$SEED/$part.digest"; done
+        (DIES_IN=${2-} && take_seed)
+    }
+"""
+
+
+@pytest.mark.parametrize("part", ["gitguardfs", "files"])
+def test_what_a_killed_start_has_half_replaced_is_not_taken_for_what_it_was(
+    tmp_path: Path, part: str
+) -> None:
+    """Otherwise a guard would lack the --hide that the host shows."""
+    done = run(
+        tmp_path, f"{START} start_with one; start_with two {part}; start_with one; cat guest-*"
+    )
+    assert done.stdout == "one\none\n", done.stderr
+
+
+def test_what_a_start_has_taken_is_not_taken_again(tmp_path: Path) -> None:
+    done = run(tmp_path, f"{START} start_with one; rm guest-* calls; start_with one; ls")
+    assert done.stdout.split() == ["seed", "state"], done.stderr
+
+
+def test_a_guard_that_an_older_version_has_started_gets_the_new_settings(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        for name in mount_seed use_https_mirrors install_packages install_gitguardfs note tell \\
+                retire_cloud_init; do
+            eval "$name() { :; }"
+        done
+        id() { echo 1000; }
+        systemctl() {
+            case $* in
+                "start gitguard-vm-start.service") echo new >written ;;
+                "try-restart guard.service") cp written used ;;
+            esac
+        }
+        AGENT=agent SERVICE=guard.service
+        echo old | tee written >used
+        setup
+        cat used
+        """,
+    )
+    assert done.stdout.splitlines()[-1] == "new", done.stderr
+
+
+IN_THE_WAY = {
+    "nothing": "",
+    "a file for the parent": "touch home/projects",
+    "a link for the parent": "mkdir home/work && ln -s work home/projects",
+    "a link to nowhere": "ln -s nowhere home/projects",
+    "a FIFO": "mkdir home/projects && mkfifo home/projects/view",
+    "a link": "mkdir -p home/work home/projects && ln -s ../work home/projects/view",
+    "content": "mkdir -p home/projects/view && touch home/projects/view/.x",
+    "content nobody may list": "mkdir -p home/projects/view/x && chmod 0 home/projects/view",
+    "a parent that nobody may enter": "mkdir -p home/projects && chmod 0 home/projects home",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize("made", IN_THE_WAY.values(), ids=IN_THE_WAY)
+def test_whatever_the_agent_has_made_there_the_view_has_an_empty_directory(made: str) -> None:
+    with area() as place:
+        place.chmod(0o755)
+        (place / "home").mkdir()
+        os.chown(place / "home", HOST_UID, HOST_GID)
+        done = run(
+            place,
+            f"""
+            as_agent() {{ setpriv --reuid {HOST_UID} --regid {HOST_GID} --clear-groups "$@"; }}
+            as_agent sh -c {shlex.quote(made)}
+            VIEW=$PWD/home/projects/view
+            make_view && make_view && [[ "$(realpath home/projects/view)" == "$VIEW" ]] &&
+                as_agent rmdir home/projects/view
+            """,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("moved-aside") <= 1
+
+
+def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        as_agent() { echo 'mkdir: cannot create: no space'; return 1; }
+        VIEW=/home/agent/projects/x
+        make_view
+        """,
+    )
+    assert done.returncode == 1
+    assert "cannot make /home/agent/projects/x: mkdir: cannot create: no space" in done.stdout
+
+
+def test_a_guest_without_a_host_shuts_down(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        mkfifo port # nobody reads it
+        ports_to_host() { echo port; }
+        HOST_PATIENCE=1
+        touch "$SEED/is-shared"
+        (fail no)
+        cat calls
+        """,
+    )
+    assert "systemctl --no-block poweroff" in done.stdout, done.stderr
+
+
+def test_what_is_told_is_one_line(tmp_path: Path) -> None:
+    """The next line would be another message."""
+    done = run(tmp_path, "ports_to_host() { echo port; }; tell failed $'x\\nready'; cat port")
+    assert done.stdout == "failed x ready\n", done.stderr
