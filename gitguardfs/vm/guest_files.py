@@ -96,7 +96,7 @@ WantedBy=multi-user.target
 
 # The machine has little hardware, and always the same. An emulated guest takes many seconds to look
 # at all devices of the kernel's, and to load drivers for parts that nothing uses.
-_HARDWARE = ("acpi", "block", "input", "net", "virtio")
+_HARDWARE = ("block", "input", "net", "virtio")
 _TRIGGER = (
     "[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add {}\n".format(
         " ".join(f"--subsystem-match={name}" for name in _HARDWARE)
@@ -110,9 +110,10 @@ ACTION!="remove", SUBSYSTEM=="{"|".join(_HARDWARE)}", ENV{{MODALIAS}}=="?*", \\
 ACTION!="remove", SUBSYSTEM=="pci", ENV{{MODALIAS}}=="pci:v00001AF4*", \\
     RUN{{builtin}}+="kmod load $env{{MODALIAS}}"
 """
-# One process loads all, instead of one each by modprobe@.service.
+# One process loads all, instead of one each by modprobe@.service. The button is the one by which
+# the host shuts the guest down: it alone of the dozens of ACPI devices needs a driver.
 _MODULES = "".join(
-    f"{name}\n" for name in ("virtio_pci", "virtio_net", "9pnet_virtio", "9p", "fuse")
+    f"{name}\n" for name in ("virtio_pci", "virtio_net", "9pnet_virtio", "9p", "fuse", "button")
 )
 _NETWORK = f"""\
 # An address, but no route and no name server.

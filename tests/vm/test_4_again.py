@@ -6,7 +6,7 @@ import os
 
 from gitguardfs.vm.state import is_held
 from tests.vm.conftest import OPTIONS
-from tests.vm.world import Session, World, is_running, processes_of
+from tests.vm.world import Session, World, console, is_running, processes_of
 
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
@@ -19,6 +19,7 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     host.sh("mv ~/projects ~/old; echo in the way >~/projects")
     assert processes_of(host)
     assert running.leave() == 0
+    assert "Power down" in console(host)  # by its power button, not by QEMU's end
     assert not is_running(host)
     assert not is_held(str(host.state / "session.lock"))
     assert processes_of(host) == {}
