@@ -86,11 +86,6 @@ VM_PROGRAMS = (*GUEST_PROGRAMS, "ssh", "openssl", "curl")
 SELINUX = "tests/guest/test_9_selinux.py"
 
 TIERS = (
-    Tier(
-        "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",
-        _pytest(VM_FAULTS), seconds=900, image=images.DEBIAN_CLOUD,
-        lacks=_missing(*VM_PROGRAMS),
-    ),
     _guest(
         "guest", "Debian 13 in a virtual machine with real 9p and virtiofs shares", 900,
         images.DEBIAN_13, "tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}",
@@ -115,7 +110,7 @@ TIERS = (
          _pytest("tests/packaging"), seconds=75, is_short=True),
     Tier(
         "egress", "the allowlist proxy, before servers that record what they are sent",
-        _pytest("tests/egress"), seconds=140, is_short=True, lacks=_missing("ip", "ss"),
+        _pytest("tests/egress"), seconds=210, is_short=True, lacks=_missing("ip", "ss"),
     ),
     Tier(
         "desktop", "Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package",
@@ -124,8 +119,13 @@ TIERS = (
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=400,
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=450,
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
+    ),
+    Tier(
+        "vm-faults", "gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run",
+        _pytest(VM_FAULTS), seconds=320, image=images.DEBIAN_CLOUD,
+        lacks=_missing(*VM_PROGRAMS),
     ),
     Tier("unit", "pure parts, no mount",
          _pytest("tests/unit"), seconds=300, has_workers=True, alone=130),
