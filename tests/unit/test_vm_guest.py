@@ -194,6 +194,21 @@ def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
     assert "cannot make /home/agent/projects/x: mkdir: cannot create: no space" in done.stdout
 
 
+def test_a_start_that_needs_inodes_leaves_some_for_the_next(tmp_path: Path) -> None:
+    """The agent may have used all others, and nobody can log in to a guest that has not started."""
+    done = run(
+        tmp_path,
+        """
+        VIEW=/home/agent/projects/x
+        as_agent() { [[ ! -e "$STATE/spare" ]] || { echo "no space"; return 1; }; }
+        keep_spare
+        (make_view)
+        make_view && keep_spare && ls "$STATE/spare"
+        """,
+    )
+    assert done.stdout.splitlines()[-1].isdecimal(), done.stderr
+
+
 def test_a_guest_without_a_host_shuts_down(tmp_path: Path) -> None:
     done = run(
         tmp_path,
