@@ -26,7 +26,7 @@ AS_AN_OLDER_VERSION_LEFT_IT = """
 set -e
 systemctl disable --quiet gitguard-vm-start.service gitguard-vm-guard.service
 find /etc/systemd/system /etc/systemd/system-generators -lname /dev/null -delete
-rm /etc/cloud/cloud-init.disabled /var/lib/gitguard-vm/*
+rm -r /etc/cloud/cloud-init.disabled /var/lib/gitguard-vm/*
 sync
 """
 """cloud-init runs at each start; the guard is the only unit that is enabled."""
