@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gitguardfs import config_files
@@ -18,6 +19,8 @@ FILE = "settings.json"
 _GITS = (None, "deny", "readonly", "private")
 MIN_MEMORY_MIB = 512
 """With less, cloud-init does not complete a boot."""
+MOST_CPUS = 4
+"""A guest has as many processors as the host by default, but not more than this."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Settings:
     image: str = "debian-13"
     memory: int = 8192
     """MiB."""
-    cpus: int = 4
+    cpus: int = field(default_factory=lambda: min(MOST_CPUS, os.cpu_count() or 1))
     guard: str = "guest"
     """``guest`` or ``host``: where .git is guarded."""
     git: str | None = None
