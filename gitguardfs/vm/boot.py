@@ -17,6 +17,7 @@ from gitguardfs.vm.state import State
 
 BOOT_LIMIT = 900.0
 """Seconds until a boot counts as hanging: an emulated first boot may fetch packages."""
+LOGS = "gitguard vm logs shows what QEMU and the guest wrote"
 MONITOR_LIMIT = 120.0
 """Seconds until QEMU counts as hanging: it opens its monitor before the guest runs."""
 _LOOK_EVERY = 0.5
@@ -26,7 +27,7 @@ _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
 _MAX_SAID = 4096
-"""Bytes of the end of what the guest tells that are kept: it can write without end."""
+"""Bytes of a line of the guest's that are kept: it can write without end."""
 
 _PANIC = re.compile(rb"Kernel panic - not syncing")  # longer than the name of a process
 _ACCELERATOR = re.compile(rb"kvm|hvf", re.IGNORECASE)
@@ -65,7 +66,7 @@ class BootProgress:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Boot:
     """A started QEMU whose guest is booting."""
 
@@ -74,6 +75,11 @@ class Boot:
     progress: BootProgress
     channel: socket.socket
     """The end here of qemu_command.CHANNEL."""
+    deadline: float = field(default_factory=lambda: time.monotonic() + BOOT_LIMIT)
+    _step: str = "the guest boots"
+    _said: bytes = b""
+    """The beginning of a line that the guest has not ended."""
+    _is_ready: bool = False
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises as _check."""
@@ -87,44 +93,57 @@ class Boot:
             time.sleep(_LOOK_EVERY)
 
     def await_ssh(self, port: int) -> None:
-        """Wait until the guest's sshd answers. Raises BootError, and as _check."""
-        deadline = time.monotonic() + BOOT_LIMIT
+        """Wait until the guest's sshd answers. Raises as _look."""
         while not _sshd_answers(port):
-            self.progress.show("the guest boots", last_line(self.state.console))
-            self._check()
-            if time.monotonic() > deadline:
-                raise BootError(f"the guest's sshd did not answer within {BOOT_LIMIT:.0f} seconds")
-            time.sleep(_LOOK_EVERY)
+            self._look(_LOOK_EVERY)
 
-    def await_ready(self, limit: float = BOOT_LIMIT) -> None:
-        """Wait until the guest tells that it is ready.
-
-        Raises UserError if it tells that its setup failed, BootError, and as _check.
-        """
-        deadline = time.monotonic() + limit
-        what, said = "the guest boots", b""
-        while True:
-            if select.select([self.channel], [], [], _LOOK_EVERY)[0]:
-                part = self.channel.recv(_TAIL)
-                if not part:  # QEMU has closed it, since it ends
+    def run(self, words: list[str], failure: str) -> None:
+        """Run a command on the guest. Raises BootError(failure) if it fails, and as _look."""
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL) as process:
+            try:
+                while process.poll() is None:
+                    self._look(0)
                     with suppress(subprocess.TimeoutExpired):
-                        self.qemu.wait(MONITOR_LIMIT)
-                *lines, said = (said + part)[-_MAX_SAID:].split(b"\n")
-                for line in lines:
-                    word, _, text = line.decode(errors="replace").partition(" ")
-                    if word == "ready":
-                        return
-                    if word == "failed":
-                        raise UserError(
-                            f"setting up the guest failed: {shown(text)}",
-                            "gitguard vm up tries again; gitguard vm logs shows the console",
-                            Exit.SYSTEM,
-                        )
-                    what = shown(text) if word == "step" else what
-            self.progress.show(what, last_line(self.state.console))
-            self._check()
-            if time.monotonic() > deadline:
-                raise BootError(f"the guest was not ready within {limit:.0f} seconds")
+                        process.wait(_LOOK_EVERY)
+            finally:
+                process.kill()
+        if process.returncode != 0:
+            raise BootError(failure)
+
+    def await_ready(self) -> None:
+        """Wait until the guest tells that it is ready. Raises as _look."""
+        while not self._is_ready:
+            self._look(_LOOK_EVERY)
+
+    def _look(self, patience: float) -> None:
+        """Take what the guest tells within ``patience`` seconds, and show what is waited for.
+
+        Raises UserError if the guest has failed or takes too long, and as _check.
+        """
+        if select.select([self.channel], [], [], patience)[0]:
+            part = self.channel.recv(_TAIL)
+            if not part:  # QEMU has closed it, since it ends
+                with suppress(subprocess.TimeoutExpired):
+                    self.qemu.wait(MONITOR_LIMIT)
+            *lines, self._said = (self._said[:_MAX_SAID] + part).split(b"\n")
+            for line in lines:
+                word, _, text = line[:_MAX_SAID].decode(errors="replace").partition(" ")
+                if word == "ready":
+                    self._is_ready = True
+                    return
+                if word == "failed":
+                    raise UserError(
+                        f"setting up the guest failed: {shown(text)}",
+                        "gitguard vm up tries again; gitguard vm logs shows the console",
+                        Exit.SYSTEM,
+                    )
+                self._step = shown(text) if word == "step" else self._step
+        self.progress.show(self._step, last_line(self.state.console))
+        self._check()
+        if time.monotonic() > self.deadline:
+            raise UserError(
+                f"the guest was not ready within {BOOT_LIMIT:.0f} seconds", LOGS, Exit.SYSTEM
+            )
 
     def _check(self) -> None:
         """Raise BootError if this boot can no longer succeed; UserError if no other can either."""

@@ -5,11 +5,14 @@
 #   finish  after setup, if VMs are to share the disk: takes out what belongs to this one guest
 #   start   early at each start: writes what this VM is given, if the last start had something else
 #   guard   later at each start: the guarded project; then the host is told
+#   end     tells the host that the start has failed, if these have ended and could not say so
 # Output goes to /var/log/gitguard-vm.log. Every step may be repeated.
 set -Eeuo pipefail
 umask 022
 
 SEED=/run/gitguard-vm/seed
+TOLD=/run/gitguard-vm.told # the host knows how this start has ended; the unit of "end" looks for it
+FAILURE=/run/gitguard-vm.failure # why it has failed
 STATE=/var/lib/gitguard-vm
 PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
@@ -42,7 +45,11 @@ say() { printf '%(%T)T %s\n' -1 "$*"; }
 tell() {
     local port line="${*//$'\n'/ }"
     for port in $(ports_to_host); do
-        timeout "$HOST_PATIENCE" tee "$port" <<<"$line" >/dev/null || say "not told: $line"
+        if ! timeout "$HOST_PATIENCE" tee "$port" <<<"$line" >/dev/null; then
+            say "not told: $line"
+        elif [[ "$line" != "step "* ]]; then
+            : >"$TOLD"
+        fi
     done
 }
 
@@ -56,7 +63,9 @@ ports_to_host() {
 
 fail() {
     say "failed: $*"
+    echo "$*" >"$FAILURE"
     tell "failed $*"
+    rm -rf "$STATE/spare" # the next start may need it
     [[ ! -e "$SEED/is-shared" ]] || systemctl --no-block poweroff # the host may be gone
     exit 1
 }
@@ -73,12 +82,6 @@ mount_seed() {
 
 # Whether the guest has that part of the seed already.
 has() { [[ -e "$STATE/$1" && "$(<"$STATE/$1")" == "$(<"$SEED/$1.digest")" ]]; }
-
-# What is half replaced must not count as what it was.
-forget() {
-    rm -f "$STATE/$1"
-    sync
-}
 
 note() {
     cp "$SEED/$1.digest" "$STATE/$1.new"
@@ -126,6 +129,7 @@ install_gitguardfs() {
     rm -rf "$new"
     mkdir -p "$new"
     tar -xf "$SEED/gitguardfs.tar" -C "$new" --no-same-owner
+    sync # see write_files
     rm -rf "${PREFIX:?}/lib"
     mv -T "$new" "$PREFIX/lib"
     launcher /usr/local/bin/gitguardfs gitguardfs.commands.gitguardfs
@@ -158,6 +162,8 @@ END
 # From here on the units of gitguard vm do at each start what cloud-init did.
 retire_cloud_init() {
     local unit
+    # First: a guest that is killed meanwhile must start by the one or the other.
+    systemctl enable --quiet gitguard-vm-start.service gitguard-vm-guard.service
     mkdir -p /etc/systemd/system-generators
     for unit in "${UNUSED_GENERATORS[@]}"; do
         ln -sfT /dev/null "/etc/systemd/system-generators/$unit"
@@ -165,7 +171,6 @@ retire_cloud_init() {
     for unit in "${UNUSED[@]}"; do
         ln -sfT /dev/null "/etc/systemd/system/$unit"
     done
-    systemctl enable --quiet gitguard-vm-start.service gitguard-vm-guard.service
     touch /etc/cloud/cloud-init.disabled
 }
 
@@ -178,10 +183,12 @@ setup() {
     use_https_mirrors
     install_packages
     install_gitguardfs
+    keep_spare
     note shared
     if [[ -e "$SEED/is-shared" ]]; then
         # cloud-init still writes when this program ends.
-        systemd-run --quiet --no-block -p After=cloud-final.service "$0" finish
+        systemd-run --quiet --no-block -p After=cloud-final.service \
+            -p OnFailure=gitguard-vm-end.service "$0" finish
     else
         retire_cloud_init
         systemctl daemon-reexec # the defaults in system.conf.d are read at the start
@@ -218,12 +225,19 @@ start() {
     umount "$SEED"
     hostname -F /etc/hostname
     make_view
+    keep_spare
+}
+
+# The agent can use up the disk's inodes. Unlike space, none are kept for root.
+keep_spare() {
+    [[ -e "$STATE/spare" ]] || { mkdir "$STATE/spare" && touch "$STATE/spare/"{1..200}; } ||
+        say "no spare"
 }
 
 take_seed() {
     local part
     for part in gitguardfs files shared; do
-        has "$part" || forget "$part"
+        has "$part" || rm -f "$STATE/$part" # what is half replaced must not count as what it was
     done
     has gitguardfs || install_gitguardfs
     if ! has files; then
@@ -238,16 +252,15 @@ take_seed() {
 
 # Before anything of the agent runs, and before the view is there: it gets the newest settings.
 write_files() {
-    local enabled
+    local new=$STATE/files.new enabled
     say "writing files"
-    # To places where root alone writes. The archive holds no directories, so it changes none.
-    tar -xf "$SEED/files.tar" -C / --no-same-owner
+    rm -rf "$new"
+    mkdir -p "$new${BUNDLE%/*}"
+    tar -xf "$SEED/files.tar" -C "$new" --no-same-owner
     # shellcheck disable=SC1091
-    . /etc/gitguard-vm/config
-    grep -qF "$(sed -n 2p "$CA_FILE")" "$BUNDLE" || {
-        cat "$BUNDLE" "$CA_FILE" >"$BUNDLE.new"
-        mv -f "$BUNDLE.new" "$BUNDLE"
-    }
+    . "$new/etc/gitguard-vm/config"
+    grep -qF "$(sed -n 2p "$new$CA_FILE")" "$BUNDLE" || cat "$BUNDLE" "$new$CA_FILE" >"$new$BUNDLE"
+    put_in_place "$new" /
     enabled=/etc/systemd/system/multi-user.target.wants/$SERVICE
     if [[ -L "$enabled" ]]; then
         systemctl daemon-reload # it has read the unit as it was
@@ -257,8 +270,21 @@ write_files() {
     give_rules
 }
 
+# Gives files their places, where root alone writes. A guest that is killed meanwhile has the old or
+# the new one at each: what they contain is on the disk before, and so is that the notes are gone.
+put_in_place() {
+    sync
+    # As links, cp replaces a file atomically; another file system cannot have those.
+    cp -rlfT "$1" "$2" 2>/dev/null || cp -rT --remove-destination "$1" "$2"
+    rm -rf "$1"
+}
+
 # Root must not follow what the agent may have put into its home.
-as_agent() { setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups "$@"; }
+# Of a disk that the agent has filled, it gets what is kept for root.
+as_agent() {
+    setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups \
+        --inh-caps=+sys_resource --ambient-caps=+sys_resource "$@"
+}
 
 # The guard shows the project only in an empty directory whose path has no symlink of the agent's.
 # What else the agent has put there is moved aside.
@@ -315,9 +341,11 @@ make_repositories() {
     as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
 }
 
+end() { [[ -e "$TOLD" ]] || fail "$(cat "$FAILURE" 2>/dev/null || echo it was ended early)"; }
+
 [[ "$0" == "${BASH_SOURCE[0]}" ]] || return 0 # only the functions
 
-exec >>/var/log/gitguard-vm.log 2>&1
+exec >>/var/log/gitguard-vm.log 2>&1 || true # a disk with faults is read-only
 trap 'fail "guest.sh, line $LINENO"' ERR
 # shellcheck disable=SC1091
 . /etc/gitguard-vm/config

@@ -83,6 +83,7 @@ _GUARD_UNIT = f"""\
 Description=The guarded project
 Requires=gitguard-vm-start.service
 After=gitguard-vm-start.service ssh.service sshd.service
+Wants=gitguard-vm-end.service
 
 [Service]
 Type=oneshot
@@ -92,6 +93,23 @@ ExecStart={PROGRAM} guard
 [Install]
 WantedBy=multi-user.target
 """
+
+_END_UNIT = f"""\
+[Unit]
+Description=Tells the host that the start of this VM has failed
+# It waits for the guard's end, whatever that is: a job that is canceled fails no unit.
+After=gitguard-vm-guard.service
+ConditionPathExists=!/run/gitguard-vm.told
+DefaultDependencies=no
+Before=shutdown.target
+Conflicts=shutdown.target
+
+[Service]
+Type=oneshot
+ExecStart={PROGRAM} end
+"""
+# A damaged disk, for example, cancels all other jobs.
+_IN_EMERGENCY = "[Unit]\nWants=gitguard-vm-end.service\n"
 
 
 # The machine has little hardware, and always the same. An emulated guest takes many seconds to look
@@ -191,6 +209,8 @@ def files(guest: GuestSettings) -> list[GuestFile]:
         GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
         GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
         GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
+        GuestFile(f"{UNITS}/gitguard-vm-end.service", _END_UNIT),
+        GuestFile(f"{UNITS}/emergency.target.d/50-gitguard-vm.conf", _IN_EMERGENCY),
         GuestFile(f"{UNITS}/systemd-udev-trigger.service.d/50-gitguard-vm.conf", _TRIGGER),
         GuestFile("/etc/udev/rules.d/80-drivers.rules", _DRIVERS),
         GuestFile("/etc/modules-load.d/50-gitguard-vm.conf", _MODULES),

@@ -26,7 +26,7 @@ from gitguardfs.vm import (
     ssh,
     trusted_programs,
 )
-from gitguardfs.vm.boot import Boot, BootError, BootProgress
+from gitguardfs.vm.boot import LOGS, Boot, BootError, BootProgress
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.keys import Keys
 from gitguardfs.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
@@ -97,7 +97,7 @@ def boot(stack: ExitStack, launch: Launch) -> Started:
                 )
                 if launch.settings.hardened:
                     wait.await_ssh(guest.port)
-                    attempt.enter_context(_tunnel(guest, proxy, launch.exported is None))
+                    attempt.enter_context(_tunnel(wait.run, guest, proxy, launch.exported is None))
                 wait.await_ready()
             except BootError as failure:
                 attempts += 1
@@ -105,11 +105,7 @@ def boot(stack: ExitStack, launch: Launch) -> Started:
                     accelerators.remember_failure(state, left.pop(0))
                     attempts = 0
                 elif failure.is_accelerator or attempts >= ATTEMPTS:
-                    raise UserError(
-                        str(failure),
-                        "gitguard vm logs shows what QEMU and the guest wrote",
-                        Exit.SYSTEM,
-                    ) from None
+                    raise UserError(str(failure), LOGS, Exit.SYSTEM) from None
                 else:
                     print(f"{failure}: trying again", file=sys.stderr)
                 qemu.kill()
@@ -190,13 +186,19 @@ def _kill(_: State, qemu: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy, is_quiet: bool = False) -> Iterator[None]:
+def _tunnel(
+    run: Callable[[list[str], str], None],
+    guest: ssh.SshGuest,
+    proxy: RunningProxy,
+    is_quiet: bool = False,
+) -> Iterator[None]:
     """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
 
     The tunnel ends when the proxy or this process ends: any other program could get the proxy's
     port after that. ``is_quiet`` is for a guest that shuts down by itself, of which ssh would tell.
+    ``run`` is Boot.run; raises as that.
     """
-    _as_root(guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
+    _as_root(run, guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
     tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
     process = subprocess.Popen(
         die_with_parent.command(tunnel),
@@ -213,16 +215,12 @@ def _tunnel(guest: ssh.SshGuest, proxy: RunningProxy, is_quiet: bool = False) ->
 
     try:
         threading.Thread(target=end_with_proxy, daemon=True).start()
-        _as_root(guest, TUNNEL_IS_UP)
+        _as_root(run, guest, TUNNEL_IS_UP)
         yield
     finally:
         end()
         process.wait()
 
 
-def _as_root(guest: ssh.SshGuest, line: str) -> None:
-    """Run a shell line in the guest as root. Raises BootError if it fails."""
-    words = ssh.command(guest, keys.ADMIN, remote=line)
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode != 0:
-        raise BootError("cannot set up the tunnel to the proxy")
+def _as_root(run: Callable[[list[str], str], None], guest: ssh.SshGuest, line: str) -> None:
+    run(ssh.command(guest, keys.ADMIN, remote=line), "cannot set up the tunnel to the proxy")

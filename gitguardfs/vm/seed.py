@@ -65,7 +65,7 @@ def user_data(name: str, login: GuestKeys, files: list[GuestFile]) -> str:
             {"path": file.path, "content": file.content, "permissions": f"{file.mode:04o}"}
             for file in [*_authorized_keys(login), *files]
         ],
-        "runcmd": [[PROGRAM, "setup"]],
+        "runcmd": [["sh", "-c", f"{PROGRAM} setup || {PROGRAM} end"]],
     }
     return "#cloud-config\n" + yaml.safe_dump(data, sort_keys=False, width=10_000)
 

@@ -656,11 +656,37 @@ def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
     monkeypatch.setattr(qmp, "status", lambda _: qmp.IO_ERROR)
     monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
     with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
-        booting(qemu).await_ready(0.1)
+        booting(qemu).await_ready()
     assert qemu.poll() is not None
 
 
-def test_only_the_end_of_what_a_guest_says_is_kept(
+def test_a_long_reason_is_told_and_cut(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    """It comes in parts, and can hold paths of the agent's."""
+    with pytest.raises(UserError, match=r"the guest failed: not x+ ") as error:
+        booting(qemu, b"failed not " + b"x" * 100_000 + b"\nready\n").await_ready()
+    assert len(str(error.value)) < 5000
+
+
+def test_a_guest_that_fails_ends_the_waiting_for_a_command_on_it(
+    booting: Booting, qemu: subprocess.Popen[bytes]
+) -> None:
+    """Such as ssh, which waits for ever if the guest is paused."""
+    with pytest.raises(UserError, match=r"the guest failed: no"):
+        booting(qemu, b"failed no\n").run(["sleep", "1000"], "cannot")
+
+
+def test_a_command_on_the_guest_that_fails_may_succeed_with_the_next_boot(
+    state: State, qemu: subprocess.Popen[bytes]
+) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
+        waiting.run(["true"], "cannot")
+        with pytest.raises(boot.BootError, match=r"cannot"):
+            waiting.run(["false"], "cannot")
+
+
+def test_what_a_guest_says_without_end_is_not_kept(
     state: State, qemu: subprocess.Popen[bytes]
 ) -> None:
     here, there = socket.socketpair()
@@ -695,11 +721,12 @@ def test_a_qemu_that_ends_while_the_guest_is_waited_for_is_noticed(
 def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
     state: State, qemu: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nor for another one after that."""
     here, there = socket.socketpair()
     with here, there:
         there.sendall(b"step the \x1b[1mfirst\nread")
-        with pytest.raises(boot.BootError, match=r"not ready within"):
-            boot.Boot(state, qemu, boot.BootProgress(), here).await_ready(0.1)
+        with pytest.raises(UserError, match=r"not ready within"):
+            boot.Boot(state, qemu, boot.BootProgress(), here, deadline=0).await_ready()
     assert "the \\x1b[1mfirst (0 s)" in capsys.readouterr().err
 
 

@@ -24,7 +24,7 @@ def run(where: Path, lines: str) -> subprocess.CompletedProcess[str]:
         . {shlex.quote(str(PROGRAM))}
         set +Eeu
         cd {shlex.quote(str(where))}
-        SEED=$PWD/seed STATE=$PWD/state
+        SEED=$PWD/seed STATE=$PWD/state TOLD=$PWD/told FAILURE=$PWD/failure
         mkdir -p "$SEED" "$STATE"
         systemctl() {{ echo "systemctl $*" >>calls; }}
         sync() {{ :; }}
@@ -59,6 +59,68 @@ def test_what_a_killed_start_has_half_replaced_is_not_taken_for_what_it_was(
 def test_what_a_start_has_taken_is_not_taken_again(tmp_path: Path) -> None:
     done = run(tmp_path, f"{START} start_with one; rm guest-* calls; start_with one; ls")
     assert done.stdout.split() == ["seed", "state"], done.stderr
+
+
+def test_a_guest_that_is_killed_while_files_are_put_in_place_has_the_old_or_the_new(
+    tmp_path: Path,
+) -> None:
+    """Of a file that is not on the disk yet, a journal may keep the name alone."""
+    done = run(
+        tmp_path,
+        """
+        show() { for file in "$@"; do echo "$(stat -c %i "$file") $(<"$file")"; done; }
+        sync() { show new/* >>on-disk; }
+        for last in {1..40}; do
+            rm -rf root new on-disk
+            mkdir root new
+            echo old | tee root/a >root/b
+            echo new | tee new/a >new/b
+            show root/* >on-disk
+            (
+                set -T
+                trap '((++count < last)) || kill -9 $BASHPID' DEBUG
+                put_in_place new root
+            ) 2>/dev/null
+            show root/* | grep -vxFf on-disk
+            cat root/*
+        done
+        """,
+    )
+    assert set(done.stdout.split()) == {"old", "new"}
+    assert done.stdout.endswith("new\nnew\n"), done.stderr
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="needs another file system")
+def test_files_are_put_in_place_on_another_file_system(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        new=$(mktemp -d -p /dev/shm)
+        mkdir -p root/etc "$new/etc"
+        echo old >root/etc/a; echo new >"$new/etc/a"; chmod 600 "$new/etc/a"
+        put_in_place "$new" root
+        stat -c %a root/etc/a; cat root/etc/a; ls "$new"
+        """,
+    )
+    assert done.stdout == "600\nnew\n", done.stderr
+
+
+def test_a_guest_that_is_killed_at_any_moment_starts_by_cloud_init_or_by_its_units(
+    tmp_path: Path,
+) -> None:
+    done = run(
+        tmp_path,
+        """
+        mkdir() { :; }
+        ln() { echo "mask ${*: -1}" >>calls; }
+        touch() { echo "disable $*" >>calls; }
+        retire_cloud_init
+        head -n 1 calls; grep -c cloud-init calls
+        """,
+    )
+    first, count = done.stdout.splitlines()
+    assert first.startswith("systemctl enable"), done.stderr
+    assert int(count) > 1
 
 
 def test_a_guard_that_an_older_version_has_started_gets_the_new_settings(tmp_path: Path) -> None:
@@ -132,6 +194,21 @@ def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
     assert "cannot make /home/agent/projects/x: mkdir: cannot create: no space" in done.stdout
 
 
+def test_a_start_that_needs_inodes_leaves_some_for_the_next(tmp_path: Path) -> None:
+    """The agent may have used all others, and nobody can log in to a guest that has not started."""
+    done = run(
+        tmp_path,
+        """
+        VIEW=/home/agent/projects/x
+        as_agent() { [[ ! -e "$STATE/spare" ]] || { echo "no space"; return 1; }; }
+        keep_spare
+        (make_view)
+        make_view && keep_spare && ls "$STATE/spare"
+        """,
+    )
+    assert done.stdout.splitlines()[-1].isdecimal(), done.stderr
+
+
 def test_a_guest_without_a_host_shuts_down(tmp_path: Path) -> None:
     done = run(
         tmp_path,
@@ -145,6 +222,31 @@ def test_a_guest_without_a_host_shuts_down(tmp_path: Path) -> None:
         """,
     )
     assert "systemctl --no-block poweroff" in done.stdout, done.stderr
+
+
+def test_a_failure_that_could_not_be_told_is_told_at_the_end(tmp_path: Path) -> None:
+    """Early at a start, the port may not be there."""
+    done = run(
+        tmp_path,
+        """
+        ports_to_host() { :; }
+        (fail no space)
+        ports_to_host() { echo port; }
+        (end); cat port; rm port
+        (end); ls
+        """,
+    )
+    assert "\nfailed no space\n" in done.stdout, done.stderr
+    assert "port" not in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("step x", "failed it was ended early\n"), ("ready", "ready\n")]
+)
+def test_a_start_that_ends_without_a_word_is_told(tmp_path: Path, said: str, told: str) -> None:
+    """Such as one that is killed, or whose job is canceled. The host would wait."""
+    done = run(tmp_path, f"ports_to_host() {{ echo port; }}; tell {said}; (end) >&2; cat port")
+    assert done.stdout == told, done.stderr
 
 
 def test_what_is_told_is_one_line(tmp_path: Path) -> None:

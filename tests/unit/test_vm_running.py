@@ -287,7 +287,7 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     process = subprocess.Popen(["sleep", "1000"])
     guest = ssh.SshGuest(keys.Keys(state.path("keys")), 1, "/p")
     try:
-        with launch._tunnel(guest, RunningProxy(1, process)):
+        with launch._tunnel(lambda *_: None, guest, RunningProxy(1, process)):
             until(lambda: (tmp_path / "tunnels").exists(), "the tunnel is there")
             until(lambda: (tmp_path / "tunnels").read_text().endswith("\n"), "its number is there")
             tunnel = os.pidfd_open(int((tmp_path / "tunnels").read_text()))
@@ -306,7 +306,8 @@ from gitguardfs.egress.start import RunningProxy
 from gitguardfs.vm import keys, launch, ssh
 proxy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print(proxy.pid, flush=True)
-with launch._tunnel(ssh.SshGuest(keys.Keys("/none"), 1, "/p"), RunningProxy(1, proxy)):
+guest = ssh.SshGuest(keys.Keys("/none"), 1, "/p")
+with launch._tunnel(lambda *_: None, guest, RunningProxy(1, proxy)):
     time.sleep(1000)
 """
 

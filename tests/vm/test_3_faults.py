@@ -30,6 +30,13 @@ rm /etc/cloud/cloud-init.disabled /var/lib/gitguard-vm/*
 sync
 """
 """cloud-init runs at each start; the guard is the only unit that is enabled."""
+CANCELED = """
+unit=gitguard-vm-guard.service
+mkdir /etc/systemd/system/$unit.d
+printf '[Service]\\nExecStartPre=systemctl --no-block stop %s\\nExecStartPre=sleep 1000\\n' $unit \
+    >/etc/systemd/system/$unit.d/canceled.conf
+"""
+"""The guard's job is canceled: no unit fails."""
 
 
 def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World, first: Session) -> None:
@@ -125,7 +132,11 @@ def test_a_vm_of_an_older_version_is_set_up_where_it_is(host: World) -> None:
     session = older.up("--hide", "README.md", what="second boot of an older disk")
     assert older.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
     assert older.sh("cat ~/kept; test ! -e README.md") == "kept"
+    older.sh(CANCELED, root=True)
     assert session.leave() == 0
+    done = older.vm("up")
+    assert done.returncode == 3
+    assert "setting up the guest failed: it was ended early" in done.stderr
     assert (
         str(base)
         in subprocess.run(

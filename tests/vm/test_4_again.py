@@ -8,6 +8,13 @@ from gitguardfs.vm.state import is_held
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import Session, World, console, is_running, processes_of
 
+FILL = """
+free=$(df -B 1 --output=avail ~ | tail -n 1)
+fallocate -l $((free - 1000000)) ~/fill
+! dd if=/dev/zero of=$HOME/rest bs=4k status=none
+"""
+"""Nothing of the disk is left, but what is kept for root."""
+
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
     running = first
@@ -17,6 +24,7 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     host.sh("echo of root > /srv/of-root", root=True)
     host.sh("mkdir -p ~/.ssh && ln -sf /srv/of-root ~/.ssh/authorized_keys")
     host.sh("mv ~/projects ~/old; echo in the way >~/projects")
+    host.sh(FILL)
     assert processes_of(host)
     assert running.leave() == 0
     assert "Power down" in console(host)  # by its power button, not by QEMU's end
@@ -34,6 +42,7 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     assert host.sh("git config user.name") == "Another"
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
     assert host.sh("cat ~/moved-aside.*") == "in the way"
+    host.sh("rm ~/fill ~/rest")
     assert host.sh("cat node_modules/own") == "x"
     # Few units run at a start; what they are there for still is.
     nodes = host.sh("stat -c '%G %a' /dev/fuse /dev/net/tun /dev/loop-control")
