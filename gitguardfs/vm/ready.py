@@ -214,7 +214,7 @@ def key(image: Image, shared: dict[str, bytes]) -> str:
         "network": seed.network_config().encode(),
         "format": FORMAT,
     }
-    return PREFIX + provision.digest(parts).decode()[:16]
+    return PREFIX + seed.digest(parts).decode()[:16]
 
 
 def _stamps(image: Image) -> list[Any]:

@@ -206,6 +206,22 @@ MUTANTS = (
         (GUEST,),
     ),
     Mutant(
+        "seed-counts-as-taken-before-it-is",
+        "a start that is killed while it takes a seed leaves half of it, for good",
+        "vm/guest.sh",
+        '    rm -f "$STATE/seed"\n',
+        "",
+        (GUEST,),
+    ),
+    Mutant(
+        "view-of-a-guard-that-died-counts",
+        "the session begins where nothing answers, and nothing says why",
+        "vm/guest.sh",
+        '"$found" == fuse.gitguardfs && -d "$VIEW"',
+        '"$found" == fuse.gitguardfs',
+        (GUEST,),
+    ),
+    Mutant(
         "end-of-a-start-is-silent",
         "the host waits for a guest whose setup has ended",
         "vm/guest.sh",
