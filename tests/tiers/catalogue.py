@@ -128,11 +128,6 @@ TIERS = (
         _pytest(VM_FAULTS), seconds=320, image=images.DEBIAN_CLOUD,
         lacks=_missing(*VM_PROGRAMS),
     ),
-    Tier(
-        "vm-docker", "docker build in the guest of gitguard vm",
-        _pytest(VM_DOCKER), seconds=200, image=images.DEBIAN_DOCKER,
-        lacks=_missing(*VM_PROGRAMS),
-    ),
     Tier("unit", "pure parts, no mount",
          _pytest("tests/unit"), seconds=300, has_workers=True, alone=130),
     _guest(
@@ -141,6 +136,11 @@ TIERS = (
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 200,
         images.DEBIAN_12, OLDEST, needs=PACKAGE_PROGRAMS,
+    ),
+    Tier(
+        "vm-docker", "docker build in the guest of gitguard vm",
+        _pytest(VM_DOCKER), seconds=200, image=images.DEBIAN_DOCKER,
+        lacks=_missing(*VM_PROGRAMS),
     ),
     Tier("adapter", "request handlers, no mount",
          _pytest("tests/adapter"), seconds=40, has_workers=True, alone=20),
