@@ -26,6 +26,7 @@ from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress import reports
 from gitguardfs.egress.proxy import ca_certificate
 from gitguardfs.errors import UserError
+from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
 from gitguardfs.vm import state as states
 from gitguardfs.vm.command import command
@@ -40,7 +41,7 @@ BEARER = ("--host", "api.example.org", "--bearer")
 @pytest.fixture(autouse=True)
 def own_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(keyring_in_file.VARIABLE, str(tmp_path / "keyring"))
-    monkeypatch.setattr(store, "_BUSY", threading.Lock())
+    monkeypatch.setattr(store, "_QUESTIONS", OneByOne())
     keyring.set_keyring(keyring_in_file.Keyring())
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setenv("XDG_STATE_HOME", short)
