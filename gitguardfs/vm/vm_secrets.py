@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,11 @@ def changing(state: State) -> Iterator[None]:
     """
     directory = Path(state.directory).parent.parent
     config_files.make_private_directory(directory)
-    fd = take(str(directory / LOCK), PATIENCE)
+    path = str(directory / LOCK)
+    fd = take(path, 1.0)
+    if fd is None:
+        print("waiting for another command that changes secrets", file=sys.stderr)
+        fd = take(path, PATIENCE)
     if fd is None:
         raise UserError(
             "another gitguard vm command is changing secrets",
@@ -163,17 +168,27 @@ def changing(state: State) -> Iterator[None]:
 
 
 def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: str) -> Secret:
-    """Keep the value of a new secret, and record the secret. Raises UserError, OSError."""
+    """Keep the value of a new secret, and record the secret. Raises UserError, OSError.
+
+    What a killed process has kept and not recorded is replaced, or removed with its name.
+    """
     directory = Path(state.directory)
     with changing(state):
         check_new(state, name)
-        kept = store.write(secrets.key(directory, name), value)
-        secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+        is_first = not state.exists
+        create(state)  # first: a reset deletes what a killed process has kept
         try:
-            create(state)
-            secrets.save(directory, [*secrets.load(directory), secret])
+            kept = store.write(secrets.key(directory, name), value)
+            secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+            try:
+                secrets.save(directory, [*secrets.load(directory), secret])
+            except BaseException:
+                store.delete(secrets.key(directory, name))
+                raise
         except BaseException:
-            store.delete(secrets.key(directory, name))
+            if is_first:
+                with suppress(OSError):  # another command has files in it
+                    os.rmdir(directory)
             raise
         return secret
 
@@ -193,15 +208,15 @@ def rotate(state: State, name: str, value: str) -> Secret:
 def remove(state: State, name: str) -> str:
     """Remove a secret, and delete its value; return "", or a line about the value if it remains.
 
-    The value goes first: if that is interrupted, the secret can be removed again. Raises
-    UserError, OSError.
+    Then it can be removed again, as can a value that is not recorded. Raises UserError, OSError.
     """
     directory = Path(state.directory)
     with changing(state):
-        secret = named(state, name)
-        left = _delete_value(state, secret)
-        secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
-        return left
+        found = secrets.load(directory)
+        if name not in _names_of_values(state):
+            named(state, name)
+        secrets.save(directory, [secret for secret in found if secret.name != name])
+        return _delete_value(state, name)
 
 
 def delete_values(state: State) -> list[str]:
@@ -209,23 +224,36 @@ def delete_values(state: State) -> list[str]:
 
     The caller is ``changing`` them.
     """
-    try:
-        found = secrets.load(Path(state.directory))
-    except (UserError, OSError) as error:
-        return [f"values of secrets may remain: {error}"]
-    return [line for secret in found if (line := _delete_value(state, secret))]
+    names: set[str] = set()
+    left: list[str] = []
+    for known in (_names_of_values, _names_in_record):
+        try:
+            names.update(known(state))
+        except (UserError, OSError) as error:
+            left.append(f"values of secrets may remain: {error}")
+    return [*left, *filter(None, (_delete_value(state, name) for name in sorted(names)))]
 
 
-def _delete_value(state: State, secret: Secret) -> str:
+def _names_in_record(state: State) -> list[str]:
+    return [secret.name for secret in secrets.load(Path(state.directory))]
+
+
+def _names_of_values(state: State) -> list[str]:
+    """Return the names of the values that the store has, also of those that no record names."""
+    beginning = secrets.key(Path(state.directory), "")
+    return [key.removeprefix(beginning) for key in store.keys(beginning)]
+
+
+def _delete_value(state: State, name: str) -> str:
     """Delete a value; return "", or a line about it if it was not deleted."""
-    key = secrets.key(Path(state.directory), secret.name)
+    key = secrets.key(Path(state.directory), name)
+    what = f"the value of {name} (in a keyring: {shown(store.name_in_keyring(key))})"
     try:
-        if store.delete(key):
-            return ""
-        why = "it is not there, as far as this session can see"
+        is_deleted = store.delete(key)
     except (UserError, OSError) as error:
-        why = str(error)
-    return f"the value of {secret.name}, in {secret.kept} as {key}, was not deleted: {why}"
+        again = f"gitguard vm secret remove {shown(name)} tries again"
+        return f"{what} was not deleted: {error}; {again}"
+    return "" if is_deleted else f"{what} is not there, as far as this session can see"
 
 
 def not_allowed(state: State, secret: Secret) -> list[str]:
