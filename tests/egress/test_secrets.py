@@ -504,6 +504,15 @@ def test_what_was_not_put_into_a_request_is_not_masked_in_its_response(vm: Secre
         assert answer.headers["X-Sent-0"] == "X: a-value-to-guess"
 
 
+@pytest.mark.parametrize("where", ["name", "coding"])
+def test_the_page_about_a_wrong_answer_does_not_quote_it(vm: Secrets, where: str) -> None:
+    store.write(secrets.key(vm.directory, "HEADER"), "a-value-to-guess")
+    answer = vm.get(f"https://{HOST}/echo/{where}", f"X-Api-Key: {vm.placeholder('HEADER')}")
+    assert answer.status == 502
+    assert b"a-value" not in answer.body
+    assert "a-value" not in vm.world.log
+
+
 def forms(name: str) -> list[str]:
     """A value as it could be written down."""
     text = value(name)

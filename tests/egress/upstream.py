@@ -211,6 +211,10 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\n <" + b"|".join(sent) + b"\r\n\r\n")
     elif what == "/field":
         client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
+    elif what in ("/name", "/coding"):
+        value = sent[0].partition(b": ")[2]
+        field = b"X-%b : x" if what == "/name" else b"Transfer-Encoding: %b"
+        client.sendall(b"HTTP/1.1 200 OK\r\n" + field % value + b"\r\n\r\n")
     elif what == "/status":
         client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
     elif what == "/more":

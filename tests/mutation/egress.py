@@ -1147,8 +1147,8 @@ MUTANTS = (
         "secret-mask-changes-lengths",
         "a mask changes where a response ends",
         "egress/masks.py",
-        "if name.lower() in _KEPT",
-        "if False",
+        "return name in _KEPT or value",
+        "return value",
         EXCHANGE,
     ),
     Mutant(
