@@ -27,6 +27,8 @@ LOCK = "secrets.lock"
 """Held while secrets are changed. It lies beside the states, so that a reset does not delete it."""
 PATIENCE = store.WRITE_LIMIT + 10.0
 """Seconds to wait for another command, which may wait for the keyring."""
+QUIET = 1.0
+"""Seconds of that without a word."""
 _RESERVED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
     r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
@@ -34,7 +36,8 @@ _RESERVED = re.compile(
     r"|MFLAGS|MAKEFILES|GO(?:PROXY|FLAGS|ENV|ROOT|PATH|BIN|SUMDB|PRIVATE|TOOLCHAIN)"
     r"|(?:NO|ALL|FTP)_PROXY|(?:NPM_CONFIG|PIP)_.*"
     r"|GIT_(?:CONFIG|SSH|EXEC_PATH|DIR|WORK_TREE|ASKPASS|PROXY).*|(?:LD|LC|XDG|SSH|BASH|DBUS|DYLD)_.*"
-    r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]"
+    r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]|BROWSER|LESS(?:OPEN|CLOSE)?"
+    r"|(?:JAVA|CARGO|RUSTUP)_HOME|NODE_PATH|OPENSSL_CONF"
 )
 """Variables of the system and of interpreters, whose programs a placeholder would break."""
 _KEY = re.compile(
@@ -45,8 +48,14 @@ _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
         "expect", "keep-alive", "proxy-authorization", "proxy-connection", "cookie2",
+        "content-encoding",
     )
 )  # fmt: skip
+_SENT = {
+    Kind.BEARER: ("{} ", "Authorization:"), Kind.BASIC: ("Basic ", "{}:", "Authorization:"),
+    Kind.HEADER: ("{}:",), Kind.QUERY: ("{}=",),
+}  # fmt: skip
+"""What stands before the value in a request. {} is the place's word."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header field (RFC 9110)."""
 
@@ -55,6 +64,8 @@ def place(
     host: str, is_bearer: bool, user: str | None, field: str | None, parameter: str | None
 ) -> Place:
     """Return the place that the options name. Raises UserError."""
+    for text in (host if "." not in host else "", user, field, parameter):
+        _check_no_key(text or "")
     if "/" in host:
         raise UserError(f"--host {shown(host)}: not HOST or HOST:PORT", "leave out https:// and /")
     try:
@@ -90,11 +101,7 @@ def place(
 
 def check_name(name: str) -> None:
     """Raise UserError if a secret cannot have this name: it is a variable in the guest."""
-    if _KEY.match(name):
-        raise UserError(
-            "this begins like a key or token, and is no name",
-            "others may have seen it: replace it at its service; the value is asked for",
-        )
+    _check_no_key(name)
     if not secrets.NAME.fullmatch(name):
         why = f"to set a preset's: --preset {name}" if name in PRESETS else (
             "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
@@ -109,6 +116,14 @@ def check_name(name: str) -> None:
         )
 
 
+def _check_no_key(text: str) -> None:
+    if _KEY.match(text):
+        raise UserError(
+            "an argument begins like a key or token, and is no name",
+            "others may have seen it: replace it at its service; the value is asked for",
+        )
+
+
 def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
     """Raise UserError for a value that was given in a wrong place too, or with its word."""
     if value in {name, *(place.word for place in places)}:
@@ -117,11 +132,13 @@ def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
             "others may have seen it: replace it at its service; nothing was kept",
         )
     for place in places:
-        if place.kind is Kind.BEARER and value.lower().startswith(f"{place.word.lower()} "):
-            raise UserError(
-                f"the value begins with {place.word}, which programs in the guest send themselves",
-                "leave that word out; nothing was kept",
-            )
+        for before in _SENT[place.kind]:
+            start = before.format(place.word)
+            if value.lower().startswith(start.lower()):
+                raise UserError(
+                    f"the value begins with {start}, which programs in the guest send themselves",
+                    "leave that out; nothing was kept",
+                )
 
 
 def named(state: State, name: str) -> Secret:
@@ -152,7 +169,7 @@ def changing(state: State) -> Iterator[None]:
     directory = Path(state.directory).parent.parent
     config_files.make_private_directory(directory)
     path = str(directory / LOCK)
-    fd = take(path, 1.0)
+    fd = take(path, QUIET)
     if fd is None:
         print("waiting for another command that changes secrets", file=sys.stderr)
         fd = take(path, PATIENCE)

@@ -274,6 +274,7 @@ def test_a_place_is_named_by_one_option(
         (("TOKEN", "--host", "a.test", "--basic", "a:b"), "--basic"),
         (("TOKEN", "--host", "a.test", "--header", "Host"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "Content-Length"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "Content-Encoding"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X Key"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X-Original-URL"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "x_host"), "--header"),
@@ -290,7 +291,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_kept(
 @pytest.mark.parametrize(
     "name",
     ["PATH", "path", "HOME", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "GIT_SSH_COMMAND",
-     "SHELLOPTS", "PROMPT_COMMAND", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
+     "SHELLOPTS", "PROMPT_COMMAND", "JAVA_HOME", "CARGO_HOME", "NODE_PATH", "LESSOPEN", "BROWSER",
+     "OPENSSL_CONF", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
      *guest_files.environment()],
 )  # fmt: skip
 def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> None:
@@ -545,6 +547,8 @@ def test_without_standard_input_the_user_is_told(vm: State) -> None:
         (("TOKEN", "--host", "a.test", "--basic", "abcdefgh12345678"), "abcdefgh12345678"),
         (("TOKEN", "--host", "a.test", "--header", "abcdefgh12345678"), "abcdefgh12345678"),
         (("TOKEN", "--host", "a.test", "--query", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "sk-ant-api03-abcdef", "--bearer"), VALUE),
+        (("TOKEN", "--host", "a.test", "--basic", "ghp_abcdefgh12345678"), VALUE),
     ],
 )  # fmt: skip
 def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
@@ -553,6 +557,21 @@ def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
     said = refused(vm, "set", *words, value=text)
     assert "others may have seen it" in said
     assert not [word for word in words if len(word) > 15 and word in said]
+    assert not vm.exists
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "before"),
+    [
+        ("--basic", "me", "Basic "), ("--basic", "me", "me:"), ("--basic", "me", "Authorization:"),
+        ("--header", "X-Api-Key", "x-api-key: "), ("--query", "key", "key="),
+    ],
+)  # fmt: skip
+def test_a_value_with_what_programs_send_before_it_is_refused(
+    vm: State, option: str, word: str, before: str
+) -> None:
+    words = ("set", "TOKEN", "--host", "a.test", option, word)
+    assert "the value begins with" in refused(vm, *words, value=before + VALUE)
     assert not vm.exists
 
 
