@@ -53,7 +53,7 @@ function isRemote(options) {
     || (name.startsWith('.') && host.endsWith(name)));
 }
 
-// undici 8 names a server as the host of its connection to the proxy, with a lookup that knows better.
+// undici 8 connects to the proxy by the name of the server, with a lookup that gives the proxy.
 function addressOf({ host, lookup }) {
   let found = bare(host);
   if (typeof lookup === 'function') lookup(host, {}, (_, address) => { found = address; });
@@ -105,8 +105,8 @@ function useInTls() {
   };
 }
 
-// Of PORT, HOST, OPTIONS, CALLBACK, each but the first may be left out. Without a host, as with a path
-// instead of a port, the connection stays in the guest.
+// Of PORT, HOST, OPTIONS, CALLBACK, each but the first may be left out. Without a host, as with a
+// path instead of a port, the connection stays in the guest.
 function withOptions(given) {
   const of = (type) => given.slice(1).find((one) => typeof one === type && one);
   return [{ port: given[0], host: of('string'), ...of('object') }, of('function')];
