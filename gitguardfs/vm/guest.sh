@@ -68,7 +68,7 @@ fail() {
     say "failed: $*"
     echo "$*" >"$FAILURE"
     tell "failed $*"
-    rm -rf "$STATE/spare" # the next start may need it
+    rm -rf "$STATE/spare" || true # the next start may need it
     [[ ! -e "$SEED/is-shared" ]] || systemctl --no-block poweroff # the host may be gone
     exit 1
 }

@@ -655,8 +655,10 @@ def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
 ) -> None:
     monkeypatch.setattr(qmp, "status", lambda _: qmp.IO_ERROR)
     monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    waiting = booting(qemu)
+    waiting.deadline = 0
     with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
-        booting(qemu).await_ready()
+        waiting.await_ready()
     assert qemu.poll() is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import threading
@@ -62,7 +63,7 @@ def host() -> Iterator[World]:
 @pytest.fixture(scope="session")
 def published() -> int:
     """A port that leads to the guest's port 3001 in each session: the option is remembered."""
-    for port in range(20_000, 30_000):  # the kernel gives none of these to a connection
+    for port in range(20_000 + os.getpid() % 9000, 30_000):  # the kernel gives none of these to a connection
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError("no port is free")

@@ -8,12 +8,15 @@ from gitguardfs.vm.state import is_held
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import Session, World, console, is_running, processes_of
 
-FILL = """
+IN_THE_WAY = """
+set -e
+mv ~/projects ~/old
+echo in the way >~/projects
 free=$(df -B 1 --output=avail ~ | tail -n 1)
 fallocate -l $((free - 1000000)) ~/fill
 ! dd if=/dev/zero of=$HOME/rest bs=4k status=none
 """
-"""Nothing of the disk is left, but what is kept for root."""
+"""And nothing of the disk is left, but what is kept for root."""
 
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
@@ -23,8 +26,7 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
     host.sh("echo kept > ~/kept")
     host.sh("echo of root > /srv/of-root", root=True)
     host.sh("mkdir -p ~/.ssh && ln -sf /srv/of-root ~/.ssh/authorized_keys")
-    host.sh("mv ~/projects ~/old; echo in the way >~/projects")
-    host.sh(FILL)
+    host.sh(IN_THE_WAY)
     assert processes_of(host)
     assert running.leave() == 0
     assert "Power down" in console(host)  # by its power button, not by QEMU's end
