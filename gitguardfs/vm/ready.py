@@ -27,7 +27,7 @@ from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed
+from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed, settings
 from gitguardfs.vm import state as states
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.launch import Launch, boot
@@ -144,6 +144,7 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
         image = kept.image
         images.refuse_image_in_project(image, state.project)
     elif not exists:
+        settings.save_image(state, wanted)
         kept = ensure(image, builder, cache)
     if kept is not None and not kept.own.is_same(kept.disk):
         raise UserError(

@@ -353,7 +353,7 @@ MUTANTS = (
         "taken-port-is-found-after-the-boot",
         "vm up boots a VM for nothing, and remembers a port with which no start works",
         "vm/driver.py",
-        "        forwarding.check_free(state, published, arguments.words)\n",
+        "        forwarding.check_free(published)\n",
         "",
         ("unit/test_vm_forwarding.py::test_up_refuses_a_taken_port_before_anything_is_made",),
     ),

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
-from gitguardfs.vm import command, image_store, images, provision, ready
+from gitguardfs.vm import command, image_store, images, provision, ready, settings
 from gitguardfs.vm import state as states
 from gitguardfs.vm.fetching import RemoteFile
 from gitguardfs.vm.images import Image
@@ -275,6 +275,25 @@ def test_vms_of_one_image_share_a_ready_disk(host: Host) -> None:
     assert images.backing_of(first.disk) == os.path.join(host.cache, name, ready.DISK)
     assert int(images.described(first.disk)["virtual-size"]) == images.DISK_SIZE
     assert host.builds == 1
+
+
+def test_an_image_is_remembered_once_it_is_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that ends while the disk is made goes on with it; one that has no image forgets."""
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ready, "ensure", ended)
+    state = host.vm("one")
+    before = settings.load(state).image
+    with pytest.raises(UserError, match=r"there is no image"):
+        host.disk_for(state, str(host.place / "mistyped"))
+    assert settings.load(state).image == before
+    with pytest.raises(KeyboardInterrupt):
+        host.disk_for(state)
+    assert settings.load(state).image == str(host.image)
 
 
 def test_a_vm_keeps_its_ready_disk_when_a_newer_one_is_made(
