@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -79,23 +79,17 @@ def _uses() -> tuple[dict[str, set[Identity]], list[UserError]]:
     uses: dict[str, set[Identity]] = {}
     errors = []
     for state in states.with_disks():
-        below = uses[state.name] = set()
-        disk = state.disk
+        uses[state.name] = set()
         try:
-            while base := images.backing_of(disk):
+            for base in images.below(state.disk):
                 files = _identities(base).keys()
-                if files <= below:  # there is none
+                if files <= uses[state.name]:  # there is none
                     break
-                below.update(files)
-                disk = base
+                uses[state.name].update(files)
         except UserError as error:
-            errors.append(
-                UserError(
-                    f"the VM {state.name}: {shown(disk)} cannot be read: {error.message}",
-                    "gitguard vm reset --project DIR deletes that VM",
-                    Exit.SYSTEM,
-                )
-            )
+            message = f"what the VM {state.name} uses is not known: {error.message}"
+            hint = "gitguard vm reset --project DIR deletes that VM"
+            errors.append(UserError(message, hint, Exit.SYSTEM))
     return uses, errors
 
 

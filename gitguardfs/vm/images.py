@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,10 @@ PINNED = {
 
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
+_BASE = "full-backing-filename"
+"""What qemu-img calls the file below a disk."""
 _DISKS = ("disk.qcow2", "disk.img")
+_CHECK = "check the image, or use another: --image FILE"
 APPEND = "root=/dev/vda rw"
 """Kernel arguments for a local image without a cmdline: the whole disk is the root."""
 
@@ -89,7 +93,7 @@ def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     """
     if not os.path.exists(disk) or not is_pinned(wanted):
         return None
-    base = backing_of(disk) or ""
+    base = backing_of(disk)
     is_of_name = f"-{wanted}-" in os.path.basename(base)
     if is_of_name and is_in(base, cache) and os.path.exists(base):
         return Image(base)
@@ -202,12 +206,6 @@ def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
     base = over or image.disk
     if os.path.exists(disk):
         found = backing_of(disk)
-        if found is None:
-            raise UserError(
-                f"{disk} is damaged",
-                "gitguard vm reset deletes it; then gitguard vm up makes another",
-                Exit.SYSTEM,
-            )
         if os.path.realpath(found) != os.path.realpath(base):
             raise UserError(
                 f"this VM was made from {shown(found)}",
@@ -234,7 +232,7 @@ def _checked(image: Image, over: str | None) -> dict[str, Any]:
     if over is None:
         return found
     found = described(over)
-    leads_to = [name for name in (found.get("full-backing-filename"), _data_file(found)) if name]
+    leads_to = [name for name in (found.get(_BASE), _data_file(found)) if name]
     if found["format"] != "qcow2" or leads_to != [image.disk]:
         raise UserError(
             f"the ready disk {shown(over)} is damaged: it does not lie over {shown(image.disk)}",
@@ -244,10 +242,29 @@ def _checked(image: Image, over: str | None) -> dict[str, Any]:
     return found
 
 
-def backing_of(disk: str) -> str | None:
-    """Return the file that a disk lies over. Raises UserError if it cannot be read."""
-    found = described(disk).get("full-backing-filename")
-    return None if found is None else str(found)
+def backing_of(disk: str) -> str:
+    """Return the file that a VM's disk lies over. Raises UserError if that cannot be read."""
+    return next(below(disk))
+
+
+def below(disk: str) -> Iterator[str]:
+    """Yield the files below a VM's disk, from the top. Raises UserError if that is not known.
+
+    A format is never guessed: a disk with a damaged header would count as one over no other.
+    """
+    try:
+        found = described(disk, "qcow2")
+        if _BASE not in found:
+            raise UserError("it lies over no image")
+    except UserError as error:
+        raise UserError(
+            f"the disk {shown(disk)} is damaged, or cannot be read: {error.message}",
+            "put it back, or delete it: gitguard vm reset",
+            Exit.SYSTEM,
+        ) from None
+    while _BASE in found:
+        yield str(found[_BASE])
+        found = described(found[_BASE], found.get("backing-filename-format"))
 
 
 def self_contained(disk: str) -> dict[str, Any]:
@@ -271,10 +288,16 @@ def _data_file(described: dict[str, Any]) -> str | None:
     return None if found is None else str(found)
 
 
-def described(disk: str) -> dict[str, Any]:
-    """Return what qemu-img says of a disk, without the disks below it. Raises UserError."""
+def described(disk: str, kind: str | None = None) -> dict[str, Any]:
+    """Return what qemu-img says of a disk of this format, without the disks below it.
+
+    Without ``kind`` it guesses the format. Raises UserError.
+    """
+    if not os.path.isfile(disk):  # qemu-img would wait for a FIFO
+        raise UserError(f"{shown(disk)} is no file", _CHECK, Exit.SYSTEM)
     # -U: do not wait for the lock of a running QEMU. This only reads the header.
-    answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
+    how = ["-f", kind] if kind else []
+    answer = json.loads(_qemu_img("info", "-U", "--output=json", *how, disk))
     assert isinstance(answer, dict)
     return answer
 
@@ -288,7 +311,5 @@ def _qemu_img(*arguments: str) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise UserError(
-            shown(done.stderr.strip()), "check the image, or use another: --image FILE", Exit.SYSTEM
-        )
+        raise UserError(shown(done.stderr.strip()), _CHECK, Exit.SYSTEM)
     return done.stdout

@@ -161,8 +161,8 @@ MUTANTS = (
         "prune-looks-at-one-layer",
         "a VM loses the image below its ready disk",
         "vm/image_store.py",
-        "                disk = base\n",
-        "                break\n",
+        "                uses[state.name].update(files)\n",
+        "                uses[state.name].update(files)\n                break\n",
         (f"{READY}::test_only_what_no_vm_uses_is_deleted",),
     ),
     Mutant(
@@ -172,6 +172,22 @@ MUTANTS = (
         "found[(status.st_dev, status.st_ino)] =",
         "found[(hash(one), 0)] =",
         (f"{READY}::test_what_a_vm_uses_by_another_name_is_kept",),
+    ),
+    Mutant(
+        "prune-guesses-formats",
+        "a VM loses the image below its ready disk if that has a damaged header",
+        "vm/images.py",
+        'found.get("backing-filename-format")',
+        "None",
+        (f"{READY}::test_nothing_is_deleted_if_a_vms_disk_cannot_be_read",),
+    ),
+    Mutant(
+        "prune-takes-a-disk-for-whole",
+        "a VM whose disk has a damaged header loses what it lies over",
+        "vm/images.py",
+        "        if _BASE not in found:\n",
+        "        if found is None:\n",
+        (f"{READY}::test_nothing_is_deleted_if_a_vms_disk_cannot_be_read",),
     ),
     Mutant(
         "prune-goes-on-without-knowing",

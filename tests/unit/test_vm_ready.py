@@ -567,7 +567,7 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     states.remove(gone)
     for left in ("build-01234567", "removed-0123"):
         (Path(host.cache) / left).mkdir()
-    made = os.path.basename(os.path.dirname(images.backing_of(state.disk) or ""))
+    made = os.path.basename(os.path.dirname(images.backing_of(state.disk)))
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert host.names() == {made, used.name, direct.name}
     assert unused.name in said and said.count("deleted") == 5
@@ -604,11 +604,22 @@ def test_a_vm_waits_while_images_are_deleted(host: Host, said: list[str]) -> Non
     assert said == ["another command is deleting images; waiting for it"]
 
 
-def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host) -> None:
+@pytest.mark.parametrize("damage", ["version", "short", "zeroed", "over nothing", "FIFO", "below"])
+def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host, damage: str) -> None:
     made = host.ensure()
     state = host.vm("one")
-    Path(state.disk).write_bytes(b"QFI\xfb\0\0\0\x63")
-    with pytest.raises(UserError, match=r"disk\.qcow2 cannot be read"):
+    host.disk_for(state)
+    disk = Path(state.disk if damage != "below" else made.disk)
+    content = disk.read_bytes()
+    disk.unlink()
+    if damage == "FIFO":
+        os.mkfifo(disk)
+    elif damage == "over nothing":
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", disk, "1M"], check=True)
+    else:
+        starts = {"version": b"QFI\xfb\0\0\0\x63", "short": b"QFI\xfbx"}
+        disk.write_bytes(starts.get(damage, bytes(4096) + content[4096:]))
+    with pytest.raises(UserError, match=rf"the VM {state.name} .*disk\.qcow2"):
         list(image_store.prune(host.cache))
     assert os.path.exists(made.disk)
     said = CliRunner().invoke(command.command, ["images", "list"])
@@ -648,7 +659,7 @@ def test_a_ready_disk_that_a_vm_uses_is_kept_whatever_its_record_says(
     base = fetched(host, "0123456789ab-base.qcow2")
     state, gone = host.vm("one"), host.vm("gone")
     host.disk_for(state, str(base))
-    directory = os.path.dirname(images.backing_of(state.disk) or "")
+    directory = os.path.dirname(images.backing_of(state.disk))
     record = Path(directory) / ready.RECORD
     made = json.loads(record.read_text())
     record.unlink()
@@ -657,7 +668,7 @@ def test_a_ready_disk_that_a_vm_uses_is_kept_whatever_its_record_says(
     elif damage == "no json":
         record.write_text("{")
     host.disk_for(gone)  # over another image
-    Path(os.path.dirname(images.backing_of(gone.disk) or ""), ready.RECORD).unlink()
+    Path(os.path.dirname(images.backing_of(gone.disk)), ready.RECORD).unlink()
     states.remove(gone)
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert host.names() == {os.path.basename(directory), base.name}
