@@ -73,13 +73,13 @@ def resume_if_paused(state: State) -> None:
 
 def session_pid(state: State) -> int | None:
     """Return the process id of the `vm up` that started the VM; None if it has ended."""
-    if not is_held(state.session_lock):
-        return None
     try:
+        if not is_held(state.session_lock):
+            return None
         with open(state.session_lock) as file:
             return int(file.read())
     except (OSError, ValueError):
-        return None  # it has just started or just ended
+        return None  # it has just started or just ended, or is not this user's
 
 
 def stop(state: State) -> None:

@@ -93,7 +93,9 @@ def load(state: State) -> Settings:
         _check_types(fields)
         return Settings(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
-        raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None
+        raise UserError(
+            f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
+        ) from None
 
 
 def _check_types(fields: dict[str, Any]) -> None:

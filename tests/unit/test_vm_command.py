@@ -194,7 +194,6 @@ def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
         assert re.search(rf"(?m)^guard +{place}, .git: {git}$", said)
         assert re.search(r"(?m)^guest's own +deps \(--local GLOB .*--no-local", said)
         assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
-    assert "none yet: its first start did not finish" in said
     allowlist = Path(state.directory, "allowlist.txt")
     allowlist.write_text("GET https://a.test/x\nWS https://a.test/x\nWS wss://a.test/\n")
     assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in report.status(state, 80)
