@@ -14,10 +14,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -58,7 +57,7 @@ def in_use(cache: str) -> AbstractContextManager[None]:
 
 def _locked(cache: str, how: int, who: str) -> AbstractContextManager[None]:
     os.makedirs(os.path.dirname(cache), 0o700, exist_ok=True)
-    make_private_directory(Path(cache))
+    make_private_directory(os.path.realpath(cache))
     return fetching.locked(os.path.join(cache, _LOCK), who, how)
 
 
@@ -122,7 +121,8 @@ def _identities(path: str) -> dict[Identity, int]:
 def prune(cache: str) -> Iterator[Stored]:
     """Delete what no VM uses, and what killed commands have left; yield each that is deleted.
 
-    Raises UserError if the disk of a VM cannot be read: what it needs is not known then.
+    Raises UserError if the disk of a VM cannot be read, since what it needs is not known then; at
+    the end also if something could not be deleted.
     """
     with _locked(cache, fcntl.LOCK_EX, "another command is starting a VM"):
         found, errors = stored(cache)
@@ -130,11 +130,18 @@ def prune(cache: str) -> Iterator[Stored]:
             raise errors[0]
         for one in found:
             if not one.users:
-                _remove(cache, one)
-                yield one
+                try:
+                    _remove(cache, one)
+                except OSError as error:
+                    message = f"{shown(one.path)} cannot be deleted: {error.strerror}"
+                    errors.append(UserError(message, "delete it as its owner", Exit.SYSTEM))
+                else:
+                    yield one
         for name in filter(_is_lock, os.listdir(cache)):
             if _is_ours(name):
                 os.unlink(os.path.join(cache, name))
+    if errors:
+        raise errors[0]
 
 
 def _is_ours(name: str) -> bool:

@@ -246,7 +246,7 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
     place = os.path.join(cache, name)
     found = at(place)
     if found is None:
-        make_private_directory(Path(cache))
+        make_private_directory(os.path.realpath(cache))
         with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
             if not os.path.lexists(place):
                 _make(image, builder, shared, place)

@@ -177,20 +177,30 @@ def create(state: State) -> None:
         make_private_directory(Path(directory))
 
 
-def remove(state: State) -> None:
-    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock."""
+def remove(state: State) -> list[str]:
+    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock.
+
+    Returns a line for each directory that remains. Raises OSError.
+    """
     with allowlist_lock.held(Path(state.directory)):
         os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
-    remove_leftovers()
+    return remove_leftovers()
 
 
-def remove_leftovers() -> None:
-    """Delete what an interrupted ``remove`` has left."""
+def remove_leftovers() -> list[str]:
+    """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
+    remain = []
     for name in os.listdir(_vms_directory()):
         left = os.path.join(_vms_directory(), name)
         while _REMOVED in name and os.path.lexists(left):
-            with suppress(FileNotFoundError):  # another command deletes it too
+            try:
                 shutil.rmtree(left)
+            except FileNotFoundError:  # another command deletes it too
+                continue
+            except OSError as error:  # such as a file of root's, which sudo can leave
+                remain.append(f"{left} remains ({error.strerror}): delete it as its owner")
+                break
+    return remain
 
 
 def with_disks() -> list[State]:

@@ -391,6 +391,21 @@ def test_a_new_part_of_an_image_below_a_vm_is_refused(host: Host, name: str) -> 
         host.disk_for(state, str(place))
 
 
+def test_the_cache_may_be_a_link_to_a_bigger_disk(host: Host) -> None:
+    (host.place / "bigger").mkdir()
+    os.makedirs(os.path.dirname(host.cache))
+    os.symlink(host.place / "bigger", host.cache)
+    state = host.vm("one")
+    with image_store.in_use(host.cache):
+        host.disk_for(state)
+    assert list(image_store.prune(host.cache)) == []
+    assert host.disk_for(state) == (Image(str(host.image)), True)
+    assert (host.place / "bigger").stat().st_mode & 0o777 == 0o700
+    states.remove(state)
+    (one,) = image_store.prune(host.cache)
+    assert one.kind == "ready"
+
+
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) -> None:
     base = fetched(host, "0123456789ab-debian-13-base.qcow2")
@@ -574,6 +589,25 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     assert host.disk_for(state, str(used)) == (Image(str(used)), True)
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert "nothing to delete" in said
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = shutil.rmtree
+
+    def denied(path: str) -> None:
+        if "removed-" in path:
+            raise PermissionError(13, "Permission denied", "3000")  # as rmtree names it
+        whole(path)
+
+    (Path(host.cache) / "removed-0123").mkdir(parents=True)
+    base = fetched(host, "0123456789ab-base.qcow2")
+    monkeypatch.setattr(shutil, "rmtree", denied)
+    pruned = image_store.prune(host.cache)
+    assert next(pruned).path == str(base)
+    with pytest.raises(UserError, match=r"/removed-0123 cannot be deleted: Permission denied"):
+        next(pruned)
 
 
 def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) -> None:
