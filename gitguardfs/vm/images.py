@@ -85,7 +85,7 @@ def files_of(image: Image) -> list[str]:
     return [path for path in (image.disk, image.kernel, image.initrd) if path]
 
 
-def used_by(wanted: str, disk: str, cache: str) -> Image | None:
+def used_by(wanted: str, disk: str) -> Image | None:
     """Return the image below the VM's ``disk``, if ``wanted`` is a name in PINNED.
 
     A newer gitguardfs may pin another image by the same name; a VM keeps its own until it is reset.
@@ -94,15 +94,9 @@ def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     if not os.path.exists(disk) or not is_pinned(wanted):
         return None
     base = backing_of(disk)
-    is_of_name = f"-{wanted}-" in os.path.basename(base)
-    if is_of_name and is_in(base, cache) and os.path.exists(base):
-        return Image(base)
-    return None
-
-
-def is_in(path: str, directory: str) -> bool:
-    """Return whether a file is in this directory, by whatever name of it."""
-    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(directory)
+    # Only a file that was fetched has such a name.
+    is_of_name = re.fullmatch(f"[0-9a-f]{{12}}-{wanted}-.*", os.path.basename(base))
+    return Image(base) if is_of_name and os.path.exists(base) else None
 
 
 def is_pinned(wanted: str) -> bool:
@@ -110,11 +104,14 @@ def is_pinned(wanted: str) -> bool:
     return any(wanted == name for name, _ in PINNED)
 
 
+def is_fetched(wanted: str) -> bool:
+    """Return whether ``wanted`` is no path of this machine."""
+    return is_pinned(wanted) or "://" in wanted
+
+
 def resolved(wanted: str) -> str:
     """Return ``wanted`` for the settings: a path is made absolute."""
-    if is_pinned(wanted) or "://" in wanted:
-        return wanted
-    return os.path.abspath(wanted)
+    return wanted if is_fetched(wanted) else os.path.abspath(wanted)
 
 
 def source(wanted: str, machine: str) -> str:

@@ -302,18 +302,17 @@ def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(tmp_path: Path)
     cache = tmp_path / "cache"
     cache.mkdir()
     old, disk = cache / "0123456789ab-debian-13-generic-amd64.qcow2", str(tmp_path / "disk.qcow2")
-    assert images.used_by("debian-13", disk, str(cache)) is None
+    assert images.used_by("debian-13", disk) is None
     old.write_bytes(bytes(1 << 20))
     images.ensure_overlay(images.Image(str(old)), disk)
-    assert images.used_by("debian-13", disk, str(cache)) == images.Image(str(old))
-    assert images.used_by(str(old), disk, str(cache)) is None
-    assert images.used_by("debian-13", disk, str(tmp_path)) is None
+    assert images.used_by("debian-13", disk) == images.Image(str(old))
+    assert images.used_by(str(old), disk) is None
     old.unlink()
-    assert images.used_by("debian-13", disk, str(cache)) is None
+    assert images.used_by("debian-13", disk) is None
     own = tmp_path / "own-debian-13-x.img"
     own.write_bytes(bytes(1 << 20))
     images.ensure_overlay(images.Image(str(own)), str(tmp_path / "other.qcow2"))
-    assert images.used_by("debian-13", str(tmp_path / "other.qcow2"), str(cache)) is None
+    assert images.used_by("debian-13", str(tmp_path / "other.qcow2")) is None
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")

@@ -234,15 +234,22 @@ def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("part", [ready.RECORD, ready.DISK])
-def test_a_damaged_disk_costs_no_build_and_prune_heals_it(host: Host, part: str) -> None:
+def test_a_damaged_disk_keeps_no_other_vm_from_starting(host: Host, part: str) -> None:
+    """It stays for the VM that uses it: the user may put it back."""
+    state, other = host.vm("one"), host.vm("other")
+    host.disk_for(state)
     made = host.ensure()
-    os.unlink(os.path.join(made.directory, part))
-    with pytest.raises(UserError, match=r"is damaged .*images prune"):
-        host.ensure()
-    assert host.builds == 1
-    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
-    host.ensure()
+    os.rename(os.path.join(made.directory, part), host.place / "away")
+    assert host.ensure() == host.ensure() != made
+    host.disk_for(other)
     assert host.builds == 2
+    with pytest.raises(UserError, match=r"gone or damaged"):
+        host.disk_for(state)
+    os.rename(host.place / "away", os.path.join(made.directory, part))
+    host.disk_for(state)
+    states.remove(state)
+    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
+    host.disk_for(other)
 
 
 def test_setting_a_guest_up_can_use_the_users_mirror(
@@ -418,7 +425,7 @@ def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) ->
     host.cache = str(host.place / "link")
     image, is_over_ready = host.disk_for(state, os.path.join(host.cache, base.name))
     assert (os.path.realpath(image.disk), is_over_ready) == (str(base), is_ready)
-    found = images.used_by("debian-13", state.disk, host.cache)
+    found = images.used_by("debian-13", state.disk)
     assert (found is None) == is_ready
 
 
@@ -437,6 +444,22 @@ def test_another_name_of_the_cache_in_the_project_is_refused(host: Host, is_read
     )
     with pytest.raises(UserError, match=r"the image .*link/.* lies in the project"):
         host.disk_for(state, str(host.image) if is_ready else str(base))
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_vm_keeps_what_it_was_made_from_in_another_cache(
+    host: Host, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    base = fetched(host, "0123456789ab-debian-13-base.qcow2")
+    state = host.vm("one")
+    monkeypatch.setattr(images, "obtain", lambda *_: Image(str(base)))
+    if is_ready:
+        host.disk_for(state, "debian-13")
+    else:
+        images.ensure_overlay(Image(str(base)), state.disk)
+    monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched again"))
+    host.cache = str(host.place / "other cache")
+    assert host.disk_for(state, "debian-13") == (Image(str(base)), is_ready)
 
 
 def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
@@ -512,6 +535,42 @@ def test_files_with_new_times_and_the_same_content_have_not_changed(host: Host) 
         copy = shutil.copyfile(path, f"{path}.copy")
         os.rename(copy, path)
     assert host.disk_for(state) == (Image(str(host.image)), True)
+
+
+def test_files_with_new_times_are_read_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those that a backup has linked: reading them takes as long as a start."""
+    state, other = host.vm("one"), host.vm("other")
+    for each in (state, other):
+        host.disk_for(each)
+    disk = host.ensure().disk
+    whole = ready._sha256
+    read: list[str] = []
+    monkeypatch.setattr(ready, "_sha256", lambda path: read.append(path) or whole(path))
+    for path in (disk, str(host.image)):
+        os.link(path, host.place / f"backup-{os.path.basename(path)}")
+    for each in (state, state, other):
+        host.disk_for(each)
+    assert sorted(read) == sorted([disk, str(host.image)])
+
+
+def test_what_is_written_while_a_file_is_read_is_seen(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = host.vm("one")
+    host.disk_for(state)
+    whole = ready._sha256
+
+    def written_after(path: str) -> str:
+        digest = whole(path)
+        host.image.write_bytes(b"x" * (1 << 20))
+        return digest
+
+    os.utime(host.image, ns=(1, 1))
+    monkeypatch.setattr(ready, "_sha256", written_after)
+    host.disk_for(state)  # too late for this one
+    monkeypatch.setattr(ready, "_sha256", whole)
+    with pytest.raises(UserError, match=r"image\.img has changed"):
+        host.disk_for(state)
 
 
 @pytest.mark.parametrize(
