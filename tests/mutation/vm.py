@@ -302,6 +302,14 @@ MUTANTS = (
         ("unit/test_egress_files.py::test_lines_that_are_added_at_once_are_all_there",),
     ),
     Mutant(
+        "watch-takes-the-rest-of-a-sequence",
+        "a key whose sequence ends in an a allows a line if it comes in two parts",
+        "vm/refusals.py",
+        "            self._takes_keys = False  # also",
+        "            self._takes_keys = typed not in (ALLOW, SKIP)  # also",
+        (f"{REFUSALS}::test_the_rest_of_a_sequence_is_no_key",),
+    ),
+    Mutant(
         "watch-takes-an-early-key",
         "a key that was pressed before the line was on the screen allows it",
         "vm/refusals.py",
