@@ -291,6 +291,15 @@ def test_a_port_is_no_longer_open_once_ssh_has_ended(
     assert "closed the ports of --publish" in capfd.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="not Linux: prctl(2)")
+def test_a_port_whose_keeper_is_killed_is_closed(state: State, free: int, server: None) -> None:
+    """Nothing would say that it is open."""
+    with forwarding._opened(state, GUEST, [Port(free, 80)], PUBLISH) as keeper:
+        assert forwarding._is_listening(keeper)
+        keeper.kill()
+        until(lambda: not is_open(free), "it is closed")
+
+
 def test_a_port_that_ssh_does_not_open_ends_the_start(
     state: State, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
