@@ -10,13 +10,12 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -132,9 +131,8 @@ def prune(cache: str) -> Iterator[Stored]:
             if not one.users:
                 try:
                     _remove(cache, one)
-                except OSError as error:
-                    message = f"{shown(one.path)} cannot be deleted: {error.strerror}"
-                    errors.append(UserError(message, "delete it as its owner", Exit.SYSTEM))
+                except UserError as error:
+                    errors.append(error)
                 else:
                     yield one
         for name in filter(_is_lock, os.listdir(cache)):
@@ -162,4 +160,4 @@ def _remove(cache: str, one: Stored) -> None:
     else:
         gone = os.path.join(cache, _REMOVED + secrets.token_hex(4))
         os.rename(one.path, gone)
-        shutil.rmtree(gone)
+        states.delete(gone)

@@ -389,6 +389,6 @@ def clear(state: State) -> None:
     if os.path.isdir(state.directory):
         lock = running.take_lock(state, shuts_down=False)
         try:
-            shutil.rmtree(state.directory)
+            states.delete(state.directory)
         finally:
             os.close(lock)

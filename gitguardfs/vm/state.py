@@ -191,16 +191,26 @@ def remove_leftovers() -> list[str]:
     """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
     remain = []
     for name in os.listdir(_vms_directory()):
-        left = os.path.join(_vms_directory(), name)
-        while _REMOVED in name and os.path.lexists(left):
+        if _REMOVED in name:
             try:
-                shutil.rmtree(left)
-            except FileNotFoundError:  # another command deletes it too
-                continue
-            except OSError as error:  # such as a file of root's, which sudo can leave
-                remain.append(f"{left} remains ({error.strerror}): delete it as its owner")
-                break
+                delete(os.path.join(_vms_directory(), name))
+            except UserError as error:
+                remain.append(str(error))
     return remain
+
+
+def delete(directory: str) -> None:
+    """Delete a directory, which another command may delete as well. Raises UserError."""
+    while os.path.lexists(directory):
+        try:
+            with suppress(FileNotFoundError):  # the other command was faster
+                shutil.rmtree(directory)
+        except OSError as error:  # such as a file of root's, which sudo can leave
+            raise UserError(
+                f"{shown(directory)} cannot be deleted: {error.strerror}",
+                "delete it as its owner",
+                Exit.SYSTEM,
+            ) from None
 
 
 def with_disks() -> list[State]:
