@@ -63,7 +63,7 @@ def host() -> Iterator[World]:
 @pytest.fixture(scope="session")
 def published() -> int:
     """A port that leads to the guest's port 3001 in each session: the option is remembered."""
-    # The kernel gives none of these to a connection.
+    # The kernel gives none of these to a connection, and another run looks elsewhere.
     for port in range(20_000 + os.getpid() % 9000, 30_000):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
