@@ -69,6 +69,9 @@ def read(path: str) -> bytes | None:
             return place.content()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        error.filename = path  # not what it is called in its directory
+        raise
 
 
 def write(change: FileChange, *, backup: bool = False) -> None:

@@ -4,14 +4,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tiers=(guest lint unit adapter mount packaging quickstart desktop egress guest-old vm guest-selinux)
-by_name=(vm-faults)
+by_name=(vm-faults vm-docker)
 quick=(lint unit adapter)
 
 usage() {
     cat <<TEXT
 Usage: sudo ./tests/run.sh [OPTION...] [TIER...] [-- PYTEST-OPTIONS]
 
-Runs the tests of gitguardfs, by default all tiers but the last. If tiers with virtual
+Runs the tests of gitguardfs, by default all tiers but the last two. If tiers with virtual
 machines are among them, several run at a time. The tiers:
   lint           ruff, mypy, shellcheck
   unit           pure parts, no mount
@@ -27,6 +27,8 @@ machines are among them, several run at a time. The tiers:
   vm             gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset
   vm-faults      gitguard vm: what kill -9 leaves, a panic, the hardened VM, a control run of what
                  isolation is tried with; only by its name, since each boot takes minutes
+  vm-docker      docker build in the guest of gitguard vm; only by its name, since it has an image
+                 of its own
 
   --quick       lint, unit and adapter: for a quick check of a change
   --durations   print the 20 slowest tests at the end

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gitguardfs import config_files
 from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.questions import OneByOne
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -38,8 +38,8 @@ WRITE_LIMIT = 120.0
 MIN_PRIORITY = 1
 """Of a keyring that the library recommends. Those below keep nothing, or keep it in plain files."""
 
-_BUSY = threading.Lock()
-"""Held while the keyring has not answered: so it has one question open at a time."""
+_QUESTIONS = OneByOne()
+"""To the keyring."""
 
 
 class NoKeyringError(UserError):
@@ -58,12 +58,27 @@ def read(key: str) -> str | None:
     Raises UserError if the keyring is missing, locked or does not answer in time, or the file is
     unusable; OSError.
     """
-    with _file() as content:
-        found = content.values.get(key)
-        if found is not None or key not in content.values:
-            return found
-    name = content.name_in_keyring(key)
+    values = _values()
+    if key not in values or values[key] is not None:
+        return values.get(key)
+    name = name_in_keyring(key)
     return _ask(lambda keyring: keyring.get_password(SERVICE, name), READ_LIMIT)
+
+
+def is_in_keyring(key: str) -> bool:
+    """Return whether a value lies in the keyring, for which ``read`` waits. UserError, OSError."""
+    values = _values()
+    return key in values and values[key] is None
+
+
+def keys(beginning: str) -> list[str]:
+    """Return the keys that begin so, of all values that are kept. Raises UserError, OSError."""
+    return [key for key in _values() if key.startswith(beginning)]
+
+
+def name_in_keyring(key: str) -> str:
+    """Return the user's name for a key in the keyring, which other state directories share."""
+    return f"{key} in {os.path.realpath(_path().parent)}"
 
 
 def write(key: str, value: str) -> str:
@@ -82,7 +97,7 @@ def write(key: str, value: str) -> str:
             content.change({**content.values, key: value})
             return str(content.path)
         content.change({**content.values, key: None})  # first: what is kept must be known
-    name = content.name_in_keyring(key)
+    name = name_in_keyring(key)
 
     def keep(keyring: KeyringBackend) -> str:
         keyring.set_password(SERVICE, name, value)
@@ -99,14 +114,14 @@ def write(key: str, value: str) -> str:
 def delete(key: str) -> bool:
     """Delete the value of a key; return whether there was one that this session can reach.
 
-    Raises UserError if the keyring is locked or does not answer in time, or the file is unusable;
-    OSError.
+    The keyring is asked too if the file does not know the key: it may have been moved away. Raises
+    UserError if the keyring has the value and is missing, or is locked or does not answer in time,
+    or the file is unusable; OSError. Then the file still has the key.
     """
     with _file() as content:
-        if key not in content.values:
-            return False
-        is_in_file = content.values[key] is not None
-    name = content.name_in_keyring(key)
+        is_known = key in content.values
+        is_in_file = content.values.get(key) is not None
+    name = name_in_keyring(key)
 
     def remove(keyring: KeyringBackend) -> bool:
         if keyring.get_password(SERVICE, name) is None:
@@ -117,9 +132,24 @@ def delete(key: str) -> bool:
     try:
         was_there = is_in_file or _ask(remove, WRITE_LIMIT)
     except NoKeyringError:
+        if is_known:
+            raise
         was_there = False
     _forget(key)
     return was_there
+
+
+def _path() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("gitguardfs", appauthor=False)) / FILE
+
+
+def _values() -> dict[str, str | None]:
+    """Return what the file holds. Not locked: it is replaced whole. Raises UserError, OSError."""
+    path = _path()
+    config_files.make_private_directory(path.parent)
+    return _parsed(path, _bytes_of(path))
 
 
 def _forget(key: str) -> None:
@@ -128,38 +158,23 @@ def _forget(key: str) -> None:
 
 
 def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
-    """Return the keyring's answer. Raises UserError, and NoKeyringError.
+    """Return the keyring's answer. Raises UserError, and NoKeyringError."""
 
-    A keyring may wait for its user for ever, so another thread asks it, and is left behind.
-    """
-    answers: list[T] = []
-    errors: list[UserError] = []
-    busy = _BUSY  # the thread gives back what this call took
+    def ask() -> T:
+        keyring = _keyring()
+        if keyring is None:
+            raise NoKeyringError
+        return question(keyring)
 
-    def ask() -> None:
-        try:
-            keyring = _keyring()
-            if keyring is None:
-                errors.append(NoKeyringError())
-            else:
-                answers.append(question(keyring))
-        except Exception as error:  # of any library; its text could hold the value
-            what = f"the keyring failed: {type(error).__name__}"
-            errors.append(UserError(what, "unlock it", Exit.SYSTEM))
-        finally:
-            busy.release()
-
-    late = UserError(
-        f"the keyring did not answer within {limit:.0f} seconds", "unlock it", Exit.SYSTEM
-    )
-    if not busy.acquire(timeout=limit):
-        raise late
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(limit)
-    if answers:
-        return answers[0]
-    raise errors[0] if errors else late
+    try:
+        return _QUESTIONS.ask(ask, limit)
+    except NoKeyringError:
+        raise
+    except TimeoutError:
+        what = f"the keyring did not answer within {limit:.0f} seconds"
+    except Exception as error:  # of any library; its text could hold the value
+        what = f"the keyring failed: {type(error).__name__}"
+    raise UserError(what, "unlock it", Exit.SYSTEM)
 
 
 def _keyring() -> KeyringBackend | None:
@@ -180,10 +195,6 @@ class _Content:
         self._before = _bytes_of(path)
         self.values = _parsed(path, self._before)
 
-    def name_in_keyring(self, key: str) -> str:
-        """Return the user's name for a key in the keyring, which other state directories share."""
-        return f"{key} in {os.path.realpath(self.path.parent)}"
-
     def change(self, values: dict[str, str | None]) -> None:
         """Write other values atomically; delete the file if there are none. UserError, OSError."""
         after = json.dumps(values, indent=1).encode() + b"\n" if values else None
@@ -197,16 +208,15 @@ def _file() -> Iterator[_Content]:
 
     Deletes what a process has left that was killed while it wrote the file.
     """
-    import platformdirs
-
-    directory = Path(platformdirs.user_state_dir("gitguardfs", appauthor=False))
+    path = _path()
+    directory = path.parent
     config_files.make_private_directory(directory)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         for left in directory.glob(f".{FILE}.*"):
             left.unlink()
-        yield _Content(directory / FILE)
+        yield _Content(path)
     finally:
         os.close(fd)
 

@@ -45,12 +45,14 @@ class _Buffer(ReceiveBuffer):
 
 def _error_page(status_code: int, message: str = "") -> bytes:
     """Return the whole response with an error of mitmproxy's own."""
-    what = next((start for start in _QUOTING if message.startswith(start)), message)
-    return _make_error_response(status_code, what)
+    if message.startswith(_QUOTING):
+        message = _QUOTE.split(message, 1)[0]
+    return _make_error_response(status_code, message)
 
 
-_QUOTING = ("Cannot parse HTTP response", "HTTP/1 protocol error")
-"""Beginnings of messages that go on with what was received."""
+_QUOTING = ("Cannot parse HTTP response", "HTTP/1 protocol error", "Received ")
+"""Beginnings of messages that quote what was received."""
+_QUOTE = re.compile(r": | b?['\"]")
 _make_error_response = _http1.make_error_response
 
 

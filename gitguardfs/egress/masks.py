@@ -14,8 +14,10 @@ from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress.exchange import Use
 from gitguardfs.egress.requests import Fields
 
-_KEPT = frozenset((b"content-length", b"transfer-encoding", b"connection", b"upgrade"))
+_KEPT = frozenset((b"content-length", b"transfer-encoding"))
 """Fields that say how the message is read; a value that looks like one must not change them."""
+_KEPT_WORDS = {b"connection": (b"keep-alive", b"close", b"upgrade"), b"upgrade": (b"websocket",)}
+"""Fields that may have these words, also if one looks like a value."""
 
 
 class Masks:
@@ -49,6 +51,12 @@ class Masks:
     def masked_fields(self, fields: Fields) -> Fields:
         """Return header fields with placeholders instead of values."""
         return tuple(
-            (name, value) if name.lower() in _KEPT else (self.masked(name), self.masked(value))
+            (name, value)
+            if _is_kept(name.lower(), value)
+            else (self.masked(name), self.masked(value))
             for name, value in fields
         )
+
+
+def _is_kept(name: bytes, value: bytes) -> bool:
+    return name in _KEPT or value.lower() in _KEPT_WORDS.get(name, ())

@@ -1,13 +1,11 @@
 """The secrets of the VM at the time of one request: finds their placeholders, puts the values in.
 
-The values come from the store, which may ask the keyring, in a thread that nothing else waits for.
+A value in a keyring, which may ask its user, comes from a thread that nothing else waits for.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gitguardfs.credentials import secrets, store
@@ -16,10 +14,8 @@ from gitguardfs.egress import exchange, requests
 from gitguardfs.egress.exchange import BodySearch, Head, MisplacedError, Use
 from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.requests import CheckedRequest
+from gitguardfs.egress.shared import shared
 from gitguardfs.errors import UserError
-
-_STORE = ThreadPoolExecutor(1, "store")
-"""Asks for one value at a time. A question that has waited too long for its turn is not asked."""
 
 
 class RequestSecrets:
@@ -42,14 +38,14 @@ class RequestSecrets:
         return head
 
     async def _value(self, use: Use) -> bytes:
-        loop = asyncio.get_running_loop()
-        asked = loop.run_in_executor(_STORE, secrets.value_of, self._state_dir, use.secret)
         try:
-            value = await asyncio.wait_for(asked, store.READ_LIMIT)
-        except (UserError, OSError, TimeoutError) as error:
-            why = str(error) or "the keyring does not answer"
+            if store.is_in_keyring(secrets.key(self._state_dir, use.secret.name)):
+                value = await shared(secrets.value_of, self._state_dir, use.secret)
+            else:
+                value = secrets.value_of(self._state_dir, use.secret)
+        except (UserError, OSError) as error:
             raise MisplacedError(
-                f"the value of the secret {use.secret.name} cannot be read: {why}"
+                f"the value of the secret {use.secret.name} cannot be read: {error}"
             ) from None
         self.masks.add(use, value)
         return value.encode("ascii")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from gitguardfs.egress.shared import shared
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 Answer = tuple[int, int, int, str, Any]
@@ -29,9 +30,11 @@ RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
 async def answers_of(what: str, host: str, port: int) -> list[Answer]:
     """Ask for the addresses of a host, ``what`` in an error's text. Raises OSError."""
     try:
-        found = await asyncio.to_thread(
-            socket.getaddrinfo, host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-        )
+        found = await shared(_asked, host, port)
     except OSError as error:
         raise OSError(f"cannot find the address of {what}: {error.strerror}") from None
     return [(*answer[:4], answer[4]) for answer in found]
+
+
+def _asked(host: str, port: int) -> Sequence[Answer]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)

@@ -6,9 +6,11 @@ All that leads in or out is here: a way that is not would be one that the user d
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gitguardfs import config_files
 from gitguardfs.credentials import secrets
@@ -25,23 +27,40 @@ TO_GUEST, TO_HOST, BOTH = "to guest", "to host", "both"
 """Directions in which data can pass."""
 
 
-def found(state: State, own: Settings) -> dict[str, Any]:
-    """Return what crosses the border, or would if the VM ran. Its keys are in docs/vm.md.
+T = TypeVar("T")
 
-    Raises OSError.
+
+def tried(find: Callable[[], T]) -> tuple[T | None, str | None]:
+    """Return what ``find`` returns, and None; or None, and why it failed.
+
+    One file that cannot be read must not hide what the others say.
     """
     try:
-        listed, error = secrets.listed(Path(state.directory)), None
-    except UserError as problem:
-        listed, error = [], str(problem)
+        return find(), None
+    except UserError as error:
+        return None, str(error)
+    except OSError as error:
+        return None, f"{error.filename}: {error.strerror}"
+
+
+def found(state: State, own: Settings | None, settings_error: str | None = None) -> dict[str, Any]:
+    """Return what crosses the border, or would if the VM ran. Its keys are in docs/vm.md.
+
+    ``own`` is None if the settings cannot be read; ``settings_error`` says why.
+    """
+    listed, secrets_error = tried(lambda: secrets.listed(Path(state.directory)))
+    opened, ports_error = tried(lambda: ports.opened(state))
     return {
-        "shares": [_share(own)],
-        "ports": _ports(state, own),
+        "settings_error": settings_error,
+        "shares": [] if own is None else [_share(own)],
+        "ports": _ports(opened or [], () if own is None else own.publish),
+        "ports_error": ports_error,
         "secrets": [
-            {"name": name, "hosts": list(hosts), "where": where} for name, hosts, where in listed
+            {"name": name, "hosts": list(hosts), "where": where}
+            for name, hosts, where in listed or ()
         ],
-        "secrets_error": error,
-        "allowlist": _allowlist(StateFiles(Path(state.directory))),
+        "secrets_error": secrets_error,
+        "allowlist": _allowlist(state),
         "openings": _openings(state, own),
         "upstream_proxy": through(state),
     }
@@ -59,10 +78,9 @@ def _share(own: Settings) -> dict[str, Any]:
     }
 
 
-def _ports(state: State, own: Settings) -> list[dict[str, Any]]:
-    opened = ports.opened(state)
+def _ports(opened: list[ports.OpenPort], publish: tuple[str, ...]) -> list[dict[str, Any]]:
     taken = {one.port.here for one in opened}
-    waiting = [port for port in map(ports.parsed, own.publish) if port.here not in taken]
+    waiting = [port for port in map(ports.parsed, publish) if port.here not in taken]
     return [
         {"host_port": port.here, "guest_port": port.there, "by": by, "open": is_open}
         for port, by, is_open in (
@@ -72,12 +90,13 @@ def _ports(state: State, own: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def _allowlist(files: StateFiles) -> dict[str, Any]:
+def _allowlist(state: State) -> dict[str, Any]:
+    files = StateFiles(Path(state.directory))
     used = usage.read(files.usage)
-    try:
-        allowlist, error = Allowlist.parse(read_allowlist(files)), None
-    except UserError as problem:
-        allowlist, error = Allowlist(), str(problem)
+    text, error = tried(lambda: read_allowlist(files))
+    allowlist = Allowlist.parse(text or "")
+    if not (state.has_disk or os.path.lexists(files.allowlist)):
+        error = "the first gitguard vm up makes the allowlist"
     return {
         "error": error,
         "since": used.since if used else None,
@@ -96,12 +115,13 @@ def _allowlist(files: StateFiles) -> dict[str, Any]:
     }
 
 
-def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
+def _openings(state: State, own: Settings | None) -> list[dict[str, Any]]:
     def opening(name: str, direction: str, host: str, guest: str, what: str) -> dict[str, Any]:
         return {"name": name, "direction": direction, "host": host, "guest": guest, "what": what}
 
     files = StateFiles(Path(state.directory))
-    way = "a reverse SSH tunnel" if own.hardened else "QEMU's guestfwd"
+    ways = {True: "a reverse SSH tunnel", False: "QEMU's guestfwd"}
+    way = ways[own.hardened] if own else " or ".join(ways.values())
     proxy = running_proxy(state) or {}
     return [
         opening(
@@ -123,7 +143,7 @@ def _openings(state: State, own: Settings) -> list[dict[str, Any]]:
         opening("random", TO_GUEST, "the kernel's random numbers", "virtio-rng", "numbers only"),
         opening("seed", TO_GUEST, state.seed, "a read-only disk",
                 "gitguardfs, the settings, the guest's own keys, the proxy's certificate"),
-        opening("image", TO_GUEST, own.image, "below its disk",
+        opening("image", TO_GUEST, own.image if own else "an image", "below its disk",
                 "read-only: the image, or the ready disk that was made from it"),
         opening("disk", BOTH, state.disk, "its disk", "the guest's own files"),
     ]  # fmt: skip
@@ -134,7 +154,8 @@ def through(state: State) -> str | None:
     proxy = running_proxy(state)
     if proxy is not None:
         return proxy.get("through") or None
-    return upstream_proxy.status(Path(state.directory)) or None
+    text, error = tried(lambda: upstream_proxy.status(Path(state.directory)))
+    return error or text or None
 
 
 def _address(port: int | None) -> str:

@@ -51,6 +51,9 @@ def text(border: dict[str, Any], width: int, *, runs: bool) -> str:
 
 def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
     yield from _allowed(border["allowlist"])  # first: the others are few, and stay on the screen
+    for what, name in (("share", "settings"), ("port", "ports"), ("secret", "secrets")):
+        if error := border[f"{name}_error"]:
+            yield Row(what, "not known", error)
     for share in border["shares"]:
         facts = [
             "writable" if share["writable"] else "read-only",
@@ -66,8 +69,6 @@ def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
         if not port["open"]:
             how += ", not open now" if runs else ", while the VM runs"
         yield Row("port", where, f"{how}; what you open of it in a browser can reach the internet")
-    if border["secrets_error"]:
-        yield Row("secret", "none", border["secrets_error"])
     for secret in border["secrets"]:
         where = f"{', '.join(secret['hosts'])} <-- ${secret['name']}"
         yield Row("secret", where, f"the proxy puts its value in: {secret['where']}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import sys
 import urllib.request
@@ -15,7 +14,8 @@ from gitguardfs.credentials import store
 from gitguardfs.egress import upstream_proxy, urls
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
-from gitguardfs.errors import UserError, shown
+from gitguardfs.errors import UserError, shown, warn
+from gitguardfs.vm import keyboard
 from gitguardfs.vm.state import State
 
 
@@ -32,7 +32,7 @@ def prepare(state: State, given: str | None) -> None:
     proxy = upstream_proxy.chosen(files)
     if proxy is not None and proxy.user and proxy.password is None:
         if given == "":
-            store.delete(proxy.key)
+            _forget_password(proxy)
         if os.isatty(0) and store.read(proxy.key) is None:
             _ask_password(proxy)
     _use_for_downloads(upstream_proxy.with_password(proxy))
@@ -47,19 +47,25 @@ def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
     if config_files.read(path) is not None:
         with suppress(UserError):  # damaged: it names no password
             old = upstream_proxy.chosen(files)
-    if old is not None and old.user and (new is None or new.key != old.key):
-        store.delete(old.key)
     text = None if new is None else f"{new.setting}\n"
     config_files.write(config_files.plan(path, text, 0o600))
+    if old is not None and old.user and (new is None or new.key != old.key):
+        _forget_password(old)
+
+
+def _forget_password(proxy: UpstreamProxy) -> None:
+    """Delete a password; warn if it stays."""
+    try:
+        store.delete(proxy.key)
+    except (UserError, OSError) as error:
+        where = store.name_in_keyring(proxy.key)
+        warn(f"the password of {proxy.setting} (in a keyring: {where}) was not deleted: {error}")
 
 
 def _ask_password(proxy: UpstreamProxy) -> None:
     """Ask at the terminal, or read the first line of another standard input, and keep it."""
     if os.isatty(0):
-        try:
-            password = getpass.getpass(f"Password of {shown(proxy.user)} at {proxy.url}: ")
-        except EOFError:
-            password = ""
+        password = keyboard.hidden_line(f"Password of {shown(proxy.user)} at {proxy.url}: ")
     else:
         password = _first_line()
     if not password or not password.isprintable():

@@ -96,9 +96,9 @@ def up(state: State, arguments: UpArguments) -> int:
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
         states.remove_leftovers()
-        published = tuple(map(ports.parsed, arguments.settings.publish))
-        forwarding.check_free(state, published, arguments.words)
         _remember(state, arguments, authority)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)
         files = StateFiles(Path(state.directory))
@@ -135,13 +135,11 @@ def up(state: State, arguments: UpArguments) -> int:
 
 
 def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> None:
-    """Save what this start was given, before the minutes that it may take to make a disk.
+    """Save what this start was given, before anything that can end it.
 
-    If it is interrupted then, the next one must not share or allow more. Raises OSError.
+    If it is ended then, the next one must not share or allow more. Raises OSError.
     """
-    settings.save(
-        state, settings.before_start(settings.load(state), arguments.settings, state.has_disk)
-    )
+    settings.save(state, settings.before_start(settings.load(state), arguments.settings))
     files = Path(state.directory)
     _ensure_allowlist(files, arguments.presets)
     if authority is not None:

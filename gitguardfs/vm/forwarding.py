@@ -20,12 +20,15 @@ _FIRST = 1024
 """The lowest port that every user may open."""
 
 
-def check_free(state: State, wanted: Sequence[Port], words: Sequence[str] = ()) -> None:
-    """Raise UserError if a port to publish is taken; ``words`` is the command of `vm up`."""
+def check_free(wanted: Sequence[Port]) -> None:
+    """Raise UserError if a port to publish is taken.
+
+    The hint is no whole command: that would have to name all options again that are not yet saved.
+    """
     for port in wanted:
         others = [_another(port, wanted) if one == port else one for one in wanted]
         options = [word for value in ("", *others) for word in ("--publish", str(value))]
-        _check_free(port, state, "up", *options, *(("--", *words) if words else ()))
+        _check_free(port, f"give the same command these ports instead: {quote.shell(options)}")
 
 
 @contextmanager
@@ -48,7 +51,8 @@ def published(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iter
 
 def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
-    _check_free(port, state, "forward", str(_another(port)))
+    words = ["gitguard", "vm", "forward", "--project", state.project, str(_another(port))]
+    _check_free(port, f"use another one: {quote.shell(words)}")
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -96,14 +100,10 @@ def _is_listening(process: subprocess.Popen[bytes]) -> bool:
     return process.stdout.read(1) != b""
 
 
-def _check_free(port: Port, state: State, *words: str) -> None:
+def _check_free(port: Port, hint: str) -> None:
     if (why := _why_taken(port)) is not None:
-        name, *options = words
-        command = ["gitguard", "vm", name, "--project", state.project, *options]
         raise UserError(
-            f"cannot listen on port {port.here} of this machine: {why}",
-            f"use another one: {quote.shell(command)}",
-            Exit.SYSTEM,
+            f"cannot listen on port {port.here} of this machine: {why}", hint, Exit.SYSTEM
         )
 
 

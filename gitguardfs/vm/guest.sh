@@ -14,6 +14,7 @@ SEED=/run/gitguard-vm/seed
 TOLD=/run/gitguard-vm.told # the host knows how this start has ended; the unit of "end" looks for it
 FAILURE=/run/gitguard-vm.failure # why it has failed
 STATE=/var/lib/gitguard-vm
+MOUNTS=/proc/mounts
 PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
     iproute2)
@@ -38,6 +39,8 @@ UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
     cloud-init-hotplugd.socket)
 UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-ssh-generator
     systemd-hibernate-resume-generator systemd-rc-local-generator systemd-tpm2-generator)
+# The same at each login. SSH has no way out, and there is no desktop.
+UNUSED_OF_USERS=(user/ssh-agent.socket user-generators/systemd-xdg-autostart-generator)
 
 say() { printf '%(%T)T %s\n' -1 "$*"; }
 
@@ -71,12 +74,15 @@ fail() {
 }
 
 mount_seed() {
-    local disk serial
     mkdir -p "$SEED" "$STATE"
-    [[ ! -e "$SEED/ca.pem" ]] || return 0
+    [[ -e "$SEED/ca.pem" ]] || mount -t iso9660 -o ro "$(seed_disk)" "$SEED"
+}
+
+seed_disk() {
+    local disk serial
     for disk in /sys/block/vd*; do
         read -r serial <"$disk/serial" || true # there is no end of the line
-        [[ "$serial" != gitguard-seed ]] || mount -t iso9660 -o ro "/dev/${disk##*/}" "$SEED"
+        [[ "$serial" != gitguard-seed ]] || echo "/dev/${disk##*/}"
     done
 }
 
@@ -171,6 +177,11 @@ retire_cloud_init() {
     for unit in "${UNUSED[@]}"; do
         ln -sfT /dev/null "/etc/systemd/system/$unit"
     done
+    mkdir -p /etc/systemd/user{,-generators}
+    for unit in "${UNUSED_OF_USERS[@]}"; do
+        ln -sfT /dev/null "/etc/systemd/$unit"
+    done
+    chmod -f a-x /etc/update-motd.d/* || true
     touch /etc/cloud/cloud-init.disabled
 }
 
@@ -220,12 +231,22 @@ finish() {
 start() {
     say "starting"
     echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
+    take_new_seed
+    make_view
+    keep_spare
+}
+
+take_new_seed() {
+    local digest known=
+    read -r -n 64 digest <"$(seed_disk)" # it stands before the file system
+    [[ ! -s "$STATE/seed" ]] || read -r known <"$STATE/seed"
+    [[ "$digest" != "$known" ]] || return 0
+    rm -f "$STATE/seed"
     mount_seed
     take_seed
     umount "$SEED"
     hostname -F /etc/hostname
-    make_view
-    keep_spare
+    echo "$digest" >"$STATE/seed"
 }
 
 # The agent can use up the disk's inodes. Unlike space, none are kept for root.
@@ -322,12 +343,20 @@ give_rules() {
 }
 
 guard() {
-    serve start
-    [[ "$(findmnt -n -o FSTYPE --target "$VIEW" | tail -n 1)" == fuse.gitguardfs ]] ||
-        fail "the project is not guarded"
+    is_guarded || serve start
+    is_guarded || fail "the project is not guarded"
     tell ready
     say "ready"
     [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
+}
+
+# Whether the view is there and answers.
+is_guarded() {
+    local where type found=
+    while read -r _ where type _; do
+        [[ "$where" != "${VIEW// /'\040'}" ]] || found=$type
+    done <"$MOUNTS"
+    [[ "$found" == fuse.gitguardfs && -d "$VIEW" ]]
 }
 
 serve() {

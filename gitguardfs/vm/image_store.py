@@ -10,14 +10,12 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import Exit, UserError
 from gitguardfs.vm import fetching, images, ready
 from gitguardfs.vm import state as states
 from gitguardfs.vm.state import State
@@ -58,7 +56,7 @@ def in_use(cache: str) -> AbstractContextManager[None]:
 
 def _locked(cache: str, how: int, who: str) -> AbstractContextManager[None]:
     os.makedirs(os.path.dirname(cache), 0o700, exist_ok=True)
-    make_private_directory(Path(cache))
+    make_private_directory(os.path.realpath(cache))
     return fetching.locked(os.path.join(cache, _LOCK), who, how)
 
 
@@ -79,23 +77,17 @@ def _uses() -> tuple[dict[str, set[Identity]], list[UserError]]:
     uses: dict[str, set[Identity]] = {}
     errors = []
     for state in states.with_disks():
-        below = uses[state.name] = set()
-        disk = state.disk
+        uses[state.name] = set()
         try:
-            while base := images.backing_of(disk):
+            for base in images.below(state.disk):
                 files = _identities(base).keys()
-                if files <= below:  # there is none
+                if files <= uses[state.name]:  # there is none
                     break
-                below.update(files)
-                disk = base
+                uses[state.name].update(files)
         except UserError as error:
-            errors.append(
-                UserError(
-                    f"the VM {state.name}: {shown(disk)} cannot be read: {error.message}",
-                    "gitguard vm reset --project DIR deletes that VM",
-                    Exit.SYSTEM,
-                )
-            )
+            message = f"what the VM {state.name} uses is not known: {error.message}"
+            hint = "gitguard vm reset --project DIR deletes that VM"
+            errors.append(UserError(message, hint, Exit.SYSTEM))
     return uses, errors
 
 
@@ -128,7 +120,8 @@ def _identities(path: str) -> dict[Identity, int]:
 def prune(cache: str) -> Iterator[Stored]:
     """Delete what no VM uses, and what killed commands have left; yield each that is deleted.
 
-    Raises UserError if the disk of a VM cannot be read: what it needs is not known then.
+    Raises UserError if the disk of a VM cannot be read, since what it needs is not known then; at
+    the end also if something could not be deleted.
     """
     with _locked(cache, fcntl.LOCK_EX, "another command is starting a VM"):
         found, errors = stored(cache)
@@ -136,11 +129,17 @@ def prune(cache: str) -> Iterator[Stored]:
             raise errors[0]
         for one in found:
             if not one.users:
-                _remove(cache, one)
-                yield one
+                try:
+                    _remove(cache, one)
+                except UserError as error:
+                    errors.append(error)
+                else:
+                    yield one
         for name in filter(_is_lock, os.listdir(cache)):
             if _is_ours(name):
                 os.unlink(os.path.join(cache, name))
+    if errors:
+        raise errors[0]
 
 
 def _is_ours(name: str) -> bool:
@@ -161,4 +160,4 @@ def _remove(cache: str, one: Stored) -> None:
     else:
         gone = os.path.join(cache, _REMOVED + secrets.token_hex(4))
         os.rename(one.path, gone)
-        shutil.rmtree(gone)
+        states.delete(gone)

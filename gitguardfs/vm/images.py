@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,10 @@ PINNED = {
 
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
+_BASE = "full-backing-filename"
+"""What qemu-img calls the file below a disk."""
 _DISKS = ("disk.qcow2", "disk.img")
+_CHECK = "check the image, or use another: --image FILE"
 APPEND = "root=/dev/vda rw"
 """Kernel arguments for a local image without a cmdline: the whole disk is the root."""
 
@@ -81,7 +85,7 @@ def files_of(image: Image) -> list[str]:
     return [path for path in (image.disk, image.kernel, image.initrd) if path]
 
 
-def used_by(wanted: str, disk: str, cache: str) -> Image | None:
+def used_by(wanted: str, disk: str) -> Image | None:
     """Return the image below the VM's ``disk``, if ``wanted`` is a name in PINNED.
 
     A newer gitguardfs may pin another image by the same name; a VM keeps its own until it is reset.
@@ -89,16 +93,10 @@ def used_by(wanted: str, disk: str, cache: str) -> Image | None:
     """
     if not os.path.exists(disk) or not is_pinned(wanted):
         return None
-    base = backing_of(disk) or ""
-    is_of_name = f"-{wanted}-" in os.path.basename(base)
-    if is_of_name and is_in(base, cache) and os.path.exists(base):
-        return Image(base)
-    return None
-
-
-def is_in(path: str, directory: str) -> bool:
-    """Return whether a file is in this directory, by whatever name of it."""
-    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(directory)
+    base = backing_of(disk)
+    # Only a file that was fetched has such a name.
+    is_of_name = re.fullmatch(f"[0-9a-f]{{12}}-{wanted}-.*", os.path.basename(base))
+    return Image(base) if is_of_name and os.path.exists(base) else None
 
 
 def is_pinned(wanted: str) -> bool:
@@ -106,11 +104,14 @@ def is_pinned(wanted: str) -> bool:
     return any(wanted == name for name, _ in PINNED)
 
 
+def is_fetched(wanted: str) -> bool:
+    """Return whether ``wanted`` is no path of this machine."""
+    return is_pinned(wanted) or "://" in wanted
+
+
 def resolved(wanted: str) -> str:
     """Return ``wanted`` for the settings: a path is made absolute."""
-    if is_pinned(wanted) or "://" in wanted:
-        return wanted
-    return os.path.abspath(wanted)
+    return wanted if is_fetched(wanted) else os.path.abspath(wanted)
 
 
 def source(wanted: str, machine: str) -> str:
@@ -202,12 +203,6 @@ def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
     base = over or image.disk
     if os.path.exists(disk):
         found = backing_of(disk)
-        if found is None:
-            raise UserError(
-                f"{disk} is damaged",
-                "gitguard vm reset deletes it; then gitguard vm up makes another",
-                Exit.SYSTEM,
-            )
         if os.path.realpath(found) != os.path.realpath(base):
             raise UserError(
                 f"this VM was made from {shown(found)}",
@@ -234,7 +229,7 @@ def _checked(image: Image, over: str | None) -> dict[str, Any]:
     if over is None:
         return found
     found = described(over)
-    leads_to = [name for name in (found.get("full-backing-filename"), _data_file(found)) if name]
+    leads_to = [name for name in (found.get(_BASE), _data_file(found)) if name]
     if found["format"] != "qcow2" or leads_to != [image.disk]:
         raise UserError(
             f"the ready disk {shown(over)} is damaged: it does not lie over {shown(image.disk)}",
@@ -244,10 +239,29 @@ def _checked(image: Image, over: str | None) -> dict[str, Any]:
     return found
 
 
-def backing_of(disk: str) -> str | None:
-    """Return the file that a disk lies over. Raises UserError if it cannot be read."""
-    found = described(disk).get("full-backing-filename")
-    return None if found is None else str(found)
+def backing_of(disk: str) -> str:
+    """Return the file that a VM's disk lies over. Raises UserError if that cannot be read."""
+    return next(below(disk))
+
+
+def below(disk: str) -> Iterator[str]:
+    """Yield the files below a VM's disk, from the top. Raises UserError if that is not known.
+
+    A format is never guessed: a disk with a damaged header would count as one over no other.
+    """
+    try:
+        found = described(disk, "qcow2")
+        if _BASE not in found:
+            raise UserError("it lies over no image")
+    except UserError as error:
+        raise UserError(
+            f"the disk {shown(disk)} is damaged, or cannot be read: {error.message}",
+            "put it back, or delete it: gitguard vm reset",
+            Exit.SYSTEM,
+        ) from None
+    while _BASE in found:
+        yield str(found[_BASE])
+        found = described(found[_BASE], found.get("backing-filename-format"))
 
 
 def self_contained(disk: str) -> dict[str, Any]:
@@ -271,10 +285,16 @@ def _data_file(described: dict[str, Any]) -> str | None:
     return None if found is None else str(found)
 
 
-def described(disk: str) -> dict[str, Any]:
-    """Return what qemu-img says of a disk, without the disks below it. Raises UserError."""
+def described(disk: str, kind: str | None = None) -> dict[str, Any]:
+    """Return what qemu-img says of a disk of this format, without the disks below it.
+
+    Without ``kind`` it guesses the format. Raises UserError.
+    """
+    if not os.path.isfile(disk):  # qemu-img would wait for a FIFO
+        raise UserError(f"{shown(disk)} is no file", _CHECK, Exit.SYSTEM)
     # -U: do not wait for the lock of a running QEMU. This only reads the header.
-    answer = json.loads(_qemu_img("info", "-U", "--output=json", disk))
+    how = ["-f", kind] if kind else []
+    answer = json.loads(_qemu_img("info", "-U", "--output=json", *how, disk))
     assert isinstance(answer, dict)
     return answer
 
@@ -288,7 +308,5 @@ def _qemu_img(*arguments: str) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise UserError(
-            shown(done.stderr.strip()), "check the image, or use another: --image FILE", Exit.SYSTEM
-        )
+        raise UserError(shown(done.stderr.strip()), _CHECK, Exit.SYSTEM)
     return done.stdout

@@ -83,7 +83,7 @@ def noted(state: State, port: Port, by: str) -> Iterator[int]:
 
 
 def opened(state: State) -> list[OpenPort]:
-    """Return the ports that lead into the VM now."""
+    """Return the ports that lead into the VM now. Raises OSError."""
     found = []
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(state.path(_DIRECTORY)), key=lambda name: (len(name), name)):

@@ -6,7 +6,6 @@ has none of a VM or user: its keys and authority are made for it, and end with i
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import re
@@ -44,7 +43,7 @@ def content(
     archive = _archive([*own, *_login_files(name, keys)])
     return {
         "files.tar": archive,
-        "files.digest": digest({"": archive}),
+        "files.digest": seed.digest({"": archive}),
         **_for_setup(ca, shared_content()),
         **(seed.cloud_init_files(name, _login(keys), own) if by_cloud_init else {}),
     }
@@ -77,17 +76,9 @@ def _for_setup(ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
     return {
         "ca.pem": ca.encode(),
         seed.PAYLOAD: shared[seed.PAYLOAD],
-        "gitguardfs.digest": digest({"": shared[seed.PAYLOAD]}),
-        "shared.digest": digest({"": shared["files"]}),
+        "gitguardfs.digest": seed.digest({"": shared[seed.PAYLOAD]}),
+        "shared.digest": seed.digest({"": shared["files"]}),
     }
-
-
-def digest(content: dict[str, bytes]) -> bytes:
-    """Return a line that differs if a name or content differs."""
-    found = hashlib.sha256()
-    for part in (word for name in sorted(content) for word in (name.encode(), content[name])):
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest().encode() + b"\n"
 
 
 def guest_files(

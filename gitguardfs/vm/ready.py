@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from gitguardfs.config_files import make_private_directory
 from gitguardfs.egress import proxy as egress
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed
+from gitguardfs.vm import fetching, images, keys, logs, provision, running, seed, settings
 from gitguardfs.vm import state as states
 from gitguardfs.vm.images import Image
 from gitguardfs.vm.launch import Launch, boot
@@ -36,6 +37,7 @@ from gitguardfs.vm.state import State
 
 PREFIX, BUILD = "ready-", "build-"
 """Beginnings of the names of ready disks, and of the directories in which they are made."""
+_NAME = re.compile(f"{PREFIX}[0-9a-f]{{16}}-*")
 DISK, RECORD = "disk.qcow2", "made-from.json"
 MIN_FREE_BYTES = 3 << 30
 """Bytes that must be free to make a ready disk: it takes up to 2 GiB, and then a VM needs some."""
@@ -55,12 +57,15 @@ class Part(NamedTuple):
     """Size, and the times of the last change of its content and of its inode."""
     sha256: str
 
-    def is_same(self, path: str) -> bool:
-        """Return whether the file at ``path`` still has this content. Raises OSError.
+    def unchanged(self, path: str) -> Part | None:
+        """Return this part as it is now at ``path``; None if it has other content. Raises OSError.
 
         The content is read only if another stamp tells nothing: a restored backup has new times.
         """
-        return _stamp(path) == self.stamp or _sha256(path) == self.sha256
+        stamp = _stamp(path)  # before reading: what is written meanwhile has another one
+        if stamp == self.stamp or _sha256(path) == self.sha256:
+            return self._replace(stamp=stamp)
+        return None
 
 
 @dataclass(frozen=True)
@@ -130,37 +135,56 @@ def disk_for(state: State, builder: Builder, cache: str) -> tuple[Image, bool]:
     base = images.backing_of(state.disk) if exists else None
     if base is not None:  # QEMU follows this name, which may be another than those below
         images.refuse_in_project("the image", base, state.project)
-    kept = None if base is None else _below(base, cache)
-    if kept is not None and kept.wanted == wanted and images.is_pinned(wanted):
-        image = kept.image  # a newer gitguardfs may pin another by this name
+    kept = None if base is None else _below(base)
+    if kept is not None and kept.wanted == wanted and images.is_fetched(wanted):
+        image = kept.image  # a newer gitguardfs may pin another, or the cache be another by now
         if not os.path.exists(image.disk):
             images.obtain(kept.source, platform.machine(), os.path.dirname(image.disk))
     else:
-        old = images.used_by(wanted, state.disk, cache) if kept is None else None
+        old = images.used_by(wanted, state.disk) if kept is None else None
         image = old or images.obtain(wanted, platform.machine(), cache)
     images.refuse_image_in_project(image, state.project)
     if kept is not None:
-        _check_same(kept, image)
+        kept = _checked(kept, image)
         image = kept.image
         images.refuse_image_in_project(image, state.project)
     elif not exists:
+        settings.save_image(state, wanted)
         kept = ensure(image, builder, cache)
-    if kept is not None and not kept.own.is_same(kept.disk):
-        raise UserError(
-            f"the ready disk {shown(kept.directory)} has changed since it was made",
-            "put it back; or delete the VMs that use it (gitguard vm images list), then the"
-            " ready disk: gitguard vm images prune",
-            Exit.SYSTEM,
-        )
+    if kept is not None:
+        own = kept.own.unchanged(kept.disk)
+        if own is None:
+            raise UserError(
+                f"the ready disk {shown(kept.directory)} has changed since it was made",
+                "put it back; or delete the VMs that use it (gitguard vm images list), then the"
+                " ready disk: gitguard vm images prune",
+                Exit.SYSTEM,
+            )
+        _note_stamps(dataclasses.replace(kept, own=own))
     images.ensure_overlay(image, state.disk, None if kept is None else kept.disk)
     return image, kept is not None
 
 
-def _below(base: str, cache: str) -> ReadyDisk | None:
-    """Return the ready disk whose file is ``base``, if it is one. Raises UserError if damaged."""
-    directory = os.path.dirname(base)
-    # The cache may have another name by now, such as a link.
-    if not images.is_in(directory, cache) or os.path.basename(base) != DISK:
+def _note_stamps(kept: ReadyDisk) -> None:
+    """Record what the files' stamps are now: otherwise each start would read the files again."""
+    path = os.path.join(kept.directory, RECORD)
+    with suppress(OSError, UserError, ValueError, TypeError):  # the next start can do it
+        made = json.loads(config_files.read(path) or b"")
+        text = _text({**made, "disk": kept.own, "parts": kept.parts})
+        config_files.write(config_files.plan(path, text))
+
+
+def _text(made: dict[str, Any]) -> str:
+    return json.dumps(made, indent=2) + "\n"
+
+
+def _below(base: str) -> ReadyDisk | None:
+    """Return the ready disk whose file is ``base``, if it is one. Raises UserError if damaged.
+
+    It may be in another cache: VMs keep theirs when XDG_CACHE_HOME is set, or set anew.
+    """
+    directory, name = os.path.split(base)
+    if not _NAME.fullmatch(os.path.basename(directory)) or name != DISK:
         return None
     found = at(directory)
     if found is None:
@@ -172,8 +196,11 @@ def _below(base: str, cache: str) -> ReadyDisk | None:
     return found
 
 
-def _check_same(ready: ReadyDisk, image: Image) -> None:
-    """Raise UserError if the image is another than the one that the ready disk lies over."""
+def _checked(ready: ReadyDisk, image: Image) -> ReadyDisk:
+    """Return the ready disk with the stamps that the image's files have now.
+
+    Raises UserError if the image is another than the one that the ready disk lies over.
+    """
     if os.path.realpath(image.disk) != os.path.realpath(ready.image.disk):
         raise UserError(
             f"this VM was made from {shown(ready.image.disk)}",
@@ -185,19 +212,22 @@ def _check_same(ready: ReadyDisk, image: Image) -> None:
             " it: its kernel, initrd or cmdline",
             "put the old ones back, or delete the VM: gitguard vm reset",
         )
+    parts = []
     for part in ready.parts:
         try:
-            is_same = part.is_same(part.path)
+            now = part.unchanged(part.path)
         except OSError as error:
             raise UserError(
                 f"the image {shown(part.path)} is gone: {error.strerror}",
                 "put it back, or delete the VM: gitguard vm reset",
             ) from None
-        if not is_same:
+        if now is None:
             raise UserError(
                 f"the image {shown(part.path)} has changed since this VM was made from it",
                 "put the old one back, or delete the VM: gitguard vm reset",
             )
+        parts.append(now)
+    return dataclasses.replace(ready, parts=tuple(parts))
 
 
 def _resolved(image: Image) -> tuple[str, ...]:
@@ -214,7 +244,7 @@ def key(image: Image, shared: dict[str, bytes]) -> str:
         "network": seed.network_config().encode(),
         "format": FORMAT,
     }
-    return PREFIX + provision.digest(parts).decode()[:16]
+    return PREFIX + seed.digest(parts).decode()[:16]
 
 
 def _stamps(image: Image) -> list[Any]:
@@ -243,9 +273,10 @@ def ensure(image: Image, builder: Builder, cache: str) -> ReadyDisk:
     shared = provision.shared_content()
     name = key(image, shared)
     place = os.path.join(cache, name)
-    found = at(place)
+    while (found := at(place)) is None and os.path.lexists(place):
+        place += "-"  # that one is damaged, and VMs may use it
     if found is None:
-        make_private_directory(Path(cache))
+        make_private_directory(os.path.realpath(cache))
         with fetching.locked(f"{place}.lock", "another command is setting up this guest"):
             if not os.path.lexists(place):
                 _make(image, builder, shared, place)
@@ -302,8 +333,7 @@ def _make(image: Image, builder: Builder, shared: dict[str, bytes], place: str) 
         "parts": parts,
         "gitguardfs": gitguardfs.__version__,
     }
-    record = json.dumps(made, indent=2) + "\n"
-    config_files.write(config_files.plan(os.path.join(done, RECORD), record, 0o400))
+    config_files.write(config_files.plan(os.path.join(done, RECORD), _text(made), 0o400))
     os.sync()  # a power failure must not leave a complete name on half a disk
     os.rename(done, place)
     shutil.rmtree(state.directory)
@@ -359,6 +389,6 @@ def clear(state: State) -> None:
     if os.path.isdir(state.directory):
         lock = running.take_lock(state, shuts_down=False)
         try:
-            shutil.rmtree(state.directory)
+            states.delete(state.directory)
         finally:
             os.close(lock)

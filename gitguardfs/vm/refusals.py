@@ -41,7 +41,7 @@ MAX_OFFERED = 200
 """Characters of a line that one key can allow: the user has to read all of them."""
 MAX_WAITING = 20
 """Offers that wait while another one is on the screen, the latest."""
-ALLOW, QUIT = b"a", b"q"
+ALLOW, SKIP, QUIT = b"a", b"s", b"q"
 KEYS = "  a allows this line, s skips, q quits"
 
 
@@ -99,8 +99,10 @@ class Watcher:
         if typed:
             self._quiet_since = time.monotonic()
         if typed and self._offered is not None and self._takes_keys:
-            offered, self._offered, self._takes_keys = self._offered, None, False
-            self._decide(offered, typed)
+            self._takes_keys = False  # also after any other key: it may be the start of a sequence
+            if typed in (ALLOW, SKIP):
+                offered, self._offered = self._offered, None
+                self._decide(offered, typed)
         if self.print_new() and self._offered is not None:  # the same again, below what is new
             self._print_offer(self._offered)
             if self._takes_keys:

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gitguardfs.egress import reports
-from gitguardfs.errors import UserError, counted, shown
+from gitguardfs.errors import counted, shown
 from gitguardfs.vm import border, border_table, provision, qmp, running, settings
+from gitguardfs.vm.border import tried
+from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 
 _PLACES = {"guest": "in the guest", "host": "on the host"}
@@ -19,43 +21,51 @@ _PLACES = {"guest": "in the guest", "host": "on the host"}
 
 
 def as_json(state: State) -> str:
-    """Return what `vm status` shows as JSON; docs/vm.md has the keys. Raises UserError, OSError."""
-    own = settings.load(state)
-    pid = running.session_pid(state)
+    """Return what `vm status` shows as JSON; docs/vm.md has the keys."""
+    own, error = tried(lambda: settings.load(state))
     facts = {
         "vm": {
             "name": state.name,
             "project": state.project,
             "directory": state.directory,
-            "state": _word(state),
-            "process": pid,
+            "state": tried(lambda: _word(state))[0] or "not known",
+            "process": running.session_pid(state),
             "proxy_process": proxy_pid(state),
         },
-        "settings": dataclasses.asdict(own) | {"git": own.git_mode},
-        "border": border.found(state, own),
+        "settings": own and dataclasses.asdict(own) | {"git": own.git_mode},
+        "border": border.found(state, own, error),
     }
     return json.dumps(facts, indent=2) + "\n"
 
 
 def status(state: State, width: int = sys.maxsize) -> str:
-    """Return the text of `vm status` for a terminal of ``width``. Raises UserError, OSError."""
-    own = settings.load(state)
+    """Return the text of `vm status` for a terminal of ``width``. Raises UserError."""
+    own, error = tried(lambda: settings.load(state))
+    word, unknown = tried(lambda: _running(state))
     rows = {
-        "VM": _running(state),
+        "VM": word or shown(f"not known: {unknown}"),
         "proxy": _proxy(state),
         "project": shown(state.project) + ("" if os.path.isdir(state.project) else " (missing)"),
+        **(_settings(own) if own else {"settings": shown(f"not known: {error}")}),
+        "state": shown(state.directory),
+    }
+    longest = max(map(len, rows))
+    lines = [f"{name:<{longest}}  {value}" for name, value in rows.items()]
+    facts = border.found(state, own, error)
+    runs, _ = tried(lambda: running.is_running(state))
+    table = border_table.text(facts, width, runs=runs is not False)
+    return "\n".join([*lines, *_allowlist(state, facts["allowlist"]["error"]), "", table]) + "\n"
+
+
+def _settings(own: Settings) -> dict[str, str]:
+    return {
         "in the guest": shown(provision.view_of(own.project)),
         "guard": f"{_PLACES[own.guard]}, .git: {own.git_mode}",
         "hidden": shown(_hidden(own.hide)),
         "guest's own": shown(_local(own.local)),
         "image": shown(own.image),
         "machine": f"{counted(own.cpus, 'processor')}, {own.memory} MiB" + _hardened(own.hardened),
-        "state": shown(state.directory),
     }
-    longest = max(map(len, rows))
-    lines = [f"{name:<{longest}}  {value}" for name, value in rows.items()]
-    table = border_table.text(border.found(state, own), width, runs=running.is_running(state))
-    return "\n".join([*lines, *_allowlist(state), "", table]) + "\n"
 
 
 def _hidden(names: tuple[str, ...]) -> str:
@@ -84,7 +94,7 @@ def _word(state: State) -> str:
 
 def _running(state: State) -> str:
     if not running.is_running(state):
-        return "not running" if state.has_disk else "none yet: its first start did not finish"
+        return "not running" if state.has_disk else "none yet: gitguard vm up makes it"
     pid = running.session_pid(state)
     whose = f"started by process {pid}" if pid else "left by a vm up that was killed"
     try:
@@ -109,10 +119,9 @@ def proxy_pid(state: State) -> int | None:
     return None if found is None else found["pid"]
 
 
-def _allowlist(state: State) -> Iterator[str]:
-    try:
-        texts = [of(Path(state.directory)) for of in (reports.unseen_text, reports.errors_text)]
-    except UserError as error:
+def _allowlist(state: State, error: str | None) -> Iterator[str]:
+    if error:
         yield f"all requests are blocked: {error}"
         return
-    yield from filter(None, texts)
+    for text in (reports.unseen_text, reports.errors_text):
+        yield from filter(None, [text(Path(state.directory))])

@@ -73,13 +73,13 @@ def resume_if_paused(state: State) -> None:
 
 def session_pid(state: State) -> int | None:
     """Return the process id of the `vm up` that started the VM; None if it has ended."""
-    if not is_held(state.session_lock):
-        return None
     try:
+        if not is_held(state.session_lock):
+            return None
         with open(state.session_lock) as file:
             return int(file.read())
     except (OSError, ValueError):
-        return None  # it has just started or just ended
+        return None  # it has just started or just ended, or is not this user's
 
 
 def stop(state: State) -> None:
@@ -165,7 +165,7 @@ def _holders(lock: str) -> list[int]:
 
 
 def reset(state: State) -> list[str]:
-    """Delete the VM, and the values of its secrets. Returns a line for each that remains.
+    """Delete the VM, and the values of its secrets. Returns a line for all that remains.
 
     Raises UserError if the VM is running, OSError.
     """
@@ -175,9 +175,7 @@ def reset(state: State) -> list[str]:
         if session is None or lock is None:
             raise UserError("the VM is running", "stop it first: gitguard vm stop", Exit.SYSTEM)
         with vm_secrets.changing(state):
-            left = vm_secrets.delete_values(state)
-            remove(state)
-        return left
+            return [*vm_secrets.delete_values(state), *remove(state)]
     finally:
         for fd in (session, lock):
             if fd is not None:

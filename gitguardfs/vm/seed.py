@@ -5,6 +5,7 @@ PyYAML writes all of it, since names of projects come from users, and keys have 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import secrets
@@ -107,8 +108,20 @@ def cloud_init_files(name: str, login: GuestKeys, guest_files: list[GuestFile]) 
     }
 
 
+def digest(content: dict[str, bytes]) -> bytes:
+    """Return a line that differs if a name or content differs."""
+    found = hashlib.sha256()
+    for part in (word for name in sorted(content) for word in (name.encode(), content[name])):
+        found.update(len(part).to_bytes(8, "big") + part)
+    return found.hexdigest().encode() + b"\n"
+
+
 def write(path: str, content: dict[str, bytes]) -> None:
-    """Write an ISO image with these files to ``path`` atomically. Raises OSError."""
+    """Write an ISO image with these files to ``path`` atomically. Raises OSError.
+
+    It begins with the digest of its content, where the format leaves room: so the guest sees
+    without mounting it that it has all of that already.
+    """
     iso = pycdlib.PyCdlib()
     iso.new(interchange_level=3, joliet=3, rock_ridge="1.09", vol_ident=LABEL)
     for number, (name, data) in enumerate(content.items()):
@@ -119,5 +132,7 @@ def write(path: str, content: dict[str, bytes]) -> None:
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w+b") as file:
         iso.write_fp(file)
+        file.seek(0)
+        file.write(digest(content))
     iso.close()
     os.rename(new, path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gitguardfs import config_files
@@ -18,6 +19,8 @@ FILE = "settings.json"
 _GITS = (None, "deny", "readonly", "private")
 MIN_MEMORY_MIB = 512
 """With less, cloud-init does not complete a boot."""
+MOST_CPUS = 4
+"""A guest has as many processors as the host by default, but not more than this."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Settings:
     image: str = "debian-13"
     memory: int = 8192
     """MiB."""
-    cpus: int = 4
+    cpus: int = field(default_factory=lambda: min(MOST_CPUS, os.cpu_count() or 1))
     guard: str = "guest"
     """``guest`` or ``host``: where .git is guarded."""
     git: str | None = None
@@ -93,7 +96,9 @@ def load(state: State) -> Settings:
         _check_types(fields)
         return Settings(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
-        raise UserError(f"{path} is damaged", "delete it, and give the settings again") from None
+        raise UserError(
+            f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
+        ) from None
 
 
 def _check_types(fields: dict[str, Any]) -> None:
@@ -112,15 +117,22 @@ def save(state: State, settings: Settings) -> None:
     config_files.write(config_files.plan(state.path(FILE), text, 0o600))
 
 
-def before_start(old: Settings, new: Settings, has_disk: bool) -> Settings:
+def before_start(old: Settings, new: Settings) -> Settings:
     """Return the part of ``new`` to save before the VM has started with it.
 
-    New sizes are saved only after the start: a size with which QEMU cannot start must not make the
-    next start fail too. The same holds for the image of a VM that has a disk over one. What
-    protects the project is saved at once: no later start may have less.
+    What protects the project is saved at once: no later start may have less. The rest is saved
+    only after the start: a size, an image or a port with which no VM starts must not make the next
+    start fail too.
     """
-    image = old.image if has_disk else new.image
-    return dataclasses.replace(new, memory=old.memory, cpus=old.cpus, image=image)
+    publish = tuple(port for port in new.publish if port in old.publish)
+    return dataclasses.replace(
+        new, memory=old.memory, cpus=old.cpus, image=old.image, publish=publish
+    )
+
+
+def save_image(state: State, image: str) -> None:
+    """Save an image that was found, before the disk of a new VM is made from it. OSError."""
+    save(state, dataclasses.replace(load(state), image=image))
 
 
 def merged(old: Settings, given: dict[str, Any]) -> Settings:

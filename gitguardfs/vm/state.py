@@ -177,20 +177,40 @@ def create(state: State) -> None:
         make_private_directory(Path(directory))
 
 
-def remove(state: State) -> None:
-    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock."""
+def remove(state: State) -> list[str]:
+    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock.
+
+    Returns a line for each directory that remains. Raises OSError.
+    """
     with allowlist_lock.held(Path(state.directory)):
         os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
-    remove_leftovers()
+    return remove_leftovers()
 
 
-def remove_leftovers() -> None:
-    """Delete what an interrupted ``remove`` has left."""
+def remove_leftovers() -> list[str]:
+    """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
+    remain = []
     for name in os.listdir(_vms_directory()):
-        left = os.path.join(_vms_directory(), name)
-        while _REMOVED in name and os.path.lexists(left):
-            with suppress(FileNotFoundError):  # another command deletes it too
-                shutil.rmtree(left)
+        if _REMOVED in name:
+            try:
+                delete(os.path.join(_vms_directory(), name))
+            except UserError as error:
+                remain.append(str(error))
+    return remain
+
+
+def delete(directory: str) -> None:
+    """Delete a directory, which another command may delete as well. Raises UserError."""
+    while os.path.lexists(directory):
+        try:
+            with suppress(FileNotFoundError):  # the other command was faster
+                shutil.rmtree(directory)
+        except OSError as error:  # such as a file of root's, which sudo can leave
+            raise UserError(
+                f"{shown(directory)} cannot be deleted: {error.strerror}",
+                "delete it as its owner",
+                Exit.SYSTEM,
+            ) from None
 
 
 def with_disks() -> list[State]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,8 @@ LOCK = "secrets.lock"
 """Held while secrets are changed. It lies beside the states, so that a reset does not delete it."""
 PATIENCE = store.WRITE_LIMIT + 10.0
 """Seconds to wait for another command, which may wait for the keyring."""
+QUIET = 1.0
+"""Seconds of that without a word."""
 _RESERVED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|PWD|OLDPWD|TERM|LANG|LANGUAGE|TZ|IFS|ENV|CDPATH|MAIL|EDITOR|PAGER"
     r"|DISPLAY|HOSTNAME|TMPDIR|NODE_OPTIONS|RUSTC_WRAPPER|JDK_JAVA_OPTIONS|_JAVA_OPTIONS|CLASSPATH"
@@ -33,7 +36,8 @@ _RESERVED = re.compile(
     r"|MFLAGS|MAKEFILES|GO(?:PROXY|FLAGS|ENV|ROOT|PATH|BIN|SUMDB|PRIVATE|TOOLCHAIN)"
     r"|(?:NO|ALL|FTP)_PROXY|(?:NPM_CONFIG|PIP)_.*"
     r"|GIT_(?:CONFIG|SSH|EXEC_PATH|DIR|WORK_TREE|ASKPASS|PROXY).*|(?:LD|LC|XDG|SSH|BASH|DBUS|DYLD)_.*"
-    r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]"
+    r"|PYTHON.*|PERL5?.*|RUBYOPT|RUBYLIB|BASH|PS[0-4]|BROWSER|LESS(?:OPEN|CLOSE)?"
+    r"|(?:JAVA|CARGO|RUSTUP)_HOME|NODE_PATH|OPENSSL_CONF"
 )
 """Variables of the system and of interpreters, whose programs a placeholder would break."""
 _KEY = re.compile(
@@ -44,8 +48,14 @@ _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
         "expect", "keep-alive", "proxy-authorization", "proxy-connection", "cookie2",
+        "content-encoding",
     )
 )  # fmt: skip
+_SENT = {
+    Kind.BEARER: ("{} ", "Authorization:"), Kind.BASIC: ("Basic ", "{}:", "Authorization:"),
+    Kind.HEADER: ("{}:",), Kind.QUERY: ("{}=",),
+}  # fmt: skip
+"""What stands before the value in a request. {} is the place's word."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header field (RFC 9110)."""
 
@@ -54,6 +64,8 @@ def place(
     host: str, is_bearer: bool, user: str | None, field: str | None, parameter: str | None
 ) -> Place:
     """Return the place that the options name. Raises UserError."""
+    for text in (host if "." not in host else "", user, field, parameter):
+        _check_no_key(text or "")
     if "/" in host:
         raise UserError(f"--host {shown(host)}: not HOST or HOST:PORT", "leave out https:// and /")
     try:
@@ -89,11 +101,7 @@ def place(
 
 def check_name(name: str) -> None:
     """Raise UserError if a secret cannot have this name: it is a variable in the guest."""
-    if _KEY.match(name):
-        raise UserError(
-            "this begins like a key or token, and is no name",
-            "others may have seen it: replace it at its service; the value is asked for",
-        )
+    _check_no_key(name)
     if not secrets.NAME.fullmatch(name):
         why = f"to set a preset's: --preset {name}" if name in PRESETS else (
             "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
@@ -108,6 +116,14 @@ def check_name(name: str) -> None:
         )
 
 
+def _check_no_key(text: str) -> None:
+    if _KEY.match(text):
+        raise UserError(
+            "an argument begins like a key or token, and is no name",
+            "others may have seen it: replace it at its service; the value is asked for",
+        )
+
+
 def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
     """Raise UserError for a value that was given in a wrong place too, or with its word."""
     if value in {name, *(place.word for place in places)}:
@@ -116,11 +132,13 @@ def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
             "others may have seen it: replace it at its service; nothing was kept",
         )
     for place in places:
-        if place.kind is Kind.BEARER and value.lower().startswith(f"{place.word.lower()} "):
-            raise UserError(
-                f"the value begins with {place.word}, which programs in the guest send themselves",
-                "leave that word out; nothing was kept",
-            )
+        for before in _SENT[place.kind]:
+            start = before.format(place.word)
+            if value.lower().startswith(start.lower()):
+                raise UserError(
+                    f"the value begins with {start}, which programs in the guest send themselves",
+                    "leave that out; nothing was kept",
+                )
 
 
 def named(state: State, name: str) -> Secret:
@@ -150,7 +168,11 @@ def changing(state: State) -> Iterator[None]:
     """
     directory = Path(state.directory).parent.parent
     config_files.make_private_directory(directory)
-    fd = take(str(directory / LOCK), PATIENCE)
+    path = str(directory / LOCK)
+    fd = take(path, QUIET)
+    if fd is None:
+        print("waiting for another command that changes secrets", file=sys.stderr)
+        fd = take(path, PATIENCE)
     if fd is None:
         raise UserError(
             "another gitguard vm command is changing secrets",
@@ -163,17 +185,27 @@ def changing(state: State) -> Iterator[None]:
 
 
 def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: str) -> Secret:
-    """Keep the value of a new secret, and record the secret. Raises UserError, OSError."""
+    """Keep the value of a new secret, and record the secret. Raises UserError, OSError.
+
+    What a killed process has kept and not recorded is replaced, or removed with its name.
+    """
     directory = Path(state.directory)
     with changing(state):
         check_new(state, name)
-        kept = store.write(secrets.key(directory, name), value)
-        secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+        is_first = not state.exists
+        create(state)  # first: a reset deletes what a killed process has kept
         try:
-            create(state)
-            secrets.save(directory, [*secrets.load(directory), secret])
+            kept = store.write(secrets.key(directory, name), value)
+            secret = Secret(name, secrets.new_placeholder(name), places, kept, preset)
+            try:
+                secrets.save(directory, [*secrets.load(directory), secret])
+            except BaseException:
+                store.delete(secrets.key(directory, name))
+                raise
         except BaseException:
-            store.delete(secrets.key(directory, name))
+            if is_first:
+                with suppress(OSError):  # another command has files in it
+                    os.rmdir(directory)
             raise
         return secret
 
@@ -193,15 +225,15 @@ def rotate(state: State, name: str, value: str) -> Secret:
 def remove(state: State, name: str) -> str:
     """Remove a secret, and delete its value; return "", or a line about the value if it remains.
 
-    The value goes first: if that is interrupted, the secret can be removed again. Raises
-    UserError, OSError.
+    Then it can be removed again, as can a value that is not recorded. Raises UserError, OSError.
     """
     directory = Path(state.directory)
     with changing(state):
-        secret = named(state, name)
-        left = _delete_value(state, secret)
-        secrets.save(directory, [one for one in secrets.load(directory) if one != secret])
-        return left
+        found = secrets.load(directory)
+        if name not in _names_of_values(state):
+            named(state, name)
+        secrets.save(directory, [secret for secret in found if secret.name != name])
+        return _delete_value(state, name)
 
 
 def delete_values(state: State) -> list[str]:
@@ -209,23 +241,36 @@ def delete_values(state: State) -> list[str]:
 
     The caller is ``changing`` them.
     """
-    try:
-        found = secrets.load(Path(state.directory))
-    except (UserError, OSError) as error:
-        return [f"values of secrets may remain: {error}"]
-    return [line for secret in found if (line := _delete_value(state, secret))]
+    names: set[str] = set()
+    left: list[str] = []
+    for known in (_names_of_values, _names_in_record):
+        try:
+            names.update(known(state))
+        except (UserError, OSError) as error:
+            left.append(f"values of secrets may remain: {error}")
+    return [*left, *filter(None, (_delete_value(state, name) for name in sorted(names)))]
 
 
-def _delete_value(state: State, secret: Secret) -> str:
+def _names_in_record(state: State) -> list[str]:
+    return [secret.name for secret in secrets.load(Path(state.directory))]
+
+
+def _names_of_values(state: State) -> list[str]:
+    """Return the names of the values that the store has, also of those that no record names."""
+    beginning = secrets.key(Path(state.directory), "")
+    return [key.removeprefix(beginning) for key in store.keys(beginning)]
+
+
+def _delete_value(state: State, name: str) -> str:
     """Delete a value; return "", or a line about it if it was not deleted."""
-    key = secrets.key(Path(state.directory), secret.name)
+    key = secrets.key(Path(state.directory), name)
+    what = f"the value of {name} (in a keyring: {shown(store.name_in_keyring(key))})"
     try:
-        if store.delete(key):
-            return ""
-        why = "it is not there, as far as this session can see"
+        is_deleted = store.delete(key)
     except (UserError, OSError) as error:
-        why = str(error)
-    return f"the value of {secret.name}, in {secret.kept} as {key}, was not deleted: {why}"
+        again = f"gitguard vm secret remove {shown(name)} tries again"
+        return f"{what} was not deleted: {error}; {again}"
+    return "" if is_deleted else f"{what} is not there, as far as this session can see"
 
 
 def not_allowed(state: State, secret: Secret) -> list[str]:

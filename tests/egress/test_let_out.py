@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import socket
@@ -349,3 +350,16 @@ def test_a_client_that_hangs_up_harms_no_other(world: World) -> None:
             client.send(begun)
     assert world.get("http://allowed.test/ok").status == 200
     assert world.proxy.process.poll() is None
+
+
+def test_a_name_server_that_does_not_answer_for_one_host_stops_no_other(world: World) -> None:
+    world.allow("GET https://silent.test/*", "GET https://allowed.test/*")
+    world.dns.silent = "silent.test"
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            client = stack.enter_context(world.client())
+            client.tunnel("silent.test:443")
+            client.send(b"GET /ok HTTP/1.1\r\nHost: silent.test\r\n\r\n")
+        assert world.get("https://allowed.test/ok").status == 200
+    assert 0 < world.dns.asked.count("silent.test") < 20  # their requests share a question
+    world.dns.silent = ""

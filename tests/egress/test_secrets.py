@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -23,6 +22,7 @@ from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
 from gitguardfs.egress import reports
 from gitguardfs.egress.limited_reader import MAX_KEPT
+from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_secrets
 from tests.egress.bypasses import head
 from tests.egress.upstream import WEBSOCKET_KEY, FakeDns, Upstream
@@ -70,6 +70,15 @@ class Secrets:
         for name in places:
             store.write(secrets.key(self.directory, name), value(name))
 
+    def silence(self) -> None:
+        """Let the keyring answer no more."""
+        self.keyring.with_suffix(".asked").unlink(missing_ok=True)
+        self.keyring.write_text(keyring_in_file.SILENT)
+
+    def wait_until_asked(self) -> None:
+        """Wait for a question to the silent keyring."""
+        self.world.wait_until(self.keyring.with_suffix(".asked").exists)
+
     def placeholder(self, name: str) -> str:
         return {s.name: s.placeholder for s in secrets.load(self.directory)}[name]
 
@@ -99,7 +108,7 @@ def _shared(
         patch.setenv("XDG_STATE_HOME", str(directory / "s"))
         patch.setenv(keyring_in_file.VARIABLE, str(directory / "keyring"))
         patch.setenv("PYTHON_KEYRING_BACKEND", keyring_in_file.BACKEND)
-        patch.setattr(store, "_BUSY", threading.Lock())
+        patch.setattr(store, "_QUESTIONS", OneByOne())
         keyring.set_keyring(keyring_in_file.Keyring())
         with running(directory / "state", upstream, dns) as world:
             yield Secrets(world, directory / "keyring")
@@ -378,7 +387,7 @@ def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> No
 
 def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> None:
     kept = vm.keyring.read_text()
-    vm.keyring.write_text(keyring_in_file.SILENT)
+    vm.silence()
     right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(vm.world.client()) for _ in range(40)]
@@ -388,6 +397,41 @@ def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> N
         assert vm.get(f"https://{HOST}/other").status == 200
         vm.keyring.write_text(kept)
         assert [client.answer().status for client in clients] == [200] * len(clients)
+
+
+def test_a_value_in_the_file_does_not_wait_for_the_keyring(vm: Secrets) -> None:
+    kept = vm.keyring.read_text()
+    file = Path(os.environ["XDG_STATE_HOME"], "gitguardfs", store.FILE)
+    values = json.loads(file.read_text())
+    values[secrets.key(vm.directory, "HEADER")] = value("HEADER")
+    file.write_text(json.dumps(values))
+    vm.silence()
+    own = f"X-Api-Key: {vm.placeholder('HEADER')}"
+    with vm.world.client() as client:
+        client.tunnel()
+        client.send(head("GET /ok", f"Authorization: Bearer {vm.placeholder('BEARER')}"))
+        vm.wait_until_asked()
+        assert vm.get(f"https://{HOST}/other", own).status == 200
+        vm.keyring.write_text(kept)
+        assert client.answer().status == 200
+    store.delete(secrets.key(vm.directory, "HEADER"))
+
+
+def test_the_proxy_ends_while_the_keyring_does_not_answer(
+    vm: Secrets, upstream: Upstream, dns: FakeDns, tmp_path: Path
+) -> None:
+    with running(tmp_path / "state", upstream, dns) as world:
+        own = Secrets(world, vm.keyring)
+        own.record({"BEARER": (PLACES["BEARER"],)})
+        world.allow(*LINES)
+        vm.silence()
+        with world.client() as client:
+            client.tunnel()
+            client.send(head("GET /ok", f"Authorization: Bearer {own.placeholder('BEARER')}"))
+            vm.wait_until_asked()
+            world.proxy.stop()
+        assert world.proxy.process.returncode == 0  # it was not killed
+        assert not (tmp_path / "state/proxy.json").exists()
 
 
 @pytest.mark.parametrize("bad", ["", "x", "a\r\nX-Injected: yes", "a\nbcdefgh", "ünïcödé-text"])
@@ -458,6 +502,15 @@ def test_what_was_not_put_into_a_request_is_not_masked_in_its_response(vm: Secre
     for host in ("other.test", HOST):
         answer = vm.get(f"https://{host}/echo", "X: a-value-to-guess")
         assert answer.headers["X-Sent-0"] == "X: a-value-to-guess"
+
+
+@pytest.mark.parametrize("where", ["name", "coding"])
+def test_the_page_about_a_wrong_answer_does_not_quote_it(vm: Secrets, where: str) -> None:
+    store.write(secrets.key(vm.directory, "HEADER"), "a-value-to-guess")
+    answer = vm.get(f"https://{HOST}/echo/{where}", f"X-Api-Key: {vm.placeholder('HEADER')}")
+    assert answer.status == 502
+    assert b"a-value" not in answer.body
+    assert "a-value" not in vm.world.log
 
 
 def forms(name: str) -> list[str]:

@@ -97,6 +97,29 @@ async function main() {
     await get(module, `${url}:53/`, { agent }).catch((error) => console.log(error.message));
   }
   console.log(await (await fetch('http://allowed.test:8080/one')).text());
+  const first = (socket, target) => new Promise((resolve) => {
+    socket.on('error', (error) => resolve(error.message));
+    socket.on('data', (data) => resolve(String(data).split('\\r\\n')[0]));
+    const fields = ['Host: allowed.test', 'Connection: close'];
+    socket.write([`GET ${target} HTTP/1.1`, ...fields, '', ''].join('\\r\\n'));
+  });
+  // As http2.connect does.
+  const secure = tls.connect(443, 'allowed.test', { servername: 'allowed.test' }, () => {});
+  console.log(await first(secure, '/one'));
+  // As the ProxyAgent of undici 8 does.
+  const { hostname, port } = new URL(process.env.http_proxy);
+  const lookup = (_, { all }, found) => (
+    all ? found(null, [{ address: hostname, family: 4 }]) : found(null, hostname, 4)
+  );
+  const plain = net.connect({ highWaterMark: 65536, host: 'allowed.test', port, lookup });
+  console.log(await first(plain, 'http://allowed.test/one'));
+  for (const host of ['127.0.0.5', '0.0.0.0']) {
+    for (const module of [http, https]) {
+      const agent = new module.Agent();
+      const url = `${module === http ? 'http' : 'https'}://${host}:9/`;
+      await get(module, url, { agent }).catch((error) => console.log(error.code));
+    }
+  }
   // Of another protocol, which must not wait for the proxy in vain.
   const other = net.connect({ host: 'allowed.test', port: 5432 });
   other.on('error', (error) => console.log(error.code));
@@ -105,7 +128,9 @@ main();
 """
 NODE_LIBRARIES_SAY = (
     "one one one 1 500000\none\nthe proxy answers 418 Blocked - run gitguard-blocked\n" * 2
-    + "one\nEAI_AGAIN\n"
+    + "one\nHTTP/1.1 200 OK\nHTTP/1.1 200 OK\n"
+    + "ECONNREFUSED\n" * 4
+    + "EAI_AGAIN\n"
 )
 JAVA = """
 import java.net.*;

@@ -211,6 +211,10 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\n <" + b"|".join(sent) + b"\r\n\r\n")
     elif what == "/field":
         client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
+    elif what in ("/name", "/coding"):
+        value = sent[0].partition(b": ")[2]
+        field = b"X-%b : x" if what == "/name" else b"Transfer-Encoding: %b"
+        client.sendall(b"HTTP/1.1 200 OK\r\n" + field % value + b"\r\n\r\n")
     elif what == "/status":
         client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
     elif what == "/more":
@@ -337,6 +341,8 @@ class FakeDns:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.silent = ""
+        """A name whose questions stay unanswered."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind(("127.0.0.1", 53))
         _start(self._serve)
@@ -352,6 +358,8 @@ class FakeDns:
                 return
             name, end = _question(query)
             self.asked.append(name)
+            if name == self.silent:
+                continue
             kind = struct.unpack("!H", query[end : end + 2])[0]
             answers = NAMES.get(name.lower(), []) if kind == 1 else []
             flags = 0x8180 if name.lower() in NAMES else 0x8183

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.guest import initrd, selinux
@@ -123,6 +123,10 @@ DEBIAN_CLOUD = Recipe(
      "e2fsprogs", "netplan.io", "systemd-resolved", "git", "python3-pip", "python3-venv",
      "iproute2", "ripgrep"),
     is_cloud=True,
+)  # fmt: skip
+DEBIAN_DOCKER = replace(
+    DEBIAN_CLOUD, name="docker13",
+    packages=(*DEBIAN_CLOUD.packages, "docker.io", "docker-cli", "docker-buildx", "iptables"),
 )  # fmt: skip
 DEBIAN_12 = Recipe("debian12", "bookworm", (*_BOOT, *_GITGUARDFS, "git"), disk_mib=2048)
 DEBIAN_SELINUX = Recipe(

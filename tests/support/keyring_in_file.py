@@ -1,7 +1,8 @@
 """A keyring for tests, which also another process can use: it keeps its values in a file.
 
 The variable GITGUARD_TEST_KEYRING names the file. If the file's text is LOCKED, the keyring is
-locked; if it is SILENT, it does not answer until that changes, or SILENCE seconds have passed.
+locked; if it is SILENT, it does not answer until that changes, or SILENCE seconds have passed;
+a file with the suffix ``.asked`` shows that it was asked.
 
     PYTHON_KEYRING_BACKEND=tests.support.keyring_in_file.Keyring
 """
@@ -37,6 +38,8 @@ class Keyring(KeyringBackend):
         text = self._path.read_text() if self._path.exists() else "{}"
         if text == LOCKED:
             raise KeyringLocked("locked")
+        if text == SILENT:
+            self._path.with_suffix(".asked").touch()
         deadline = time.monotonic() + SILENCE
         while text in (SILENT, ""):  # empty: it is being written
             time.sleep(0.05)

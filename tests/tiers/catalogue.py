@@ -82,6 +82,7 @@ def _guest(
 
 OLDEST = "tests/guest/test_8_debian12.py"
 VM_FAULTS = "tests/vm/test_3_faults.py"
+VM_DOCKER = "tests/vm/test_5_docker.py"
 VM_PROGRAMS = (*GUEST_PROGRAMS, "ssh", "openssl", "curl")
 SELINUX = "tests/guest/test_9_selinux.py"
 
@@ -119,7 +120,7 @@ TIERS = (
     ),
     Tier(
         "vm", "gitguard vm from nothing: the guard, the proxy, isolation; stop, up again, reset",
-        _pytest("tests/vm", f"--ignore={VM_FAULTS}"), seconds=450,
+        _pytest("tests/vm", f"--ignore={VM_FAULTS}", f"--ignore={VM_DOCKER}"), seconds=450,
         image=images.DEBIAN_CLOUD, lacks=_missing(*VM_PROGRAMS),
     ),
     Tier(
@@ -135,6 +136,11 @@ TIERS = (
     _guest(
         "guest-old", "Debian 12 in another one, the oldest system that is supported", 200,
         images.DEBIAN_12, OLDEST, needs=PACKAGE_PROGRAMS,
+    ),
+    Tier(
+        "vm-docker", "docker build in the guest of gitguard vm",
+        _pytest(VM_DOCKER), seconds=200, image=images.DEBIAN_DOCKER,
+        lacks=_missing(*VM_PROGRAMS),
     ),
     Tier("adapter", "request handlers, no mount",
          _pytest("tests/adapter"), seconds=40, has_workers=True, alone=20),

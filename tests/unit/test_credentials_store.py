@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import keyring
@@ -16,6 +18,7 @@ from keyring.backends import fail
 
 from gitguardfs.credentials import store
 from gitguardfs.errors import UserError
+from gitguardfs.questions import OneByOne
 from tests.support import keyring_in_file
 
 KEY = "vm/hello-1234/TOKEN"
@@ -25,7 +28,7 @@ KEY = "vm/hello-1234/TOKEN"
 def no_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv(keyring_in_file.VARIABLE, str(tmp_path / "keyring"))
-    monkeypatch.setattr(store, "_BUSY", threading.Lock())
+    monkeypatch.setattr(store, "_QUESTIONS", OneByOne())
     keyring.set_keyring(fail.Keyring())
 
 
@@ -83,7 +86,9 @@ def test_a_value_in_a_keyring_gets_no_second_one_in_the_file(
         with pytest.raises(UserError, match="this session has none"):
             use(KEY)
     assert "second" not in file.read_text()
-    assert not store.delete(KEY)  # it is still there
+    with pytest.raises(UserError, match="this session has none"):
+        store.delete(KEY)
+    assert store.keys("vm/") == [KEY]  # it is still there
     keyring.set_keyring(keyring_in_file.Keyring())
     assert "first" in real_keyring.read_text()
     store.write(KEY, "third")
@@ -130,17 +135,80 @@ def test_a_locked_keyring_is_an_error_that_does_not_name_the_value(
     assert json.loads(file.read_text()) == {KEY: None}
 
 
-def test_a_keyring_that_does_not_answer_is_waited_for_a_limited_time(
+class Hanging(keyring_in_file.Keyring):
+    """A keyring that never answers what it is asked while ``hangs`` is set."""
+
+    hangs = False
+
+    def get_password(self, service: str, username: str) -> str | None:
+        if self.hangs:
+            threading.Event().wait()
+        return super().get_password(service, username)
+
+
+def test_a_question_that_is_never_answered_is_given_up(
     real_keyring: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "READ_LIMIT", 0.1)
+    hanging = Hanging()
+    keyring.set_keyring(hanging)
+    monkeypatch.setattr(store, "READ_LIMIT", 0.05)
     store.write(KEY, "value")
-    real_keyring.write_text(keyring_in_file.SILENT)
+    hanging.hangs = True
     threads = threading.active_count()
-    for _ in range(3):
+    for _ in range(100):
         with pytest.raises(UserError, match="did not answer"):
             store.read(KEY)
-    assert threading.active_count() <= threads + 1  # one question is open at a time
+        time.sleep(0.01)
+    assert threading.active_count() <= threads + 6
+    hanging.hangs = False
+    for _ in range(200):
+        with contextlib.suppress(UserError):
+            assert store.read(KEY) == "value"
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the question is never given up")
+    assert store.read(KEY) == "value"
+
+
+def test_while_a_question_is_overdue_others_are_not_asked(
+    real_keyring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(KEY, "value")
+    monkeypatch.setattr(store, "READ_LIMIT", 0.1)
+    real_keyring.write_text(keyring_in_file.SILENT)
+    threads = threading.active_count()
+    with pytest.raises(UserError, match="did not answer"):
+        store.read(KEY)
+    monkeypatch.setattr(store, "READ_LIMIT", 1e6)  # fails at once, or never
+    with pytest.raises(UserError, match="did not answer"):
+        store.read(KEY)
+    assert threading.active_count() == threads + 1
+
+
+def test_a_value_in_the_file_does_not_wait_for_the_keyring(real_keyring: Path) -> None:
+    store.write(KEY, "value")
+    keyring.set_keyring(fail.Keyring())
+    store.write("other", "in the file")
+    keyring.set_keyring(keyring_in_file.Keyring())
+    real_keyring.write_text(keyring_in_file.SILENT)
+    assert [store.is_in_keyring(key) for key in (KEY, "other", "none")] == [True, False, False]
+    assert (store.read("other"), store.read("none")) == ("in the file", None)
+
+
+def test_what_could_not_be_deleted_can_be_deleted_later(real_keyring: Path, file: Path) -> None:
+    store.write(KEY, "value")
+    saved = real_keyring.read_text()
+    real_keyring.write_text(keyring_in_file.LOCKED)
+    with pytest.raises(UserError, match="KeyringLocked"):
+        store.delete(KEY)
+    real_keyring.write_text(saved)
+    assert store.keys("vm/hello-1234/") == [KEY]
+    assert store.delete(KEY)
+    store.write(KEY, "value")
+    file.unlink()  # moved away
+    assert store.delete(KEY)
+    assert real_keyring.read_text() == "{}"
 
 
 @pytest.mark.parametrize("what", ["symlink", "directory", "fifo"])

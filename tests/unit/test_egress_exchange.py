@@ -284,3 +284,10 @@ def test_a_value_that_looks_like_a_length_does_not_change_one() -> None:
     masks.add(exchange.Use(SECRET, PLACES[2]), "keep-alive")
     kept = ((b"Connection", b"keep-alive"), (b"content-length", b"keep-alive"))
     assert masks.masked_fields((*kept, (b"X", b"keep-alive"))) == (*kept, (b"X", P))
+
+
+@pytest.mark.parametrize("name", [b"Connection", b"Upgrade", b"X"])
+def test_a_field_of_the_connection_does_not_hold_a_value_either(name: bytes) -> None:
+    masks = Masks()
+    masks.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
+    assert masks.masked_fields(((name, b"correct-horse"),)) == ((name, P),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import os
 import pty
@@ -30,6 +31,7 @@ from gitguardfs.egress.upstream_proxy import OPTION, VARIABLE, UpstreamProxy, ch
 from gitguardfs.errors import UserError
 from gitguardfs.vm import company_proxy
 from gitguardfs.vm.state import State
+from tests.support import keyring_in_file
 
 PREPARE = """
 import os, sys
@@ -185,19 +187,23 @@ def started(
 def test_a_password_is_read_once_from_a_terminal_without_an_echo(
     state: State, files: StateFiles
 ) -> None:
+    password = b"hunter2" * 700  # a terminal itself keeps 4,095 characters of a line
     controller, terminal = pty.openpty()
     process = started(state, terminal, URL, is_terminal=True)
+    assert process.stderr is not None
     said = b""
     while not said.endswith(b"Password of me at http://proxy.corp:8080: "):
-        said += os.read(controller, 1024)
-    os.write(controller, b"hunter2\n")
-    assert process.stderr is not None
-    assert b"the password is kept in" in process.stderr.readline()
+        said += os.read(process.stderr.fileno(), 1024)
+    os.write(controller, password + b"\n")
+    while b"the password is kept in" not in said:
+        said += os.read(process.stderr.fileno(), 1024)
     os.write(controller, b"\x04")
     assert process.communicate()[0] == b""
     os.set_blocking(controller, False)
-    assert b"hunter2" not in os.read(controller, 1024)
-    assert store.read(KEY) == "hunter2"
+    assert b"hunter2" not in said
+    with contextlib.suppress(BlockingIOError):
+        assert b"hunter2" not in os.read(controller, 1024)
+    assert store.read(KEY) == password.decode()
     assert files.upstream_proxy.read_text() == f"{URL}\n"
     assert oct(files.upstream_proxy.stat().st_mode & 0o777) == "0o600"
     process = started(state, subprocess.DEVNULL)  # not again
@@ -252,6 +258,31 @@ def test_a_password_goes_with_the_setting_that_needs_it(state: State, files: Sta
     assert files.upstream_proxy.read_text() == f"{other}\n"
     company_proxy.prepare(state, "http://another.proxy:1")
     assert (store.read(KEY), store.read(other_key)) == (None, None)
+
+
+@pytest.mark.parametrize("new", ["", "http://direct:3128"])
+@pytest.mark.parametrize("why", ["this session has none", "KeyringLocked"])
+def test_a_password_that_cannot_be_deleted_is_named_and_the_setting_changes(
+    state: State, files: StateFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], new: str, why: str,
+) -> None:  # fmt: skip
+    kept = tmp_path / "keyring"
+    monkeypatch.setenv(keyring_in_file.VARIABLE, str(kept))
+    keyring.set_keyring(keyring_in_file.Keyring())
+    files.upstream_proxy.write_text(URL)
+    store.write(KEY, "hunter2")
+    saved = kept.read_text()
+    if why == "KeyringLocked":
+        kept.write_text(keyring_in_file.LOCKED)
+    else:
+        keyring.set_keyring(fail.Keyring())
+    company_proxy.prepare(state, new)
+    assert upstream_proxy.status(files.directory) == (f"through {new} ({OPTION})" if new else "")
+    said = capfd.readouterr().err
+    assert why in said
+    assert f"{KEY} in /" in said
+    assert "hunter2" in saved
+    assert store.keys("upstream-proxy/") == [KEY]
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "command_line": {"findings", "options"},
     "config_files": {"linux"},  # inside a function: a Mac has none of it
     "installation": set(),
+    "questions": set(),
     "secret_names": set(),
     "spool": set(),
     "store_directory": set(),
@@ -52,8 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     # linux inside functions: gitguard audit runs on a Mac too, as does host
     "audit": {"accounts", "command_line", "findings", "guard", "linux", "render", "secret_names"},
-    "credentials": {"config_files"},
-    "egress": {"config_files", "credentials", "installation"},
+    "credentials": {"config_files", "questions"},
+    "egress": {"config_files", "credentials", "installation", "questions"},
     "fetch": {"audit", "command_line", "guard", "render"},
     "host": {
         "accounts", "audit", "command_line", "config_files", "guard", "installation", "linux",
@@ -86,7 +87,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "fetch/command.py", "local/command.py", "private/command.py", "vm/command.py",
         "vm/commands/", "vm/fetching.py", "vm_mount/command.py",
     ),
-    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py"),
+    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py",
+               "vm/die_with_parent.py"),
     "keyring": ("credentials/store.py",),
     "pwd": ("accounts.py",),
     "grp": ("accounts.py",),

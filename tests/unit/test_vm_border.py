@@ -58,8 +58,8 @@ KEYS: dict[str, Any] = {
         "project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened",
         "publish", "git_name", "git_email",
     },
-    "border": {"shares", "ports", "secrets", "secrets_error", "allowlist", "openings",
-               "upstream_proxy"},
+    "border": {"settings_error", "shares", "ports", "ports_error", "secrets", "secrets_error",
+               "allowlist", "openings", "upstream_proxy"},
 }  # fmt: skip
 KEYS_WITHIN = {
     "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},
@@ -153,11 +153,38 @@ def test_one_damaged_file_does_not_hide_the_rest(state: State) -> None:
     for name in ("usage.json", "proxy.json"):
         os.mkfifo(state.path(name))
     said = status(state)
-    assert "secret none " in " ".join(said.split())
+    assert "secret not known " in " ".join(said.split())
     assert said.count("use not recorded") == 4
     found = json.loads(status(state, "--json"))["border"]
     assert found["secrets"] == [] and "is damaged" in found["secrets_error"]
     assert found["allowlist"]["since"] is None
+
+
+@pytest.mark.parametrize("kind", ["loop", "file"])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("secrets.json", "secrets_error"), ("settings.json", "settings_error"),
+     ("ports", "ports_error"), ("upstream-proxy", "upstream_proxy"), ("lock", ""),
+     ("session.lock", "")],
+)  # fmt: skip
+def test_one_file_that_cannot_be_read_does_not_hide_the_rest(
+    state: State, name: str, key: str, kind: str
+) -> None:
+    path = Path(state.path(name))
+    path.unlink(missing_ok=True)
+    if kind == "loop":
+        path.symlink_to(name)
+    else:
+        path.write_text("[[")
+    said = " ".join(status(state).split())
+    found = json.loads(status(state, "--json"))
+    assert USED in said and [one["line"] for one in found["border"]["allowlist"]["lines"]]
+    if key:
+        assert str(path) in said and str(path) in found["border"][key]
+    elif kind == "loop":
+        assert (found["vm"]["state"] == "not known") == (name == "lock")
+    assert (found["settings"] is None) == (name == "settings.json")
+    assert ("share not known" in said) == (name == "settings.json")
 
 
 @pytest.mark.parametrize(
@@ -176,8 +203,16 @@ def test_damaged_settings_are_said_to_be_damaged(state: State, change: dict[str,
         settings.load(state)
 
 
+def test_before_the_first_start_nothing_is_said_to_have_failed(state: State) -> None:
+    Path(state.path("allowlist.txt")).unlink()
+    said = status(state)
+    assert said.startswith("VM            none yet: gitguard vm up makes it\n")
+    assert "cannot read" not in said and "the first gitguard vm up makes the allowlist" in said
+
+
 def test_an_allowlist_that_cannot_be_read_allows_nothing(state: State) -> None:
     Path(state.path("allowlist.txt")).unlink()
+    Path(state.disk).touch()
     said = status(state)
     assert "allowed nothing " in " ".join(said.split())
     found = json.loads(status(state, "--json"))["border"]["allowlist"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
@@ -156,15 +157,16 @@ def test_a_taken_port_is_one_line_with_a_command_that_works(state: State, free: 
     assert ports.parsed(other).there == 80 and not is_open(ports.parsed(other).here)
 
 
-def test_the_port_that_up_proposes_is_none_of_the_others(state: State, free: int) -> None:
+def test_the_port_that_up_proposes_is_none_of_the_others(free: int) -> None:
     wanted = [Port(free, 80), Port(free + 1, 81)]
     with taken(free), pytest.raises(UserError) as error:
-        forwarding.check_free(state, wanted, ["make", "a b"])
+        forwarding.check_free(wanted)
     words = hint_of(error)
-    assert words[:7] == ["gitguard", "vm", "up", "--project", "/srv/p", "--publish", ""]
-    assert Settings("/p", publish=(words[8], words[10])).publish == (words[8], str(wanted[1]))
-    assert words[11:] == ["--", "make", "a b"]
-    assert words[8] not in (str(free), str(wanted[1]))
+    assert words[::2] == ["--publish"] * 3
+    old = Settings("/p", publish=tuple(map(str, wanted)))
+    other, kept = settings.merged(old, {"publish": words[1::2]}).publish
+    assert kept == str(wanted[1])
+    assert ports.parsed(other).there == 80 and not is_open(ports.parsed(other).here)
 
 
 @pytest.mark.parametrize("number", [80, 65535])
@@ -195,12 +197,17 @@ def test_up_refuses_a_taken_port_before_anything_is_made(
     monkeypatch.setattr(trusted_programs, "check", lambda *_: None)
     (tmp_path / "p").mkdir()
     state = states.state_of(str(tmp_path / "p"))
+    states.create(state)
+    settings.save(state, Settings(state.project, publish=("1", "2")))
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
+        given = Settings(state.project, hide=("customers.csv",), git="deny", publish=("2", port))
         with pytest.raises(UserError, match=rf"cannot listen on port {port} "):
-            driver.up(state, driver.UpArguments(Settings(state.project, publish=(port,))))
+            driver.up(state, driver.UpArguments(given, presets=("npm",)))
     assert not state.has_disk
-    assert settings.load(state).publish == ()  # the next start must not fail too
+    # The next start must not fail too, and must not share more.
+    assert settings.load(state) == dataclasses.replace(given, publish=("2",))
+    assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
 
 
 # How long they are open
@@ -282,6 +289,15 @@ def test_a_port_is_no_longer_open_once_ssh_has_ended(
         assert is_open(free)
         until(lambda: not ports.opened(state), "it is closed")
     assert "closed the ports of --publish" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not Linux: prctl(2)")
+def test_a_port_whose_keeper_is_killed_is_closed(state: State, free: int, server: None) -> None:
+    """Nothing would say that it is open."""
+    with forwarding._opened(state, GUEST, [Port(free, 80)], PUBLISH) as keeper:
+        assert forwarding._is_listening(keeper)
+        keeper.kill()
+        until(lambda: not is_open(free), "it is closed")
 
 
 def test_a_port_that_ssh_does_not_open_ends_the_start(

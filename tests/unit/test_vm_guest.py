@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.vm import provision
+from gitguardfs.vm import provision, seed
 from tests.support.mounting import area
 from tests.support.repos import HOST_GID, HOST_UID
 
@@ -59,6 +59,63 @@ def test_what_a_killed_start_has_half_replaced_is_not_taken_for_what_it_was(
 def test_what_a_start_has_taken_is_not_taken_again(tmp_path: Path) -> None:
     done = run(tmp_path, f"{START} start_with one; rm guest-* calls; start_with one; ls")
     assert done.stdout.split() == ["seed", "state"], done.stderr
+
+
+def test_a_seed_is_mounted_only_if_it_differs_from_what_was_taken_to_its_end(
+    tmp_path: Path,
+) -> None:
+    seed.write(str(tmp_path / "one"), {"files.tar": b"1"})
+    seed.write(str(tmp_path / "two"), {"files.tar": b"2"})
+    done = run(
+        tmp_path,
+        """
+        seed_disk() { echo "$disk"; }
+        mount_seed() { echo "mounts $disk"; }
+        take_seed() { [[ -z "$dies" ]] || exit; }
+        umount() { :; }
+        hostname() { :; }
+        for disk in one one two two one; do take_new_seed; done
+        disk=two
+        (dies=yes take_new_seed)
+        disk=one
+        for _ in 1 2; do take_new_seed; done
+        """,
+    )
+    mounted = [line.split()[1] for line in done.stdout.splitlines()]
+    assert mounted == ["one", "two", "one", "two", "one"], done.stderr
+
+
+GUARD = r"gitguardfs {view}\040b fuse.gitguardfs rw 0 0"
+COVER = r"tmpfs {view}\040b tmpfs rw 0 0"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "view", "expected"),
+    [
+        ([GUARD], "a b", "yes"),
+        ([COVER, GUARD], "a b", "yes"),
+        ([GUARD, COVER], "a b", "no"),
+        ([GUARD], "a", "no"),
+        ([], "a b", "no"),
+        ([GUARD], "not there b", "no"),  # as of a guard that has died
+    ],
+)
+def test_a_view_is_guarded_if_the_guard_is_mounted_last_and_answers(
+    tmp_path: Path, mounts: list[str], view: str, expected: str
+) -> None:
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a").mkdir()
+    where = tmp_path / view.removesuffix(" b")
+    lines = [line.format(view=str(where).replace(" ", r"\040")) for line in mounts]
+    (tmp_path / "mounts").write_text("".join(f"{line}\n" for line in lines))
+    done = run(
+        tmp_path,
+        f"""
+        MOUNTS=mounts VIEW={shlex.quote(str(tmp_path / view))}
+        is_guarded && echo yes || echo no
+        """,
+    )
+    assert done.stdout == f"{expected}\n", done.stderr
 
 
 def test_a_guest_that_is_killed_while_files_are_put_in_place_has_the_old_or_the_new(

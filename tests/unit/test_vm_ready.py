@@ -25,7 +25,7 @@ from click.testing import CliRunner
 
 from gitguardfs import config_files
 from gitguardfs.errors import UserError
-from gitguardfs.vm import command, image_store, images, provision, ready
+from gitguardfs.vm import command, image_store, images, provision, ready, settings
 from gitguardfs.vm import state as states
 from gitguardfs.vm.fetching import RemoteFile
 from gitguardfs.vm.images import Image
@@ -234,15 +234,22 @@ def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("part", [ready.RECORD, ready.DISK])
-def test_a_damaged_disk_costs_no_build_and_prune_heals_it(host: Host, part: str) -> None:
+def test_a_damaged_disk_keeps_no_other_vm_from_starting(host: Host, part: str) -> None:
+    """It stays for the VM that uses it: the user may put it back."""
+    state, other = host.vm("one"), host.vm("other")
+    host.disk_for(state)
     made = host.ensure()
-    os.unlink(os.path.join(made.directory, part))
-    with pytest.raises(UserError, match=r"is damaged .*images prune"):
-        host.ensure()
-    assert host.builds == 1
-    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
-    host.ensure()
+    os.rename(os.path.join(made.directory, part), host.place / "away")
+    assert host.ensure() == host.ensure() != made
+    host.disk_for(other)
     assert host.builds == 2
+    with pytest.raises(UserError, match=r"gone or damaged"):
+        host.disk_for(state)
+    os.rename(host.place / "away", os.path.join(made.directory, part))
+    host.disk_for(state)
+    states.remove(state)
+    assert [one.name for one in image_store.prune(host.cache)] == [made.name]
+    host.disk_for(other)
 
 
 def test_setting_a_guest_up_can_use_the_users_mirror(
@@ -275,6 +282,25 @@ def test_vms_of_one_image_share_a_ready_disk(host: Host) -> None:
     assert images.backing_of(first.disk) == os.path.join(host.cache, name, ready.DISK)
     assert int(images.described(first.disk)["virtual-size"]) == images.DISK_SIZE
     assert host.builds == 1
+
+
+def test_an_image_is_remembered_once_it_is_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that ends while the disk is made goes on with it; one that has no image forgets."""
+
+    def ended(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ready, "ensure", ended)
+    state = host.vm("one")
+    before = settings.load(state).image
+    with pytest.raises(UserError, match=r"there is no image"):
+        host.disk_for(state, str(host.place / "mistyped"))
+    assert settings.load(state).image == before
+    with pytest.raises(KeyboardInterrupt):
+        host.disk_for(state)
+    assert settings.load(state).image == str(host.image)
 
 
 def test_a_vm_keeps_its_ready_disk_when_a_newer_one_is_made(
@@ -372,6 +398,21 @@ def test_a_new_part_of_an_image_below_a_vm_is_refused(host: Host, name: str) -> 
         host.disk_for(state, str(place))
 
 
+def test_the_cache_may_be_a_link_to_a_bigger_disk(host: Host) -> None:
+    (host.place / "bigger").mkdir()
+    os.makedirs(os.path.dirname(host.cache))
+    os.symlink(host.place / "bigger", host.cache)
+    state = host.vm("one")
+    with image_store.in_use(host.cache):
+        host.disk_for(state)
+    assert list(image_store.prune(host.cache)) == []
+    assert host.disk_for(state) == (Image(str(host.image)), True)
+    assert (host.place / "bigger").stat().st_mode & 0o777 == 0o700
+    states.remove(state)
+    (one,) = image_store.prune(host.cache)
+    assert one.kind == "ready"
+
+
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) -> None:
     base = fetched(host, "0123456789ab-debian-13-base.qcow2")
@@ -384,7 +425,7 @@ def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) ->
     host.cache = str(host.place / "link")
     image, is_over_ready = host.disk_for(state, os.path.join(host.cache, base.name))
     assert (os.path.realpath(image.disk), is_over_ready) == (str(base), is_ready)
-    found = images.used_by("debian-13", state.disk, host.cache)
+    found = images.used_by("debian-13", state.disk)
     assert (found is None) == is_ready
 
 
@@ -403,6 +444,22 @@ def test_another_name_of_the_cache_in_the_project_is_refused(host: Host, is_read
     )
     with pytest.raises(UserError, match=r"the image .*link/.* lies in the project"):
         host.disk_for(state, str(host.image) if is_ready else str(base))
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_vm_keeps_what_it_was_made_from_in_another_cache(
+    host: Host, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    base = fetched(host, "0123456789ab-debian-13-base.qcow2")
+    state = host.vm("one")
+    monkeypatch.setattr(images, "obtain", lambda *_: Image(str(base)))
+    if is_ready:
+        host.disk_for(state, "debian-13")
+    else:
+        images.ensure_overlay(Image(str(base)), state.disk)
+    monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched again"))
+    host.cache = str(host.place / "other cache")
+    assert host.disk_for(state, "debian-13") == (Image(str(base)), is_ready)
 
 
 def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
@@ -480,6 +537,42 @@ def test_files_with_new_times_and_the_same_content_have_not_changed(host: Host) 
     assert host.disk_for(state) == (Image(str(host.image)), True)
 
 
+def test_files_with_new_times_are_read_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those that a backup has linked: reading them takes as long as a start."""
+    state, other = host.vm("one"), host.vm("other")
+    for each in (state, other):
+        host.disk_for(each)
+    disk = host.ensure().disk
+    whole = ready._sha256
+    read: list[str] = []
+    monkeypatch.setattr(ready, "_sha256", lambda path: read.append(path) or whole(path))
+    for path in (disk, str(host.image)):
+        os.link(path, host.place / f"backup-{os.path.basename(path)}")
+    for each in (state, state, other):
+        host.disk_for(each)
+    assert sorted(read) == sorted([disk, str(host.image)])
+
+
+def test_what_is_written_while_a_file_is_read_is_seen(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = host.vm("one")
+    host.disk_for(state)
+    whole = ready._sha256
+
+    def written_after(path: str) -> str:
+        digest = whole(path)
+        host.image.write_bytes(b"x" * (1 << 20))
+        return digest
+
+    os.utime(host.image, ns=(1, 1))
+    monkeypatch.setattr(ready, "_sha256", written_after)
+    host.disk_for(state)  # too late for this one
+    monkeypatch.setattr(ready, "_sha256", whole)
+    with pytest.raises(UserError, match=r"image\.img has changed"):
+        host.disk_for(state)
+
+
 @pytest.mark.parametrize(
     "project", [".", "c", "c/gitguardfs", "c/gitguardfs/images", "c/gitguardfs/images/ready-x", "l"]
 )
@@ -548,13 +641,32 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     states.remove(gone)
     for left in ("build-01234567", "removed-0123"):
         (Path(host.cache) / left).mkdir()
-    made = os.path.basename(os.path.dirname(images.backing_of(state.disk) or ""))
+    made = os.path.basename(os.path.dirname(images.backing_of(state.disk)))
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert host.names() == {made, used.name, direct.name}
     assert unused.name in said and said.count("deleted") == 5
     assert host.disk_for(state, str(used)) == (Image(str(used)), True)
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert "nothing to delete" in said
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = shutil.rmtree
+
+    def denied(path: str) -> None:
+        if "removed-" in path:
+            raise PermissionError(13, "Permission denied", "3000")  # as rmtree names it
+        whole(path)
+
+    (Path(host.cache) / "removed-0123").mkdir(parents=True)
+    base = fetched(host, "0123456789ab-base.qcow2")
+    monkeypatch.setattr(shutil, "rmtree", denied)
+    pruned = image_store.prune(host.cache)
+    assert next(pruned).path == str(base)
+    with pytest.raises(UserError, match=r"/removed-[0-9a-f]+ cannot be deleted: Permission denied"):
+        next(pruned)
 
 
 def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) -> None:
@@ -585,11 +697,22 @@ def test_a_vm_waits_while_images_are_deleted(host: Host, said: list[str]) -> Non
     assert said == ["another command is deleting images; waiting for it"]
 
 
-def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host) -> None:
+@pytest.mark.parametrize("damage", ["version", "short", "zeroed", "over nothing", "FIFO", "below"])
+def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host, damage: str) -> None:
     made = host.ensure()
     state = host.vm("one")
-    Path(state.disk).write_bytes(b"QFI\xfb\0\0\0\x63")
-    with pytest.raises(UserError, match=r"disk\.qcow2 cannot be read"):
+    host.disk_for(state)
+    disk = Path(state.disk if damage != "below" else made.disk)
+    content = disk.read_bytes()
+    disk.unlink()
+    if damage == "FIFO":
+        os.mkfifo(disk)
+    elif damage == "over nothing":
+        subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", disk, "1M"], check=True)
+    else:
+        starts = {"version": b"QFI\xfb\0\0\0\x63", "short": b"QFI\xfbx"}
+        disk.write_bytes(starts.get(damage, bytes(4096) + content[4096:]))
+    with pytest.raises(UserError, match=rf"the VM {state.name} .*disk\.qcow2"):
         list(image_store.prune(host.cache))
     assert os.path.exists(made.disk)
     said = CliRunner().invoke(command.command, ["images", "list"])
@@ -629,7 +752,7 @@ def test_a_ready_disk_that_a_vm_uses_is_kept_whatever_its_record_says(
     base = fetched(host, "0123456789ab-base.qcow2")
     state, gone = host.vm("one"), host.vm("gone")
     host.disk_for(state, str(base))
-    directory = os.path.dirname(images.backing_of(state.disk) or "")
+    directory = os.path.dirname(images.backing_of(state.disk))
     record = Path(directory) / ready.RECORD
     made = json.loads(record.read_text())
     record.unlink()
@@ -638,7 +761,7 @@ def test_a_ready_disk_that_a_vm_uses_is_kept_whatever_its_record_says(
     elif damage == "no json":
         record.write_text("{")
     host.disk_for(gone)  # over another image
-    Path(os.path.dirname(images.backing_of(gone.disk) or ""), ready.RECORD).unlink()
+    Path(os.path.dirname(images.backing_of(gone.disk)), ready.RECORD).unlink()
     states.remove(gone)
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert host.names() == {os.path.basename(directory), base.name}

@@ -89,7 +89,7 @@ def test_one_key_allows_the_line_that_is_shown(state: State) -> None:
         assert allowed(state) == ["GET https://a.test/one"]
         block(state, "https://a.test/two")
         terminal.until(KEYS)
-        terminal.type(b"x")
+        terminal.type(b"s")
         terminal.until("skipped")
         terminal.type(b"q")
         assert terminal.ended() == 0
@@ -175,14 +175,29 @@ def test_a_key_that_is_held_down_answers_one_offer(state: State, first: float) -
         assert allowed(state) == ["GET https://a.test/3"]
 
 
-def test_only_the_key_itself_allows(state: State) -> None:
+def test_only_the_key_itself_allows_and_no_other_skips(state: State) -> None:
     """Terminals send some keys as an escape sequence that ends in an ``a``."""
     with watching(state) as terminal:
-        for number, typed in enumerate((b"\x1b[a", b"A", b"\r", b"aq", b"\x1a", b"\xff")):
-            block(state, f"https://a.test/{number}")
-            terminal.until(KEYS)
+        block(state, "https://a.test/x")
+        for typed in (b"\x1b[a", b"A", b"\r", b"aq", b"\x1a", b"\xff", b"S"):
+            assert "skipped" not in terminal.until(KEYS)
             terminal.type(typed)
-            terminal.until("skipped")
+        terminal.until(KEYS)
+        assert allowed(state) == []
+        terminal.type(b"a")
+        terminal.until("next request on")
+        assert allowed(state) == ["GET https://a.test/x"]
+
+
+def test_the_rest_of_a_sequence_is_no_key(state: State) -> None:
+    """A slow line brings it in two parts."""
+    with watcher_of(state) as (watcher, keys, _):
+        block(state, "https://a.test/x")
+        watcher.step(keys, b"")
+        watcher._quiet_since = float("-inf")
+        watcher.step(keys, b"")
+        watcher.step(keys, b"\x1b[")
+        watcher.step(keys, b"a")
         assert allowed(state) == []
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pty
 import re
 import shlex
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import keyring
 import pytest
 from click.testing import CliRunner, Result
+from keyring.backends import fail
 
 from gitguardfs.constants import SYSTEM_PATH
 from gitguardfs.credentials import secrets, store
@@ -26,6 +30,7 @@ from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress import reports
 from gitguardfs.egress.proxy import ca_certificate
 from gitguardfs.errors import UserError
+from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
 from gitguardfs.vm import state as states
 from gitguardfs.vm.command import command
@@ -40,7 +45,7 @@ BEARER = ("--host", "api.example.org", "--bearer")
 @pytest.fixture(autouse=True)
 def own_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv(keyring_in_file.VARIABLE, str(tmp_path / "keyring"))
-    monkeypatch.setattr(store, "_BUSY", threading.Lock())
+    monkeypatch.setattr(store, "_QUESTIONS", OneByOne())
     keyring.set_keyring(keyring_in_file.Keyring())
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setenv("XDG_STATE_HOME", short)
@@ -102,8 +107,6 @@ def test_a_secret_is_kept_in_the_keyring_and_recorded_without_its_value(
 
 
 def test_without_a_keyring_the_file_is_named(vm: State) -> None:
-    from keyring.backends import fail
-
     keyring.set_keyring(fail.Keyring())
     path = f"{os.environ['XDG_STATE_HOME']}/gitguardfs/secret-values.json"
     assert path in done(vm, "set", "TOKEN", *BEARER)
@@ -271,6 +274,7 @@ def test_a_place_is_named_by_one_option(
         (("TOKEN", "--host", "a.test", "--basic", "a:b"), "--basic"),
         (("TOKEN", "--host", "a.test", "--header", "Host"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "Content-Length"), "--header"),
+        (("TOKEN", "--host", "a.test", "--header", "Content-Encoding"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X Key"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "X-Original-URL"), "--header"),
         (("TOKEN", "--host", "a.test", "--header", "x_host"), "--header"),
@@ -287,7 +291,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_kept(
 @pytest.mark.parametrize(
     "name",
     ["PATH", "path", "HOME", "LD_PRELOAD", "BASH_ENV", "PYTHONPATH", "GIT_SSH_COMMAND",
-     "SHELLOPTS", "PROMPT_COMMAND", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
+     "SHELLOPTS", "PROMPT_COMMAND", "JAVA_HOME", "CARGO_HOME", "NODE_PATH", "LESSOPEN", "BROWSER",
+     "OPENSSL_CONF", "MAKEFLAGS", "GOPROXY", "NPM_CONFIG_REGISTRY", "npm_config_x",
      *guest_files.environment()],
 )  # fmt: skip
 def test_a_variable_that_the_guest_needs_is_no_name(vm: State, name: str) -> None:
@@ -326,11 +331,94 @@ def test_a_locked_keyring_keeps_nothing_and_records_nothing(vm: State, own_keyri
 
 def test_removing_counts_also_if_the_value_cannot_be_deleted(vm: State, own_keyring: Path) -> None:
     done(vm, "set", "TOKEN", *BEARER)
+    saved = own_keyring.read_text()
     own_keyring.write_text(keyring_in_file.LOCKED)
-    said = refused(vm, "remove", "TOKEN")
-    assert f"vm/{vm.name}/TOKEN" in said
-    assert "was not deleted" in said
-    assert loaded(vm) == ()
+    for _ in range(2):
+        said = refused(vm, "remove", "TOKEN")
+        (name,) = json.loads(saved)
+        assert name.removeprefix(f"{store.SERVICE} ") in said
+        assert "was not deleted" in said
+        assert "secret remove TOKEN tries again" in said
+        assert loaded(vm) == ()
+    own_keyring.write_text(saved)
+    done(vm, "remove", "TOKEN")
+    assert VALUE not in own_keyring.read_text()
+    assert "no secret TOKEN" in refused(vm, "remove", "TOKEN")
+
+
+def test_a_value_in_a_keyring_is_not_forgotten_where_there_is_none(
+    vm: State, own_keyring: Path
+) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    keyring.set_keyring(fail.Keyring())
+    assert "this session has none" in refused(vm, "remove", "TOKEN")
+    keyring.set_keyring(keyring_in_file.Keyring())
+    done(vm, "remove", "TOKEN")
+    assert VALUE not in own_keyring.read_text()
+
+
+def test_a_value_is_deleted_also_if_its_file_was_moved_away(vm: State, own_keyring: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    Path(os.environ["XDG_STATE_HOME"], "gitguardfs", store.FILE).unlink()
+    done(vm, "remove", "TOKEN")
+    assert VALUE not in own_keyring.read_text()
+
+
+@pytest.mark.parametrize("how", ["remove", "reset", "set"])
+def test_a_value_that_a_killed_process_has_kept_can_be_deleted(
+    vm: State, own_keyring: Path, how: str
+) -> None:
+    code = (
+        "import os, signal, sys; from gitguardfs.credentials import secrets;"
+        " from gitguardfs.vm.command import command;"
+        " secrets.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL); command(sys.argv[1:])"
+    )
+    words = ["secret", "set", "TOKEN", *BEARER, "--project", vm.project]
+    environment = {**os.environ, "PYTHON_KEYRING_BACKEND": keyring_in_file.BACKEND}
+    killed = subprocess.run(
+        [sys.executable, "-c", code, *words], input=VALUE.encode(), env=environment
+    )
+    assert killed.returncode == -9
+    assert VALUE in own_keyring.read_text()
+    if how == "reset":
+        assert running.reset(vm) == []
+    else:
+        done(vm, how, "TOKEN", *(BEARER if how == "set" else ()), value="another-value")
+    assert VALUE not in own_keyring.read_text()
+    assert (value(vm, "TOKEN") is None) == (how != "set")
+
+
+def test_a_closed_terminal_leaves_nothing_of_a_secret(vm: State, own_keyring: Path) -> None:
+    own_keyring.write_text(keyring_in_file.SILENT)
+    words = ["vm", "secret", "set", "TOKEN", *BEARER, "--project", vm.project]
+    code = "import sys; from gitguardfs.commands.gitguard import main; main()"
+    environment = {**os.environ, "PYTHON_KEYRING_BACKEND": keyring_in_file.BACKEND}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words], stdin=subprocess.PIPE, env=environment
+    )
+    assert process.stdin is not None
+    process.stdin.write(VALUE.encode())
+    process.stdin.close()
+    while not own_keyring.with_suffix(".asked").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait() == 128 + signal.SIGHUP
+    assert store.keys("") == []
+    assert not vm.exists
+
+
+def test_who_waits_for_another_command_is_told(
+    vm: State, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vm_secrets, "PATIENCE", 0.1)
+    with (
+        vm_secrets.changing(vm),
+        pytest.raises(UserError, match="another gitguard vm command"),
+        vm_secrets.changing(vm),
+    ):
+        pass
+    assert "waiting for another command" in capfd.readouterr().err
 
 
 def test_a_reset_deletes_the_values(vm: State, own_keyring: Path) -> None:
@@ -344,11 +432,15 @@ def test_a_reset_deletes_the_values(vm: State, own_keyring: Path) -> None:
 
 def test_a_reset_says_which_values_remain(vm: State, own_keyring: Path) -> None:
     done(vm, "set", "TOKEN", *BEARER)
+    saved = own_keyring.read_text()
     own_keyring.write_text(keyring_in_file.LOCKED)
     result = CliRunner().invoke(command, ["reset", "-y", "--project", vm.project])
     assert result.exit_code == 0
-    assert f"vm/{vm.name}/TOKEN" in result.output
+    assert f"vm/{vm.name}/TOKEN in /" in result.output
     assert not vm.exists
+    own_keyring.write_text(saved)
+    done(vm, "remove", "TOKEN")
+    assert VALUE not in own_keyring.read_text()
 
 
 def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> None:
@@ -455,6 +547,8 @@ def test_without_standard_input_the_user_is_told(vm: State) -> None:
         (("TOKEN", "--host", "a.test", "--basic", "abcdefgh12345678"), "abcdefgh12345678"),
         (("TOKEN", "--host", "a.test", "--header", "abcdefgh12345678"), "abcdefgh12345678"),
         (("TOKEN", "--host", "a.test", "--query", "abcdefgh12345678"), "abcdefgh12345678"),
+        (("TOKEN", "--host", "sk-ant-api03-abcdef", "--bearer"), VALUE),
+        (("TOKEN", "--host", "a.test", "--basic", "ghp_abcdefgh12345678"), VALUE),
     ],
 )  # fmt: skip
 def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
@@ -463,6 +557,21 @@ def test_a_token_in_place_of_a_name_is_refused_and_not_shown(
     said = refused(vm, "set", *words, value=text)
     assert "others may have seen it" in said
     assert not [word for word in words if len(word) > 15 and word in said]
+    assert not vm.exists
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "before"),
+    [
+        ("--basic", "me", "Basic "), ("--basic", "me", "me:"), ("--basic", "me", "Authorization:"),
+        ("--header", "X-Api-Key", "x-api-key: "), ("--query", "key", "key="),
+    ],
+)  # fmt: skip
+def test_a_value_with_what_programs_send_before_it_is_refused(
+    vm: State, option: str, word: str, before: str
+) -> None:
+    words = ("set", "TOKEN", "--host", "a.test", option, word)
+    assert "the value begins with" in refused(vm, *words, value=before + VALUE)
     assert not vm.exists
 
 

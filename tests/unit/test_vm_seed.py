@@ -114,7 +114,7 @@ def test_whatever_differs_has_another_digest() -> None:
     contents: list[dict[str, bytes]] = [
         {}, {"x": b"a"}, {"x": b"b"}, {"x": b"ab"}, {"x": b"a", "y": b"b"}, {"y": b"a", "x": b"b"},
     ]  # fmt: skip
-    assert len({provision.digest(content) for content in contents}) == len(contents)
+    assert len({seed.digest(content) for content in contents}) == len(contents)
 
 
 # The seed of a VM's start
@@ -211,6 +211,7 @@ def test_the_iso_holds_the_files_under_their_names(tmp_path: Path) -> None:
     iso = pycdlib.PyCdlib()
     iso.open(str(path))
     assert iso.pvd.volume_identifier.strip() == b"cidata"
+    assert path.read_bytes().startswith(seed.digest(content))  # which the guest reads, unmounted
     for name, data in content.items():
         for key in ("rr_path", "joliet_path"):
             buffer = io.BytesIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,28 @@ def test_what_an_interrupted_reset_has_left_goes_with_the_next_start(project: Pa
     (left / "disk.qcow2").write_text("x")
     state.remove_leftovers()
     assert os.listdir(os.path.dirname(made.directory)) == [made.name]
+
+
+def test_what_cannot_be_deleted_stops_no_other_vm(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of root's, which a command run with sudo can leave."""
+    whole = shutil.rmtree
+
+    def denied(path: str) -> None:
+        if "stays" in path:
+            raise PermissionError(13, "Permission denied", "3000")  # as rmtree names it
+        whole(path)
+
+    monkeypatch.setattr(shutil, "rmtree", denied)
+    made = state.state_of(str(project))
+    state.create(made)
+    left = Path(made.directory).with_name(f"stays{state._REMOVED}1")
+    left.mkdir()
+    (said,) = running.reset(made)
+    assert not made.exists
+    assert str(left) in said and "Permission denied" in said
+    assert os.listdir(left.parent) == [left.name]
 
 
 def test_two_commands_may_delete_the_same_leftovers(

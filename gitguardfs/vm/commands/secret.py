@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -100,7 +103,9 @@ def set_secret(
         places = (vm_secrets.place(host, bearer, basic, header, query),)
     where = states.find(project)
     vm_secrets.check_new(where, name)
-    added = vm_secrets.add(where, name, places, preset or "", _value(name, places))
+    value = _value(name, places)
+    with _ending_orderly():
+        added = vm_secrets.add(where, name, places, preset or "", value)
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
     click.echo(f"It goes only to {', '.join(added.hosts)}, in {added.where}.")
     click.echo(_tell_guest(where, name))
@@ -149,12 +154,31 @@ def remove(project: str | None, name: str) -> None:
     from gitguardfs.vm import state as states
     from gitguardfs.vm import vm_secrets
 
-    where = states.existing(project)
+    where = states.find(project)  # a reset may have left a value
     left = vm_secrets.remove(where, name)
     click.echo(f"{name} is removed; the guest cannot use it any more.")
     _tell_guest(where, name)
     if left:
         raise UserError(left)
+
+
+@contextmanager
+def _ending_orderly() -> Iterator[None]:
+    """Let signals that end the process, as when a terminal is closed, raise SystemExit."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number, handler in before.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, end)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _value(name: str, places: tuple[Place, ...]) -> str:

@@ -41,7 +41,8 @@ Settings are remembered for the next start; vm status shows them, vm reset delet
 @click.option(
     "--memory", metavar="SIZE", help="The guest's memory, such as 8G or 4096M.  [default: 8G]"
 )
-@click.option("--cpus", metavar="N", type=int, help="The guest's processors.  [default: 4]")
+@click.option("--cpus", metavar="N", type=int,
+              help="The guest's processors.  [default: this machine's, 4 at most]")  # fmt: skip
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
 @click.option("--git", type=click.Choice(GIT_MODES),

@@ -47,9 +47,17 @@ function isRemote(options) {
   if (!options || !options.host) return false;
   if (options.socket || options.socketPath || options.path) return false;
   const host = bare(options.host);
-  if (host === proxy.host && Number(options.port) === proxy.port) return false;
+  if (Number(options.port) === proxy.port && addressOf(options) === proxy.host) return false;
+  if (/^(127\..*|0\.0\.0\.0|::1?)$/.test(host)) return false;
   return !unproxied.some((name) => name === '*' || name === host
     || (name.startsWith('.') && host.endsWith(name)));
+}
+
+// undici 8 connects to the proxy by the name of the server, with a lookup that gives the proxy.
+function addressOf({ host, lookup }) {
+  let found = bare(host);
+  if (typeof lookup === 'function') lookup(host, {}, (_, address) => { found = address; });
+  return found;
 }
 
 // Connects a new socket to the proxy, and through it to the host. Until the proxy has answered, it
@@ -80,8 +88,9 @@ function openTunnel(socket, options, usualPort) {
 // HTTPS: Agents, undici and the package ws connect by this.
 function useInTls() {
   const { connect } = tls;
-  tls.connect = function connectTls(options, ...more) {
-    if (!isRemote(options)) return connect.apply(this, arguments);
+  tls.connect = function connectTls(...given) {
+    const [options, ...more] = typeof given[0] === 'object' ? given : withOptions(given);
+    if (!isRemote(options)) return connect.apply(this, given);
     const socket = new net.Socket(); // not connected yet, so TLS uses it as any stream
     const secure = connect.call(this, { ...options, socket }, ...more);
     if (options.timeout) secure.setTimeout(options.timeout);
@@ -94,6 +103,13 @@ function useInTls() {
     openTunnel(socket, options, 443);
     return secure;
   };
+}
+
+// Of PORT, HOST, OPTIONS, CALLBACK, each but the first may be left out. Without a host, as with a
+// path instead of a port, the connection stays in the guest.
+function withOptions(given) {
+  const of = (type) => given.slice(1).find((one) => typeof one === type && one);
+  return [{ port: given[0], host: of('string'), ...of('object') }, of('function')];
 }
 
 // HTTP without TLS. All its Agents connect by the function of their prototype; Node's own proxying

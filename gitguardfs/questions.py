@@ -1,0 +1,66 @@
+"""Questions to what may never answer, such as a keyring whose user is away, or a name server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+def begun(question: Callable[[], T]) -> Future[T]:
+    """Ask in a thread of its own, which does not keep the process from ending."""
+    answer: Future[T] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answer
+
+
+class _Open(NamedTuple):
+    """A question without an answer."""
+
+    answer: Future[Any]
+    waited_for: float
+    """Until when its asker waits."""
+    given_up: float
+    """When the next one is asked without waiting for this."""
+
+
+class OneByOne:
+    """Asks one question at a time: it may be a window, in which a user is to type a password.
+
+    While a question is overdue, others fail at once. After a time it is given up, and left behind.
+    That time doubles with each one that is open, so that there are few.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[_Open] = []
+
+    def ask(self, question: Callable[[], T], limit: float) -> T:
+        """Return the answer. Raises TimeoutError after ``limit`` seconds, and what it raises."""
+        end = time.monotonic() + limit
+        while True:
+            with self._lock:
+                self._open = [one for one in self._open if not one.answer.done()]
+                now = time.monotonic()
+                if not self._open or now >= self._open[-1].given_up:
+                    answer = begun(question)
+                    given_up = end + limit * 2 ** len(self._open)
+                    self._open.append(_Open(answer, end, given_up))
+                    break
+                before = self._open[-1]
+            left = min(end, before.waited_for) - now
+            if left <= 0:
+                raise TimeoutError
+            wait([before.answer], left)
+        return answer.result(end - time.monotonic())
