@@ -15,6 +15,8 @@ from gitguardfs.vm.guest_files import GuestFile
 from gitguardfs.vm.keys import ADMIN
 from gitguardfs.vm.state import State
 
+STATE = "/var/lib/gitguard-vm"
+"""Where the guest notes which seed it has taken."""
 TELL_LIMIT = 60.0
 """Seconds: an emulated guest takes several to log in."""
 
@@ -44,9 +46,13 @@ def tell_guest(state: State) -> str | None:
     return None
 
 
-def script(files: list[GuestFile]) -> str:
-    """Return a script for the guest's shell that writes files, each atomically."""
-    return "".join(
+def script(files: list[GuestFile], state: str = STATE) -> str:
+    """Return a script for the guest's shell that writes files, each atomically.
+
+    The guest must not take these files for those of its seed at the next start.
+    """
+    forget = f"rm -f {shlex.quote(state)}/seed {shlex.quote(state)}/files\n"
+    return forget + "".join(
         f"printf %s {shlex.quote(str(file.content))} >{file.path}.new"
         f" && chmod {file.mode:o} {file.path}.new && mv -fT {file.path}.new {file.path} || exit\n"
         for file in files

@@ -34,6 +34,7 @@ from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_files, guest_secrets, provision, running, tell_guest, vm_secrets
 from gitguardfs.vm import state as states
 from gitguardfs.vm.command import command
+from gitguardfs.vm.guest_files import GuestFile
 from gitguardfs.vm.settings import Settings
 from gitguardfs.vm.state import State
 from tests.support import keyring_in_file
@@ -449,6 +450,17 @@ def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> N
     assert "gitguard vm allow" in done(vm, "set", "TOKEN", *BEARER)
     reports.allow(Path(vm.directory), "GET https://api.example.org/x")
     assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
+
+
+def test_a_guest_that_was_told_of_secrets_takes_its_next_seed(tmp_path: Path) -> None:
+    """Otherwise a secret that is removed while the VM is off would stay in its environment."""
+    for name in ("seed", "files"):
+        (tmp_path / name).write_text("as of the last start")
+    file = GuestFile(str(tmp_path / "environment"), "TOKEN=x\n", 0o600)
+    subprocess.run(["sh", "-s"], input=tell_guest.script([file], str(tmp_path)), text=True,
+                   check=True)  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["environment"]
+    assert (tmp_path / "environment").read_text() == "TOKEN=x\n"
 
 
 def test_two_secrets_of_one_name_are_a_damaged_record(vm: State) -> None:
