@@ -240,7 +240,8 @@ take_new_seed() {
     local digest known=
     read -r -n 64 digest <"$(seed_disk)" # it stands before the file system
     [[ ! -s "$STATE/seed" ]] || read -r known <"$STATE/seed"
-    [[ "$digest" != "$known" ]] || return 0
+    # That of an older host has none, but always the same text.
+    [[ ! "$digest" =~ ^[0-9a-f]{64}$ || "$digest" != "$known" ]] || return 0
     rm -f "$STATE/seed"
     mount_seed
     take_seed
@@ -251,7 +252,7 @@ take_new_seed() {
 
 # The agent can use up the disk's inodes. Unlike space, none are kept for root.
 keep_spare() {
-    [[ -e "$STATE/spare" ]] || { mkdir "$STATE/spare" && touch "$STATE/spare/"{1..200}; } ||
+    [[ -e "$STATE/spare" ]] || { mkdir "$STATE/spare" && touch "$STATE/spare/"{1..1000}; } ||
         say "no spare"
 }
 

@@ -942,18 +942,18 @@ def test_the_scratch_directory_goes_when_the_command_is_stopped(
     guarded: Mounted, number: signal.Signals
 ) -> None:
     before = lasting(metadata(guarded.source))
-    with subprocess.Popen(
-        [*COMMAND, str(guarded.path), "--user", str(AGENT), "--attack"],
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        deadline = time.monotonic() + 60
-        while not left_in(guarded.source) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert left_in(guarded.source), "the attacks never began"
-        process.send_signal(number)
-        assert process.wait(60) != 0
+    codes: list[int] = []
+    while not any(codes):  # on a busy machine the attacks can be over before the signal
+        assert len(codes) < 5
+        with subprocess.Popen(
+            [*COMMAND, str(guarded.path), "--user", str(AGENT), "--attack"],
+            cwd=REPOSITORY,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            until(lambda: left_in(guarded.source), "the attacks never began")
+            process.send_signal(number)
+            codes.append(process.wait(60))
     assert not left_in(guarded.source)
     assert lasting(metadata(guarded.source)) == before
 
