@@ -303,13 +303,13 @@ class HostRepository:
 
 
 @contextmanager
-def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
-    """Open the repository of the work tree behind a descriptor, at ``path`` in the share.
+def opened(root: int, work_tree: int, path: bytes) -> Iterator[HostRepository]:
+    """Open the repository of a work tree, which is at ``path`` in the share.
 
-    Raises Unusable, OSError.
+    ``root`` and ``work_tree`` are descriptors of the two. Raises Unusable, OSError.
     """
     with ExitStack() as stack:
-        share = Share(stack, work_tree, path)
+        share = Share(stack, root, work_tree, path)
         st = stat_of(work_tree, DOTGIT)
         if st is None:
             raise os_error(errno.ENOENT)

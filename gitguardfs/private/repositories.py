@@ -69,14 +69,17 @@ class _Look:
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
-    def __init__(self, store: str, share: str, local: LocalNames | None = None) -> None:
+    def __init__(self, store: str, share: str, root: int, local: LocalNames | None = None) -> None:
         """Use the store at this path; ``share`` names the share. Raises UserError, OSError.
 
-        ``local`` names the directories that the view does not show, since the guest has its own.
+        ``root`` is an O_PATH descriptor of the share's root, which stays open: a fetch may outlive
+        the session. ``local`` names the directories that the view does not show, since the guest
+        has its own.
         """
         self._local = local
         self._store = Store(store)
         self._share = share
+        self._root = root
         self._next_look: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._looks: dict[str, _Look] = {}
@@ -122,7 +125,7 @@ class PrivateRepositories:
         is_replaced = has_agent(directory)
         seen: set[_Looks | None] = set()
         for left in reversed(range(_TRIES)):
-            with _opened(work_tree, place.path) as (host, problem):
+            with _opened(self._root, work_tree, place.path) as (host, problem):
                 source, looks, why = seeding.NOTHING, _looks(host), problem
                 try:
                     if host is not None:
@@ -204,7 +207,7 @@ class PrivateRepositories:
 
     def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
         pause = LOOK_SECONDS
-        with _opened(work_tree, place.path) as (host, problem):
+        with _opened(self._root, work_tree, place.path) as (host, problem):
             looks = None
             try:
                 if host is None:
@@ -293,9 +296,9 @@ def _former_copy(directory: str, why: str) -> tuple[Source, str]:
 
 
 @contextmanager
-def _opened(work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
+def _opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
     """Open the host's repository; yield None, and why, if it cannot be used. Raises OSError."""
-    context = opened(work_tree, path)
+    context = opened(root, work_tree, path)
     try:
         host = context.__enter__()
     except Unusable as error:

@@ -31,43 +31,40 @@ class Unusable(Exception):  # noqa: N818  # what is found
 class Share:
     """The share around a work tree: paths from its root, which nothing leaves."""
 
-    def __init__(self, stack: ExitStack, work_tree: int, path: bytes) -> None:
-        """Take the work tree behind a descriptor, at ``path``; ``stack`` closes what is opened."""
+    def __init__(self, stack: ExitStack, root: int, work_tree: int, path: bytes) -> None:
+        """Take the descriptors of the share and of the work tree, which is at ``path`` in it.
+
+        ``stack`` closes what is opened.
+        """
         self._stack = stack
+        self._root = root
         self._work_tree = work_tree
         self._names = [] if path == b"." else path.split(b"/")
-        self._opened: int | None = None
+        self._is_checked = False
         self.path = b"/".join(self._names)
 
     def below(self, directory: bytes, path: bytes) -> bytes:
         """Return ``path``, which stands in ``directory``, as a path from the share's root.
 
-        Raises Unusable for an absolute one: that is the host's, and may be anything here.
+        ``..`` is taken out of it: on its way up a path would cross to the seal, which lies on the
+        root. Raises Unusable for an absolute one: that is the host's, and may be anything here.
         """
         if path.startswith(b"/") or re.match(rb"[A-Za-z]:[\\/]", path):
             raise Unusable(f"has parts at {told(path)}, a path of the host")
-        return b"/".join(part for part in (directory, path) if part)
+        return os.path.normpath(os.path.join(directory, path))
 
     def root(self) -> int:
-        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree.
-
-        It is found upwards, and then checked downwards: had the host moved the work tree
-        meanwhile, the way up would end outside of the share.
-        """
-        if self._opened is None:
-            fd = self._work_tree
-            for _ in self._names:
-                fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-                self._stack.callback(os.close, fd)
+        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree."""
+        if not self._is_checked:
             try:
-                back = open_path(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+                found = open_path(self._root, self.path or b".", os.O_PATH | os.O_DIRECTORY)
             except OSError as error:
                 raise os_error(errno.ESTALE if error.errno in OUT else error.errno or 0) from None
-            self._stack.callback(os.close, back)
-            if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
+            self._stack.callback(os.close, found)
+            if not os.path.samestat(os.fstat(found), os.fstat(self._work_tree)):
                 raise os_error(errno.ESTALE)
-            self._opened = fd
-        return self._opened
+            self._is_checked = True
+        return self._root
 
     def open_directory(self, path: bytes, otherwise: str) -> int:
         """Return a descriptor of a directory in the share. Raises Unusable, OSError."""

@@ -105,7 +105,9 @@ def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests
 ) -> None:
     project.commit("dependencies", {"dir/node_modules/x": "1\n", "other/x": "1\n"})
     project.host("sparse-checkout", "set", "--cone", "dir")
-    project.prepare(PrivateRepositories(str(project.store), "projects", LocalNames(("deps",))))
+    project.prepare(
+        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
+    )
     shutil.rmtree(project.project / "dir/node_modules")
     project.show()
     assert project.agent("status", "--porcelain") == ""
@@ -363,7 +365,7 @@ def test_a_store_that_others_can_change_is_refused(project: World) -> None:
     (project.area / "of-agent").mkdir()
     os.chown(project.area / "of-agent", AGENT, AGENT)
     with pytest.raises(UserError, match=r"others can replace .*of-agent/store"):
-        PrivateRepositories(str(project.area / "of-agent/store"), "projects")
+        PrivateRepositories(str(project.area / "of-agent/store"), "projects", project.root)
 
 
 def test_callers_at_once_do_the_work_once(project: World) -> None:
