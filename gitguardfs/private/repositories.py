@@ -25,6 +25,7 @@ from gitguardfs.private.store import (
     has_agent,
     let_in,
     locked,
+    note_reason,
     read,
     set_aside,
 )
@@ -146,6 +147,7 @@ class PrivateRepositories:
                         if len(seen) > 1:  # the host was changing it: this says nothing
                             raise os_error(EAGAIN)
                         self._make_host(directory, place, source, b"")
+                        self._say(directory, place, f"it {why}")  # in the copy that is new
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former, self._local)
@@ -160,6 +162,7 @@ class PrivateRepositories:
         is_reset = os.path.lexists(directory) and not has_agent(directory)
         if is_reset and not _is_another_project(directory, host, source, looks):
             seeding.refresh_host(directory, source, state)
+            note_reason(directory, "")
         else:
             self._make_host(directory, place, source, state)
 
@@ -220,6 +223,7 @@ class PrivateRepositories:
                         return True
                     seeding.refresh_host(directory, source, state)
                 self._said.pop(directory, None)
+                note_reason(directory, "")
             except (GitFailed, Unusable) as error:
                 self._say(directory, place, f"it {error}")
                 if isinstance(error, GitFailed) and looks == _looks(host):
@@ -250,11 +254,13 @@ class PrivateRepositories:
         return True
 
     def _say(self, directory: str, place: Place, reason: str) -> None:
-        """Log why a repository was not fetched, once for each reason."""
+        """Log why a repository was not fetched, once for each reason, and let git sync say it."""
+        text = f"the human's repository was not fetched: {shown(reason)}"
         if self._said.get(directory) != reason:
             self._said[directory] = reason
-            where = shown(place.path)
-            log.warning("%s: the human's repository was not fetched: %s", where, shown(reason))
+            log.warning("%s: %s", shown(place.path), text)
+        with suppress(OSError):  # there is no copy yet, or no room: the log has it
+            note_reason(directory, text)
 
 
 class _Looks(NamedTuple):

@@ -73,7 +73,7 @@ MUTANTS = (
         "private-not-whole",
         "root reads what the guard lets the agent make of a repository",
         "private/host_repository.py",
-        'if not (is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))):',
+        "if not is_guarded(git_dir):",
         "if False:",
         ("unit/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",),
     ),

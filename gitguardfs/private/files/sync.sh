@@ -14,6 +14,10 @@ without_hooks() {
 }
 
 without_hooks fetch --quiet host || exit
+reason=$(git config remote.host.url)/gitguard-reason
+if [ -s "$reason" ]; then
+    echo "sync: $(cat "$reason")" >&2
+fi
 branch=$(git symbolic-ref --quiet --short HEAD) || {
     echo "sync: HEAD is detached: git switch BRANCH" >&2
     exit 1
