@@ -67,7 +67,7 @@ def config(host: Config, source: Source, remote: str) -> bytes:
     lines = [
         b"[core]",
         _line(b"repositoryFormatVersion", b"1" if extensions else b"0"),
-        _line(b"bare", b"false"),
+        _line(b"bare", b"true" if host.get(b"core.bare", b"").lower() == b"true" else b"false"),
         _line(b"logAllRefUpdates", b"true"),
         # Inode numbers and times of change differ from the host's, whose index is used.
         _line(b"checkStat", b"minimal"),

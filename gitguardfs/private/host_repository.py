@@ -213,6 +213,8 @@ class HostRepository:
         git parses it, as text that it gets from us; it looks for no repository then.
         """
         found = self._parsed(self._common, b"config")
+        if self._own != self._common:
+            found.pop(b"core.bare", None)  # that is said of the main repository
         if found.get(b"extensions.worktreeconfig", b"").lower() == b"true":
             found |= self._parsed(self._own, b"config.worktree")
         return found

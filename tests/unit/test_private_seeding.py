@@ -335,6 +335,24 @@ def test_objects_elsewhere_in_the_share(project: World, of: str, is_relative: bo
     assert other.agent("fsck") == ""
 
 
+def test_a_bare_repository_beside_its_work_trees_is_bare_for_the_agent(project: World) -> None:
+    """As on the host: git status there would call every file deleted, and commit -a delete it."""
+    around = World(project.area, "around")
+    project.host("clone", "--quiet", "--bare", ".", "../around/.bare")
+    with as_host():
+        (around.project / ".git").write_text("gitdir: ./.bare\n")
+    around.view = project.area / "around-view"
+    around.prepare()
+    around.show()
+    assert "must be run in a work tree" in around.agent("status", check=False)
+    assert around.agent("log", "--format=%s").split() == ["two", "one"]
+    commit = project.commit("three", {"a": "3\n"})
+    git(around.project / ".bare", "fetch", "--quiet", "../../proj", "main:main")
+    around.prepare()
+    assert around.agent("sync").endswith("sync: main is at host/main")
+    assert around.agent("rev-parse", "main") == commit
+
+
 @pytest.mark.parametrize("way", ["alternates", "symlink", "gitfile"])
 def test_git_says_why_a_repository_is_empty(project: World, way: str) -> None:
     outside = project.area / "outside"
