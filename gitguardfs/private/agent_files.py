@@ -143,7 +143,7 @@ def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
         for one in former
     )
     if why_empty:
-        more += f"\nThis repository started empty: the human's repository {why_empty}.\n"
+        more += f"\nThis repository started empty: the human's repository {why_empty}\n"
     if limited:
         more += (
             f"\nThe human's repository is large: only the last {limited} commits of each branch"
