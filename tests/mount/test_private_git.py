@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import LIMIT, REPOSITORY, Mounted, area, gitguardfs, unmount, until
+from tests.support.mounting import LIMIT, REPOSITORY, Mounted, area, bound, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
     HOST_GID,
@@ -79,17 +79,15 @@ def world() -> Iterator[World]:
         (here / "host").mkdir(mode=0o755)
         os.chown(here / "host", HOST_UID, HOST_GID)
         make_project(here / "host/project")
-        (here / "source").mkdir()
-        subprocess.run(["mount", "--bind", here / "host", here / "source"], check=True)
         (here / "home").mkdir()
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
         options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
-        try:
-            with gitguardfs(here / "source", here / "view", "--seal", *options) as mounted:
-                yield World(here, mounted)
-        finally:
-            unmount(here / "source")
+        with (
+            bound(here / "host", here / "source") as source,
+            gitguardfs(source, here / "view", "--seal", *options) as mounted,
+        ):
+            yield World(here, mounted)
 
 
 def test_the_first_status_is_clean_and_the_history_is_there(world: World) -> None:
