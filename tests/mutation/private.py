@@ -45,10 +45,10 @@ MUTANTS = (
     ),
     Mutant(
         "private-moved-work-tree",
-        "the way up from a work tree that the host moves ends outside of the share",
+        "paths in a work tree that the host moves are taken from where it was",
         "private/share.py",
         "raise os_error(errno.ESTALE if error.errno in OUT else error.errno or 0) from None",
-        "back = os.dup(self._work_tree)",
+        "found = os.dup(self._work_tree)",
         ATTACKS,
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         'if path.startswith(b"/") or',
         "if",
         ATTACKS,
-        survives="such a path, put below a directory of the share, leads nowhere in most shares",
+        survives="the kernel refuses an absolute path below a directory: the second of two",
     ),
     Mutant(
         "private-made-by-the-agent",

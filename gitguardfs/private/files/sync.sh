@@ -24,7 +24,7 @@ branch=$(git symbolic-ref --quiet --short HEAD) || {
 }
 theirs=refs/remotes/host/$branch
 git rev-parse --quiet --verify "$theirs" >/dev/null || {
-    echo "sync: the human has no branch $branch" >&2
+    [ -s "$reason" ] || echo "sync: the human has no branch $branch" >&2
     exit 1
 }
 is_staged() {
