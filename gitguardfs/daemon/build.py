@@ -110,7 +110,7 @@ def _repositories(
         return None
     local = LocalNames(options.local) if options.local else None
     store = options.private_store or default_store()
-    return PrivateRepositories(store, _name(paths, root_fd), local)
+    return PrivateRepositories(store, _name(paths, root_fd), os.dup(root_fd), local)
 
 
 def _name(paths: MountPaths, root_fd: int) -> str:

@@ -67,7 +67,7 @@ def config(host: Config, source: Source, remote: str) -> bytes:
     lines = [
         b"[core]",
         _line(b"repositoryFormatVersion", b"1" if extensions else b"0"),
-        _line(b"bare", b"false"),
+        _line(b"bare", b"true" if host.get(b"core.bare", b"").lower() == b"true" else b"false"),
         _line(b"logAllRefUpdates", b"true"),
         # Inode numbers and times of change differ from the host's, whose index is used.
         _line(b"checkStat", b"minimal"),
@@ -143,7 +143,7 @@ def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
         for one in former
     )
     if why_empty:
-        more += f"\nThis repository started empty: the human's repository {why_empty}.\n"
+        more += f"\nThis repository started empty: the human's repository {why_empty}\n"
     if limited:
         more += (
             f"\nThe human's repository is large: only the last {limited} commits of each branch"

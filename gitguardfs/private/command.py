@@ -93,6 +93,7 @@ def reset(path: str, place: str | None, yes: bool) -> None:
     Commits that the human has not fetched are lost, but for .gitguard/agent.bundle in the project.
     """
     found = _found(path, place or store.default())
+    _check_nothing_mounted(found)
     if not yes:
         _ask(found, "the agent's repository")
     with _locked(found):
@@ -110,6 +111,7 @@ def remove(path: str, place: str | None, yes: bool) -> None:
     host is never touched.
     """
     found = _found(path, place or store.default())
+    _check_nothing_mounted(found)
     if not yes:
         _ask(found, "the agent's repository and the copy of the human's branches")
     with _locked(found):
@@ -128,6 +130,24 @@ def _locked(one: store.Entry) -> Iterator[None]:
                 Exit.SYSTEM,
             ) from None
         yield
+
+
+def _check_nothing_mounted(one: store.Entry) -> None:
+    """Raise UserError if somebody has mounted something in a work tree's directory.
+
+    The agent may do so in its repository. What is mounted, and what lies below it, would stay.
+    """
+    place = os.path.realpath(one.path)
+    found = [m for m in mountinfo.listed() if f"{m.path}/".startswith(f"{place}/")]
+    if not found:
+        return
+    whose = accounts.find(str(found[-1].owner or 0)).name
+    unmount = "umount -i -l" if os.geteuid() == 0 else "fusermount3 -u -z"
+    raise UserError(
+        f"{whose} has a file system ({shown(found[-1].fstype)}) mounted at {shown(found[-1].path)}",
+        "; ".join(f"{unmount} {shlex.quote(m.path)}" for m in reversed(found)),
+        Exit.MOUNT,
+    )
 
 
 def _ask(one: store.Entry, what: str) -> None:

@@ -13,20 +13,19 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from stat import S_ISDIR, S_ISLNK, S_ISREG
+from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from gitguardfs.errors import os_error
 from gitguardfs.private import git
 from gitguardfs.private.share import (
     DIRECTORY,
-    DOTGIT,
     MAX_TEXT,
     OUT,
     Share,
     Unusable,
     content_of,
-    is_file,
+    is_guarded,
     line_of,
     names_in,
     open_directory,
@@ -214,6 +213,8 @@ class HostRepository:
         git parses it, as text that it gets from us; it looks for no repository then.
         """
         found = self._parsed(self._common, b"config")
+        if self._own != self._common:
+            found.pop(b"core.bare", None)  # that is said of the main repository
         if found.get(b"extensions.worktreeconfig", b"").lower() == b"true":
             found |= self._parsed(self._own, b"config.worktree")
         return found
@@ -264,7 +265,7 @@ class HostRepository:
         while rest:
             path, start, name = rest.pop(0)
             if start < 0:
-                fd = self._share.open_directory(path, f"alternates lead to {told(name)}")
+                path, fd = self._share.open_alternate(path, name)
             else:
                 fd = open_directory(self._stack, start, name, "is not whole: it has no objects")
             st = os.fstat(fd)
@@ -276,7 +277,7 @@ class HostRepository:
             found.append(self._listed(fd))
             for line in (self._text(fd, b"info/alternates") or b"").split(b"\n"):
                 if line and not line.startswith(b"#"):
-                    rest.append((self._share.below(path, line), -1, line))
+                    rest.append((path, -1, line))
         return found
 
     def _listed(self, fd: int) -> Objects:
@@ -303,46 +304,20 @@ class HostRepository:
 
 
 @contextmanager
-def opened(work_tree: int, path: bytes) -> Iterator[HostRepository]:
-    """Open the repository of the work tree behind a descriptor, at ``path`` in the share.
+def opened(root: int, work_tree: int, path: bytes) -> Iterator[HostRepository]:
+    """Open the repository of a work tree, which is at ``path`` in the share.
 
-    Raises Unusable, OSError.
+    ``root`` and ``work_tree`` are descriptors of the two. Raises Unusable, OSError.
     """
     with ExitStack() as stack:
-        share = Share(stack, work_tree, path)
-        st = stat_of(work_tree, DOTGIT)
-        if st is None:
-            raise os_error(errno.ENOENT)
-        if S_ISDIR(st.st_mode):
-            fd = open_path(work_tree, DOTGIT, DIRECTORY)
-            stack.callback(os.close, fd)
-            yield HostRepository(stack, share, fd, share.below(share.path, DOTGIT))
-            return
-        if S_ISLNK(st.st_mode) or not S_ISREG(st.st_mode):
-            raise Unusable("is a symlink or a special file")
-        text = read(work_tree, DOTGIT) or b""
-        if not text.startswith(b"gitdir:"):
-            raise Unusable("is a file that leads nowhere")
-        target = line_of(text.removeprefix(b"gitdir:").lstrip(b" "))
-        if target.startswith(b"/"):
-            found = share.open_worktree(target)
-            if found is None:
-                raise Unusable(f"leads to {told(target)}, which is not known to be in this share")
-            yield HostRepository(stack, share, found[1], found[0])
-            return
-        where = share.below(share.path, target)
-        fd = share.open_directory(where, f"leads to {told(target)}")
+        share = Share(stack, root, work_tree, path)
+        where, fd = share.open_git_dir()
         yield HostRepository(stack, share, fd, where)
 
 
 def _check_guarded(git_dir: int) -> None:
-    """Raise Unusable unless it is a directory that the guard keeps the agent from making.
-
-    The agent could make the rest: a HEAD, a packed-refs and alternates to what it may not read.
-    """
-    refs = stat_of(git_dir, b"refs")
-    has_refs = refs is not None and S_ISDIR(refs.st_mode)
-    if not (is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))):
+    """Raise Unusable for a directory that the agent could have made."""
+    if not is_guarded(git_dir):
         raise Unusable("is not whole: it has no HEAD, or no refs")
 
 

@@ -25,6 +25,7 @@ from gitguardfs.private.store import (
     has_agent,
     let_in,
     locked,
+    note_reason,
     read,
     set_aside,
 )
@@ -69,14 +70,17 @@ class _Look:
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
-    def __init__(self, store: str, share: str, local: LocalNames | None = None) -> None:
+    def __init__(self, store: str, share: str, root: int, local: LocalNames | None = None) -> None:
         """Use the store at this path; ``share`` names the share. Raises UserError, OSError.
 
-        ``local`` names the directories that the view does not show, since the guest has its own.
+        ``root`` is an O_PATH descriptor of the share's root, which stays open: a fetch may outlive
+        the session. ``local`` names the directories that the view does not show, since the guest
+        has its own.
         """
         self._local = local
         self._store = Store(store)
         self._share = share
+        self._root = root
         self._next_look: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._looks: dict[str, _Look] = {}
@@ -122,7 +126,7 @@ class PrivateRepositories:
         is_replaced = has_agent(directory)
         seen: set[_Looks | None] = set()
         for left in reversed(range(_TRIES)):
-            with _opened(work_tree, place.path) as (host, problem):
+            with _opened(self._root, work_tree, place.path) as (host, problem):
                 source, looks, why = seeding.NOTHING, _looks(host), problem
                 try:
                     if host is not None:
@@ -143,6 +147,7 @@ class PrivateRepositories:
                         if len(seen) > 1:  # the host was changing it: this says nothing
                             raise os_error(EAGAIN)
                         self._make_host(directory, place, source, b"")
+                        self._say(directory, place, f"it {why}")  # in the copy that is new
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former, self._local)
@@ -157,6 +162,7 @@ class PrivateRepositories:
         is_reset = os.path.lexists(directory) and not has_agent(directory)
         if is_reset and not _is_another_project(directory, host, source, looks):
             seeding.refresh_host(directory, source, state)
+            note_reason(directory, "")
         else:
             self._make_host(directory, place, source, state)
 
@@ -204,7 +210,7 @@ class PrivateRepositories:
 
     def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
         pause = LOOK_SECONDS
-        with _opened(work_tree, place.path) as (host, problem):
+        with _opened(self._root, work_tree, place.path) as (host, problem):
             looks = None
             try:
                 if host is None:
@@ -217,6 +223,7 @@ class PrivateRepositories:
                         return True
                     seeding.refresh_host(directory, source, state)
                 self._said.pop(directory, None)
+                note_reason(directory, "")
             except (GitFailed, Unusable) as error:
                 self._say(directory, place, f"it {error}")
                 if isinstance(error, GitFailed) and looks == _looks(host):
@@ -247,11 +254,13 @@ class PrivateRepositories:
         return True
 
     def _say(self, directory: str, place: Place, reason: str) -> None:
-        """Log why a repository was not fetched, once for each reason."""
+        """Log why a repository was not fetched, once for each reason, and let git sync say it."""
+        text = f"the human's repository was not fetched: {shown(reason)}"
         if self._said.get(directory) != reason:
             self._said[directory] = reason
-            where = shown(place.path)
-            log.warning("%s: the human's repository was not fetched: %s", where, shown(reason))
+            log.warning("%s: %s", shown(place.path), text)
+        with suppress(OSError):  # there is no copy yet, or no room: the log has it
+            note_reason(directory, text)
 
 
 class _Looks(NamedTuple):
@@ -293,9 +302,9 @@ def _former_copy(directory: str, why: str) -> tuple[Source, str]:
 
 
 @contextmanager
-def _opened(work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
+def _opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
     """Open the host's repository; yield None, and why, if it cannot be used. Raises OSError."""
-    context = opened(work_tree, path)
+    context = opened(root, work_tree, path)
     try:
         host = context.__enter__()
     except Unusable as error:

@@ -22,8 +22,8 @@ SECONDS = 60.0
 _UNBORN = "agent.unborn"
 _FILES = (b"HEAD", b"config", b"packed-refs", b"info/exclude")
 _DIRECTORIES = (b".", b"refs/heads", b"refs/tags", b"objects", b"objects/pack", b"hooks", b"info")
-_NO_USE = {"FETCH_HEAD"}
-"""What git leaves in a repository that is only looked at."""
+_NO_USE = ("FETCH_HEAD", "gitguard-")
+"""What begins the names that git, and git sync, leave in a repository that is only looked at."""
 _MAX_NAMES = 40
 """Entries of such a directory that are looked at: those of a new repository have ten at most."""
 _MAX_BYTES = 64 << 20
@@ -99,7 +99,8 @@ def _names(git_dir: int, name: bytes) -> list[str]:
     fd = _opened(git_dir, name, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with os.scandir(fd) as entries:
-            return sorted({entry.name for entry in islice(entries, _MAX_NAMES)} - _NO_USE)
+            names = sorted(entry.name for entry in islice(entries, _MAX_NAMES))
+            return [name for name in names if not name.startswith(_NO_USE)]
     finally:
         os.close(fd)
 

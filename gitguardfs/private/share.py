@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack
-from stat import S_ISREG
+from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from gitguardfs.errors import os_error, shown
 from gitguardfs.linux import syscalls
@@ -20,6 +21,8 @@ MAX_TEXT = 1 << 20
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 """What opening a path says that leads out of the share, through a symlink, or nowhere."""
+_MAX_PATH = 4096
+"""Bytes of a path that a system call takes."""
 _MOVES = 5
 """How often an open is tried while the host moves directories."""
 
@@ -31,69 +34,139 @@ class Unusable(Exception):  # noqa: N818  # what is found
 class Share:
     """The share around a work tree: paths from its root, which nothing leaves."""
 
-    def __init__(self, stack: ExitStack, work_tree: int, path: bytes) -> None:
-        """Take the work tree behind a descriptor, at ``path``; ``stack`` closes what is opened."""
+    def __init__(self, stack: ExitStack, root: int, work_tree: int, path: bytes) -> None:
+        """Take the descriptors of the share and of the work tree, which is at ``path`` in it.
+
+        ``stack`` closes what is opened.
+        """
         self._stack = stack
+        self._root = root
         self._work_tree = work_tree
         self._names = [] if path == b"." else path.split(b"/")
-        self._opened: int | None = None
+        self._is_checked = False
         self.path = b"/".join(self._names)
 
     def below(self, directory: bytes, path: bytes) -> bytes:
         """Return ``path``, which stands in ``directory``, as a path from the share's root.
 
-        Raises Unusable for an absolute one: that is the host's, and may be anything here.
+        ``..`` is taken out of it: on its way up a path would cross to the seal, which lies on the
+        root. Raises Unusable for an absolute one: that is the host's, and may be anything here.
         """
         if path.startswith(b"/") or re.match(rb"[A-Za-z]:[\\/]", path):
             raise Unusable(f"has parts at {told(path)}, a path of the host")
-        return b"/".join(part for part in (directory, path) if part)
+        return os.path.normpath(os.path.join(directory, path))
 
     def root(self) -> int:
-        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree.
-
-        It is found upwards, and then checked downwards: had the host moved the work tree
-        meanwhile, the way up would end outside of the share.
-        """
-        if self._opened is None:
-            fd = self._work_tree
-            for _ in self._names:
-                fd = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-                self._stack.callback(os.close, fd)
+        """Return a descriptor of the share's root. Raises OSError, ESTALE for a moved work tree."""
+        if not self._is_checked:
             try:
-                back = open_path(fd, self.path or b".", os.O_PATH | os.O_DIRECTORY)
+                found = open_path(self._root, self.path or b".", os.O_PATH | os.O_DIRECTORY)
             except OSError as error:
                 raise os_error(errno.ESTALE if error.errno in OUT else error.errno or 0) from None
-            self._stack.callback(os.close, back)
-            if not os.path.samestat(os.fstat(back), os.fstat(self._work_tree)):
+            self._stack.callback(os.close, found)
+            if not os.path.samestat(os.fstat(found), os.fstat(self._work_tree)):
                 raise os_error(errno.ESTALE)
-            self._opened = fd
-        return self._opened
+            self._is_checked = True
+        return self._root
 
     def open_directory(self, path: bytes, otherwise: str) -> int:
         """Return a descriptor of a directory in the share. Raises Unusable, OSError."""
         why = f"is not in this share: {otherwise}"
         return open_directory(self._stack, self.root(), path, why)
 
-    def open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
+    def open_git_dir(self) -> tuple[bytes, int]:
+        """Open what the work tree's ``.git`` is, or leads to in the share.
+
+        Returns its path and a descriptor. Raises Unusable, OSError.
+        """
+        st = stat_of(self._work_tree, DOTGIT)
+        if st is None:
+            raise os_error(errno.ENOENT)
+        if S_ISDIR(st.st_mode):
+            fd = open_path(self._work_tree, DOTGIT, DIRECTORY)
+            self._stack.callback(os.close, fd)
+            return self.below(self.path, DOTGIT), fd
+        if S_ISLNK(st.st_mode):
+            target = os.readlink(DOTGIT, dir_fd=self._work_tree)
+            if target.startswith(b"/"):
+                raise Unusable(
+                    "is a symlink with an absolute path, which means nothing in this share. On the"
+                    ' host, this makes it a relative one: ln -sfnr "$(readlink .git)" .git'
+                )
+            path = self.below(self.path, target)
+            return path, self.open_directory(path, "its .git is a symlink")
+        text = read(self._work_tree, DOTGIT) or b""
+        if not text.startswith(b"gitdir:"):
+            raise Unusable("is a file that leads nowhere")
+        target = line_of(text.removeprefix(b"gitdir:").lstrip(b" "))
+        if not target.startswith(b"/"):
+            path = self.below(self.path, target)
+            return path, self.open_directory(path, f"leads to {told(target)}")
+        found = self._open_worktree(target)
+        if found is None:
+            raise Unusable(
+                f"leads to {told(target)}, which is not known to be in this share. If it is, write"
+                " a relative path in .git: gitdir: ../PATH"
+            )
+        return found
+
+    def _open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
         """Open the git directory of a worktree, whose absolute path ``target`` is the host's.
 
         The host's path of the share is not known here. It is found by what both ends say: the git
         directory of a worktree names the worktree's ``.git`` in the file ``gitdir``.
         """
-        root = self.root()
-        names = target.strip(b"/").split(b"/")
-        for start in range(len(names) + 1):
-            path = b"/".join(names[start:])
-            host = b"/" + b"/".join(names[:start]) if start else b""
-            try:
-                fd = open_directory(self._stack, root, path or b".", "")
-            except Unusable:
-                continue
+        for host, path, fd in self._ends(target):
             back = b"/".join((host, *self._names, DOTGIT))
             is_git_dir = is_file(fd, b"HEAD") and is_file(fd, b"commondir")
             if is_git_dir and line_of(read(fd, b"gitdir") or b"") == back:
                 return path, fd
         return None
+
+    def open_alternate(self, objects: bytes, line: bytes) -> tuple[bytes, int]:
+        """Open what a line of ``info/alternates`` names, in the object directory ``objects``.
+
+        Returns its path and a descriptor. Of an absolute path the longest end counts at which a
+        repository has objects. If that is another one, it has none of those that are wanted: their
+        names are their hashes. Raises Unusable, OSError.
+        """
+        why = (
+            f"borrows objects from {told(line)}, which is not in this share. On the host, this"
+            " brings them in: git repack -a -d && rm .git/objects/info/alternates"
+        )
+        if not line.startswith(b"/"):
+            path = self.below(objects, line)
+            return path, open_directory(self._stack, self.root(), path, why)
+        for _, path, fd in self._ends(line):
+            git_dir = open_directory(self._stack, self.root(), os.path.dirname(path) or b".", why)
+            if os.path.basename(path) == b"objects" and is_guarded(git_dir):
+                return path, fd
+        raise Unusable(why)
+
+    def _ends(self, target: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+        """Yield the directories of the share that an absolute path of the host's can mean.
+
+        For each the host's path of the share, the path in the share, and a descriptor.
+        """
+        names = target[:_MAX_PATH].strip(b"/").split(b"/")
+        for start in range(len(names) + 1):
+            path = b"/".join(names[start:])
+            host = b"/" + b"/".join(names[:start]) if start else b""
+            try:
+                fd = open_directory(self._stack, self.root(), path or b".", "")
+            except Unusable:
+                continue
+            yield host, path, fd
+
+
+def is_guarded(git_dir: int) -> bool:
+    """Return whether it is a directory that the guard keeps the agent from making.
+
+    The agent could make the rest: a HEAD, a packed-refs and alternates to what it may not read.
+    """
+    refs = stat_of(git_dir, b"refs")
+    has_refs = refs is not None and S_ISDIR(refs.st_mode)
+    return is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))
 
 
 def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:

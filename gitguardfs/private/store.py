@@ -8,6 +8,7 @@
 ``<id>/host.path``        0600        which work tree: the share, the agent, the path
 ``<id>/host.state``       0600        what the host's repository looked like when fetched
 ``<id>/host.git/``        0755        the store owner's copy of the human's branches
+``…/gitguard-reason``     0644        in it: why nothing new came, for git sync
 ``<id>/agent.unborn``     0600        what the agent's was made as, before the first commit
 ``<id>/agent/``           0700        the agent's repository, which is the agent's
 ========================  ==========  ================================================
@@ -43,6 +44,7 @@ STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""
 AGENT = "agent"
 HOST = "host.git"
+REASON = "gitguard-reason"
 _KEY_BYTES = 32
 _ID = re.compile("[0-9a-f]{32}")
 KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
@@ -237,6 +239,19 @@ def reset(directory: str) -> None:
 def remove(directory: str) -> None:
     """Delete a work tree's directory. Called with the lock held. Raises OSError."""
     remove_tree(directory)
+
+
+def note_reason(directory: str, text: str) -> None:
+    """Note in the copy why nothing new came from the human; nothing if it came. Raises OSError."""
+    path = os.path.join(directory, HOST, REASON)
+    content = text.encode(errors="surrogateescape")
+    with suppress(FileNotFoundError):
+        if not content:
+            os.unlink(path)
+        elif read(path) == content:
+            return
+    if content:
+        write(path, content)
 
 
 def read(path: str) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from stat import S_IFREG, S_ISDIR, S_ISREG
+from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from gitguardfs.errors import os_error
@@ -143,11 +143,11 @@ class PrivateGit:
     def _file_in(self, directory: Node, dir_fd: int) -> _VirtualFile | None:
         """Return the virtual file in a directory; None if there is none. Raises OSError.
 
-        There is one where the host has a directory or file called ``.git``. Anything else of that
-        name is guarded as with ``--git=deny``.
+        There is one where the host has a directory, file or symlink called ``.git``. Anything else
+        of that name is guarded as with ``--git=deny``.
         """
         st = self._source.find_at(dir_fd, DOTGIT)
-        is_shown = st is not None and (S_ISDIR(st.st_mode) or S_ISREG(st.st_mode))
+        is_shown = st is not None and S_IFMT(st.st_mode) in (S_IFDIR, S_IFREG, S_IFLNK)
         if not is_shown or directory.verdict is not ALLOW or self._is_closed:
             return None
         file = self._in.get(directory.id)

@@ -14,7 +14,7 @@ import pytest
 from tests.guest.inside.siege import TABLE
 from tests.guest.machine import Machine
 from tests.guest.reporting import show_phases, skip_below
-from tests.guest.setting_up import PRIVATE, guard, import_once, install, mount_spares
+from tests.guest.setting_up import guard, import_once, install, mount_spares
 from tests.guest.world import GUARDS, PHASES, World, keep, phase, world
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
@@ -75,7 +75,7 @@ def guarded(installed: World) -> World:
 def spares(guarded: World) -> World:
     """Mount a share of each transport with every option that a test needs."""
     with phase("more mounts"):
-        wanted = {attack.options for attack in TABLE} | {("--allow-suid",), PRIVATE}
+        wanted = {attack.options for attack in TABLE} | {("--allow-suid",)}
         mount_spares(guarded.machine, wanted)
     return guarded
 

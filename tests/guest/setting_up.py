@@ -17,8 +17,6 @@ from tests.support.repos import HOST_GID, HOST_UID, as_host, git, git_environmen
 
 AGENT = 1000
 MAP = "501/1000:@20/@1000"
-PRIVATE = ("--git=private",)
-"""The options of a spare view in which the agent has a git of its own."""
 
 BY_HAND_LINES = """\
 projects /mnt/projects 9p trans=virtio,version=9p2000.L,msize=262144,access=0,_netdev,nofail 0 0

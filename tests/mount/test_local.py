@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.tools import renameat2
-from tests.support.mounting import Mounted, area, command, gitguardfs, until
+from tests.support.mounting import Mounted, area, bound, command, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
     HOST_GID,
@@ -45,7 +45,7 @@ class World:
 
     @property
     def host(self) -> Path:
-        return self.here / "source/app"
+        return self.here / "host/app"
 
     @property
     def view(self) -> Path:
@@ -73,23 +73,35 @@ class World:
 
 
 @contextmanager
-def made(*options: str, local: tuple[str, ...] = ("deps",)) -> Iterator[World]:
+def made(
+    *options: str, local: tuple[str, ...] = ("deps",), seal: str = "--seal"
+) -> Iterator[World]:
+    """The share is a mount, and sealed, as users have it; the host's side is beside it."""
     with area() as here:
-        source = here / "source"
-        source.mkdir()
-        os.chown(source, HOST_UID, HOST_GID)
+        host = here / "host"
+        host.mkdir()
+        os.chown(host, HOST_UID, HOST_GID)
         with as_host():
-            (source / "app").mkdir()
-            (source / "app/package.json").write_text("{}\n")
+            (host / "app").mkdir()
+            (host / "app/package.json").write_text("{}\n")
         given = [f"--local={name}" for name in local]
         given += ["--map", MAP, f"--local-store={here}/store", *options]
-        with gitguardfs(source, here / "view", *given) as mounted:
+        with (
+            bound(host, here / "source") as source,
+            gitguardfs(source, here / "view", seal, *given) as mounted,
+        ):
             yield World(here, mounted)
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     with made() as ready:
+        yield ready
+
+
+@pytest.fixture
+def unsealed() -> Iterator[World]:
+    with made(seal="--no-seal") as ready:
         yield ready
 
 
@@ -343,9 +355,9 @@ def test_a_directory_that_holds_one_is_not_empty(world: World) -> None:
 
 def test_nothing_guarded_becomes_reachable_by_such_a_name() -> None:
     with made(local=("deps", "*.git", ".git*", "hooks", "refs")) as world:
-        make_project(world.here / "source/project")
+        make_project(world.here / "host/project")
         project = world.view.parent / "project"
-        before = metadata(world.here / "source/project")
+        before = metadata(world.here / "host/project")
         for name in (".git/node_modules", ".git/new", "src/.git", "src/.GIT", "src/.git."):
             fails(errno.EACCES, os.mkdir, project / name)
         for name in (".git", "nested/.git", ".git/hooks", ".git/config"):
@@ -360,7 +372,7 @@ def test_nothing_guarded_becomes_reachable_by_such_a_name() -> None:
         fails(errno.EACCES, os.link, project / ".git/config", project / "node_modules/config")
         fails(errno.EACCES, (project / "node_modules/../.git/config").read_text)
         fails(errno.EACCES, (project / "node_modules/link/pre-commit").write_text, "#!/bin/sh\n")
-        assert not differences(before, metadata(world.here / "source/project"))
+        assert not differences(before, metadata(world.here / "host/project"))
 
 
 def test_rules_for_names_come_first() -> None:
@@ -378,10 +390,10 @@ def test_rules_for_names_come_first() -> None:
 
 def test_a_repository_that_can_be_read_is_whole() -> None:
     with made("--git=readonly", local=("objects", "refs")) as world:
-        make_project(world.here / "source/project")
+        make_project(world.here / "host/project")
         project = world.view.parent / "project"
         for name in (".git/objects", ".git/refs"):
-            there = os.listdir(world.here / "source/project" / name)
+            there = os.listdir(world.here / "host/project" / name)
             assert there
             assert sorted(as_user(os.listdir, project / name)) == sorted(there)
 
@@ -417,18 +429,18 @@ def test_without_a_guard() -> None:
 
 def test_with_a_repository_of_the_agents_own() -> None:
     with area() as store, made("--git=private", f"--private-store={store}/git") as world:
-        make_project(world.here / "source/project")
+        make_project(world.here / "host/project")
         project = world.view.parent / "project"
         as_user(os.mkdir, project / "node_modules")
         assert {".git", "node_modules"} < set(os.listdir(project))
         assert (project / ".git").is_file()
-        assert "node_modules" not in os.listdir(world.here / "source/project")
+        assert "node_modules" not in os.listdir(world.here / "host/project")
 
 
 def test_tracked_files_below_such_a_name_are_not_taken_for_deleted() -> None:
     """A commit of the agent's must not delete them: the view does not show them."""
     with area() as store, made("--git=private", f"--private-store={store}/git") as world:
-        host = world.here / "source/project"
+        host = world.here / "host/project"
         hidden = ["node_modules/a/index.js", "a [1]/.venv/x", "rust/target/x"]
         with as_host():
             for name in (*hidden, "rust/Cargo.toml", "target/shown"):
@@ -561,18 +573,18 @@ def test_a_store_that_cannot_be_made_is_told() -> None:
         assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_after_a_crash_they_are_there(world: World) -> None:
-    world.make("node_modules/x")
-    world.mounted.process.send_signal(signal.SIGKILL)
-    world.mounted.process.wait()
-    subprocess.run(["umount", "-i", "-l", world.mounted.path], check=True)
-    world.mounted.process.returncode = 0
-    options = ["--local=deps", "--map", MAP, f"--local-store={world.store}"]
-    with gitguardfs(world.here / "source", world.here / "again", *options) as again:
+def test_after_a_crash_they_are_there(unsealed: World) -> None:
+    unsealed.make("node_modules/x")
+    unsealed.mounted.process.send_signal(signal.SIGKILL)
+    unsealed.mounted.process.wait()
+    subprocess.run(["umount", "-i", "-l", unsealed.mounted.path], check=True)
+    unsealed.mounted.process.returncode = 0
+    options = ["--local=deps", "--map", MAP, f"--local-store={unsealed.store}"]
+    with gitguardfs(unsealed.here / "source", unsealed.here / "again", *options) as again:
         assert (again.path / "app/node_modules/x").read_text() == "the guest's\n"
         assert os.listdir(again.path / "app/node_modules") == ["x"]
         refused = subprocess.run(
-            command(world.here / "source", world.mounted.path, "-f", *options),
+            command(unsealed.here / "source", unsealed.mounted.path, "-f", *options),
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert refused.returncode == 2

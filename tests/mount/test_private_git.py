@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import LIMIT, REPOSITORY, Mounted, area, gitguardfs, until
+from tests.support.mounting import LIMIT, REPOSITORY, Mounted, area, bound, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
     HOST_GID,
@@ -38,7 +38,7 @@ class World:
 
     @property
     def project(self) -> Path:
-        return self.here / "source/project"
+        return self.here / "host/project"
 
     @property
     def view(self) -> Path:
@@ -74,15 +74,19 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
+    """The share is a mount, and sealed, as users have it; the host's side is beside it."""
     with area() as here:
-        (here / "source").mkdir(mode=0o755)
-        os.chown(here / "source", HOST_UID, HOST_GID)
-        make_project(here / "source/project")
+        (here / "host").mkdir(mode=0o755)
+        os.chown(here / "host", HOST_UID, HOST_GID)
+        make_project(here / "host/project")
         (here / "home").mkdir()
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
         options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
-        with gitguardfs(here / "source", here / "view", *options) as mounted:
+        with (
+            bound(here / "host", here / "source") as source,
+            gitguardfs(source, here / "view", "--seal", *options) as mounted,
+        ):
             yield World(here, mounted)
 
 
@@ -97,12 +101,22 @@ def test_the_first_status_is_clean_and_the_history_is_there(world: World) -> Non
     assert not differences(before, metadata(world.project))
 
 
-@pytest.mark.parametrize("place", ["nested", "linked", "split"])
+@pytest.mark.parametrize("place", ["nested", "linked", "split", "../beside", "module"])
 def test_each_kind_of_repository_has_one(world: World, place: str) -> None:
+    if place == "../beside":  # by its gitfile the way leads through the share's root
+        git(world.project, "worktree", "add", "--quiet", "--detach", place)
+        (world.project / place / ".git").write_text("gitdir: ../project/.git/worktrees/beside\n")
+    elif place == "module":
+        with as_host():
+            (world.project / ".git/modules").mkdir()
+        git(world.project, "clone", "--quiet", "--separate-git-dir=.git/modules/module", ".", place)
+        (world.project / place / ".git").write_text("gitdir: ../.git/modules/module\n")
     before = metadata(world.project)
     world.agent("status", place=place)
     if place != "split":
         assert "first" in world.agent("log", "--oneline", place=place)
+    world.agent("status")  # which enters submodules
+    world.commit("# Changed\n", "in the project")
     assert not differences(before, metadata(world.project))
 
 

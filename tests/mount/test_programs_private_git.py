@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.mount.test_programs import Desk, needs
-from tests.support.mounting import LIMIT, REPOSITORY, area, gitguardfs, until
+from tests.support.mounting import LIMIT, REPOSITORY, area, bound, gitguardfs, until
 from tests.support.people import AGENT, reachable_python
 from tests.support.repos import (
     HOST_GID,
@@ -62,7 +62,10 @@ def share() -> Iterator[Desk]:
         _make_project(place / "share/original")
         store = f"--private-store={place}/store"
         options = ("--map", MAP, "--cache-timeout=0", "--git=private", store)
-        with gitguardfs(place / "share", place / "view", *options) as mounted:
+        with (
+            bound(place / "share", place / "source") as source,
+            gitguardfs(source, place / "view", "--seal", *options) as mounted,
+        ):
             yield Desk(place, place / "share", mounted.path, mounted)
 
 

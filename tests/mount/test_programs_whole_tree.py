@@ -172,6 +172,10 @@ MESSAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "gitguard: refs/heads/größe is not published, since …: git branch -m …": (
         f"{COMMIT}; git branch größe", PRIVATE
     ),
+    "fatal: your current branch 'empty-git-sync-says-why' does not have any commits yet": (
+        "cd hello; git log", PRIVATE
+    ),
+    "sync: the human's repository was not fetched: …": ("cd hello; git sync", PRIVATE),
     "sync: core.hooksPath is .husky/_: git sync publishes your commits, git commit does not": (
         "git config core.hooksPath .husky/_; git sync >&2", PRIVATE
     ),
@@ -226,6 +230,7 @@ def test_a_message_that_is_explained_is_given(desk: Desk, node_modules: Path, me
         (desk.host / "hello/.git").mkdir(parents=True)
         (desk.host / "hello/node_modules").mkdir()
     with other_view(desk, "--cache-timeout=0", *options) as view:
+        view.mounted.expected.append("hello: the human's repository was not fetched")  # it is empty
         done = view.run(
             "sh", "-c", script, ok=False, LANG="C", out=str(desk.place / "elsewhere"),
             modules=str(node_modules), PATH=PATH,

@@ -45,10 +45,10 @@ MUTANTS = (
     ),
     Mutant(
         "private-moved-work-tree",
-        "the way up from a work tree that the host moves ends outside of the share",
+        "paths in a work tree that the host moves are taken from where it was",
         "private/share.py",
         "raise os_error(errno.ESTALE if error.errno in OUT else error.errno or 0) from None",
-        "back = os.dup(self._work_tree)",
+        "found = os.dup(self._work_tree)",
         ATTACKS,
     ),
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = (
         'if path.startswith(b"/") or',
         "if",
         ATTACKS,
-        survives="such a path, put below a directory of the share, leads nowhere in most shares",
+        survives="the kernel refuses an absolute path below a directory: the second of two",
     ),
     Mutant(
         "private-made-by-the-agent",
@@ -73,7 +73,7 @@ MUTANTS = (
         "private-not-whole",
         "root reads what the guard lets the agent make of a repository",
         "private/host_repository.py",
-        'if not (is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))):',
+        "if not is_guarded(git_dir):",
         "if False:",
         ("unit/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",),
     ),

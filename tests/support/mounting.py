@@ -153,6 +153,17 @@ def _await_ready(ready: socket.socket, mounted: Mounted) -> None:
 
 
 @contextmanager
+def bound(directory: Path, path: Path) -> Iterator[Path]:
+    """Mount a directory at ``path``, as a share is: what is sealed there stays open beside it."""
+    path.mkdir()
+    subprocess.run(["mount", "-n", "--bind", directory, path], check=True)
+    try:
+        yield path
+    finally:
+        unmount(path)
+
+
+@contextmanager
 def bindfs(source: Path, path: Path, *options: str) -> Iterator[Path]:
     """Mount ``source`` at ``path`` with the distribution's bindfs."""
     path.mkdir(exist_ok=True)

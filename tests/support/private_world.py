@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ os.umask(0)
 from gitguardfs.private import store
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.private_world import WorkTree
-mine = PrivateRepositories(store.default(), "dev")
+root = os.open(os.path.dirname(sys.argv[1]), os.O_PATH)
+mine = PrivateRepositories(store.default(), "dev", root)
 place = WorkTree(b"proj", int(sys.argv[2]), int(sys.argv[3]))
 mine.prepare(place, os.open(sys.argv[1], os.O_PATH))
 print(mine.text(place).decode(), end="")
@@ -52,17 +54,22 @@ class World:
     area: Path
     name: str = "proj"
     repositories: PrivateRepositories = field(init=False)
+    root: int = field(init=False)
+    """A descriptor of the share."""
 
     def __post_init__(self) -> None:
         self.share = self.area / "share"
         self.project = self.share / self.name
         self.store = self.area / "store"
         self.view = self.area / "view"
+        self.share.mkdir(mode=0o755, exist_ok=True)
+        self.root = os.open(self.share, os.O_PATH)
+        weakref.finalize(self, os.close, self.root)
         self.repositories = self.daemon()
 
     def daemon(self) -> PrivateRepositories:
         """What a daemon that has just started uses."""
-        return PrivateRepositories(str(self.store), "projects")
+        return PrivateRepositories(str(self.store), "projects", self.root)
 
     @property
     def place(self) -> WorkTree:
@@ -85,7 +92,6 @@ class World:
 
     def make(self) -> None:
         """Make a repository with a branch, a tag and a remote, as the human."""
-        self.share.mkdir(mode=0o755)
         self.project.parent.mkdir(parents=True, exist_ok=True)
         for path in (self.share, *reversed(self.project.relative_to(self.share).parents)):
             os.chown(self.share / path, HOST_UID, HOST_GID)

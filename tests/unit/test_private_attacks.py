@@ -143,16 +143,21 @@ def test_replaced_and_grafted_commits_are_the_original_ones(project: World) -> N
 # What lies outside of the share
 
 
-@pytest.mark.parametrize("how", ["absolute", "relative", "http", "symlink"])
+@pytest.mark.parametrize("how", ["absolute", "made by the agent", "relative", "http", "symlink"])
 def test_alternates_that_lead_out_are_not_followed(project: World, how: str) -> None:
     other = elsewhere(project)
     commit = host_git(other, "rev-parse", "HEAD").strip()
     dotgit = project.project / ".git"
     (dotgit / "objects/info").mkdir(exist_ok=True)
     name = "http-alternates" if how == "http" else "alternates"
-    text = {"relative": "../../../../outside/.git/objects", "symlink": "../../../way"}
+    text = {
+        "relative": "../../../../outside/.git/objects", "symlink": "../../../way",
+        "made by the agent": "/home/human/planted/objects",
+    }  # fmt: skip
     if how == "symlink":
         (project.share / "way").symlink_to(other / ".git/objects")
+    elif how == "made by the agent":  # the guard refuses it a HEAD and refs beside them
+        shutil.copytree(other / ".git/objects", project.share / "planted/objects")
     (dotgit / "objects/info" / name).write_text(text.get(how, f"{other}/.git/objects") + "\n")
     (dotgit / "refs/heads/main").write_text(f"{commit}\n")
     project.prepare()
@@ -298,8 +303,8 @@ def test_git_is_ended_at_its_limit(tmp_path: Path) -> None:
     assert caught.value.errno == errno.ETIMEDOUT
 
 
-def test_a_work_tree_that_the_host_moves_is_not_left_upwards(project: World) -> None:
-    """The way up from a moved work tree would end above the share."""
+def test_a_work_tree_that_the_host_moves_is_not_looked_for_where_it_was(project: World) -> None:
+    """From there its gitfile would lead to another repository."""
     deep = World(project.area, "x/y/sub")
     with as_host():
         deep.project.mkdir(parents=True)

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gitguardfs import accounts
 from gitguardfs.errors import UserError
 from gitguardfs.private import command as private_command
 from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.command import command
+from tests.support.own_mounts import own_mount, unmount_own
 from tests.support.people import AGENT
 from tests.support.private_world import World, shown_project
 from tests.support.repos import as_host, git
@@ -293,6 +295,26 @@ def test_a_reset_while_a_daemon_fetches_says_so(
     ):
         run(project, "reset", "proj", "--yes")
     assert project.mine.exists()
+
+
+@pytest.mark.parametrize("what", ["reset", "remove"])
+@pytest.mark.parametrize("where", [".", "objects/pack"])
+def test_a_file_system_that_the_agent_has_mounted_is_named(
+    project: World, what: str, where: str
+) -> None:
+    place = project.mine / where
+    with own_mount(place):
+        try:
+            with pytest.raises(UserError) as caught:
+                run(project, what, "proj", "--yes")
+        finally:
+            unmount_own(place).wait()
+    name = accounts.find(str(AGENT)).name
+    assert str(caught.value) == (
+        f"{name} has a file system (fuse.own) mounted at {place} (umount -i -l {place})"
+    )
+    run(project, what, "proj", "--yes")
+    assert not project.mine.exists()
 
 
 def test_a_path_of_no_repository_and_of_two(project: World) -> None:

@@ -16,7 +16,7 @@ from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
-from tests.support.repos import SECRET, differences, metadata
+from tests.support.repos import SECRET, as_host, differences, git, metadata
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
@@ -105,7 +105,9 @@ def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests
 ) -> None:
     project.commit("dependencies", {"dir/node_modules/x": "1\n", "other/x": "1\n"})
     project.host("sparse-checkout", "set", "--cone", "dir")
-    project.prepare(PrivateRepositories(str(project.store), "projects", LocalNames(("deps",))))
+    project.prepare(
+        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
+    )
     shutil.rmtree(project.project / "dir/node_modules")
     project.show()
     assert project.agent("status", "--porcelain") == ""
@@ -268,17 +270,24 @@ def test_branches_in_tables(project: World, has_worktree: bool) -> None:
     assert (project.copy / "HEAD").read_text() == project.host("rev-parse", "HEAD")
 
 
-@pytest.mark.parametrize("layout", ["relative", "absolute", "submodule", "alternate"])
+@pytest.mark.parametrize("layout", ["relative", "absolute", "submodule", "symlink", ".bare"])
 def test_a_repository_elsewhere_in_the_share(project: World, layout: str) -> None:
     main = project.project
-    if layout == "alternate":
-        project.host("clone", "--quiet", "--shared", ".", "../other")
-        alternates = project.share / "other/.git/objects/info/alternates"
-        alternates.write_text("../../../proj/.git/objects\n")
-        subprocess.run(["rm", "-r", project.share / "other/.git/refs/remotes"], check=True)
-    elif layout == "submodule":
+    if layout in ("submodule", "symlink"):
         project.host("clone", "--quiet", "--separate-git-dir=../store.git", ".", "../other")
-        (project.share / "other/.git").write_text("gitdir: ../store.git\n")
+        shutil.rmtree(project.share / "store.git/refs/remotes")
+        dotgit = project.share / "other/.git"
+        if layout == "submodule":
+            dotgit.write_text("gitdir: ../store.git\n")
+        else:
+            dotgit.unlink()
+            dotgit.symlink_to("../store.git")
+    elif layout == ".bare":
+        project.host("clone", "--quiet", "--bare", ".", "../around/.bare")
+        around = project.share / "around"
+        with as_host():
+            (around / ".git").write_text("gitdir: ./.bare\n")
+        git(around, "worktree", "add", "--quiet", "../other", "topic")
     else:
         project.host("worktree", "add", "--quiet", "../other", "topic")
         if layout == "relative":
@@ -286,14 +295,110 @@ def test_a_repository_elsewhere_in_the_share(project: World, layout: str) -> Non
         else:  # the paths of another machine
             (project.share / "other/.git").write_text("gitdir: /h/u/src/proj/.git/worktrees/other")
             (main / ".git/worktrees/other/gitdir").write_text("/h/u/src/other/.git\n")
+    other = _other(project)
+    assert other.directory != project.directory
+    branch = "main" if layout in ("submodule", "symlink") else "topic"
+    assert other.agent("status", "--short", "--branch") == f"## {branch}...host/{branch}"
+    assert other.agent("fsck") == ""
+
+
+def _other(project: World) -> World:
     other = World(project.area, "other")
     other.view = project.area / "other-view"
     other.prepare()
     other.show()
-    assert other.directory != project.directory
-    branch = "topic" if layout in ("relative", "absolute") else "main"
-    assert other.agent("status", "--short", "--branch") == f"## {branch}...host/{branch}"
+    return other
+
+
+@pytest.mark.parametrize("of", ["a repository", "a worktree", "a bare one with alternates"])
+@pytest.mark.parametrize("is_relative", [False, True], ids=["absolute", "relative"])
+def test_objects_elsewhere_in_the_share(project: World, of: str, is_relative: bool) -> None:
+    """As git clone --shared and --reference name them, on a host where the share is elsewhere."""
+    given = "."
+    if of == "a worktree":
+        given = "../tree"
+        project.host("worktree", "add", "--quiet", "--detach", given)
+    elif of == "a bare one with alternates":
+        given = "../between.git"
+        project.host("clone", "--quiet", "--bare", "--shared", ".", given)
+    project.host("clone", "--quiet", "--shared", given, "../other")
+    shutil.rmtree(project.share / "other/.git/refs/remotes")
+    own = project.share / "other/.git/objects/info/alternates"
+    for alternates in (own, project.share / "between.git/objects/info/alternates"):
+        if alternates.exists():
+            text = alternates.read_text()
+            assert text.startswith(f"{project.share}/")
+            up = "../../.." if alternates == own else "../.."
+            alternates.write_text(text.replace(str(project.share), up if is_relative else "/h/u"))
+    other = _other(project)
+    assert other.agent("status", "--short", "--branch") == "## main...host/main"
     assert other.agent("fsck") == ""
+
+
+def test_a_bare_repository_beside_its_work_trees_is_bare_for_the_agent(project: World) -> None:
+    """As on the host: git status there would call every file deleted, and commit -a delete it."""
+    around = World(project.area, "around")
+    project.host("clone", "--quiet", "--bare", ".", "../around/.bare")
+    with as_host():
+        (around.project / ".git").write_text("gitdir: ./.bare\n")
+    around.view = project.area / "around-view"
+    around.prepare()
+    around.show()
+    assert "must be run in a work tree" in around.agent("status", check=False)
+    assert around.agent("log", "--format=%s").split() == ["two", "one"]
+    commit = project.commit("three", {"a": "3\n"})
+    git(around.project / ".bare", "fetch", "--quiet", "../../proj", "main:main")
+    around.prepare()
+    assert around.agent("sync").endswith("sync: main is at host/main")
+    assert around.agent("rev-parse", "main") == commit
+
+
+@pytest.mark.parametrize("way", ["alternates", "symlink", "gitfile"])
+def test_git_says_why_a_repository_is_empty(project: World, way: str) -> None:
+    outside = project.area / "outside"
+    outside.mkdir(mode=0o777)
+    outside.chmod(0o777)
+    project.host("clone", "--quiet", "--bare", ".", str(outside / "main.git"))
+    project.host("clone", "--quiet", "--shared", str(outside / "main.git"), "../other")
+    dotgit = project.share / "other/.git"
+    if way != "alternates":
+        shutil.rmtree(dotgit)
+        if way == "symlink":
+            dotgit.symlink_to(outside / "main.git")
+        else:
+            dotgit.write_text(f"gitdir: {outside}/main.git\n")
+    other = _other(project)
+    assert "branch 'empty-git-sync-says-why' does not have" in other.agent("log", check=False)
+    said = other.agent("sync", check=False)
+    assert "sync: the human's repository was not fetched: it " in said, said
+    assert "in this share" in said
+    if way != "alternates":
+        assert ("ln -s" if way == "symlink" else "gitdir: ../") in said
+        return
+    advised = "git repack -a -d && rm .git/objects/info/alternates"
+    assert advised in said
+    other.host("repack", "-a", "-d")
+    (dotgit / "objects/info/alternates").unlink()
+    other.prepare()
+    other.show()
+    assert other.agent("status", "--short", "--branch") == "## main...host/main"
+    assert "not fetched" not in other.agent("sync")
+
+
+def test_sync_says_why_nothing_new_was_fetched(project: World) -> None:
+    project.prepare()
+    project.show()
+    config = project.project / ".git/config"
+    text = config.read_text()
+    config.write_text(text + "[extensions]\n\trefStorage = unknown\n")
+    with as_host():
+        (project.project / ".git/logs").mkdir(exist_ok=True)
+        (project.project / ".git/logs/HEAD").write_text("changed\n")
+    project.prepare()
+    assert "was not fetched: it keeps its branches in the format 'unknown'" in project.agent("sync")
+    config.write_text(text)
+    project.prepare()
+    assert project.agent("sync") == "sync: main is at host/main"
 
 
 def test_the_copy_is_the_store_owners_and_the_rest_the_agents(project: World) -> None:
@@ -363,7 +468,7 @@ def test_a_store_that_others_can_change_is_refused(project: World) -> None:
     (project.area / "of-agent").mkdir()
     os.chown(project.area / "of-agent", AGENT, AGENT)
     with pytest.raises(UserError, match=r"others can replace .*of-agent/store"):
-        PrivateRepositories(str(project.area / "of-agent/store"), "projects")
+        PrivateRepositories(str(project.area / "of-agent/store"), "projects", project.root)
 
 
 def test_callers_at_once_do_the_work_once(project: World) -> None:

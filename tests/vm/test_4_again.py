@@ -40,12 +40,17 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
 
 def test_another_up_finds_what_was_there(host: World) -> None:
     """The guest is set up again, since a setting differs; its root follows no link of the agent."""
-    session = host.up("--git-name", "Another", what="second boot")
+    session = host.up("--git", "private", "--git-name", "Another", what="second boot")
     assert host.sh("git config user.name") == "Another"
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
     assert host.sh("cat ~/moved-aside.*") == "in the way"
     host.sh("rm ~/fill ~/rest")
     assert host.sh("cat node_modules/own") == "x"
+    # The agent's own git, the default of users: the others use a project whose .git is closed.
+    for place in (".", "nested", "linked"):
+        assert "first" in host.sh(f"cd {place} && git status -s >&2 && git log --oneline"), place
+    host.sh("git commit --quiet -a --allow-empty -m own")
+    assert (host.project / ".gitguard/agent.bundle").exists()
     # Few units run at a start; what they are there for still is.
     nodes = host.sh("stat -c '%G %a' /dev/fuse /dev/net/tun /dev/loop-control")
     assert nodes == "root 666\nroot 666\ndisk 660"

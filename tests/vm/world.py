@@ -208,9 +208,9 @@ class World:
         return found
 
     def up(self, *options: str, what: str) -> Session:
-        """Start the VM, with .git closed, and return when a command runs in it.
+        """Start the VM, and return when a command runs in it.
 
-        It ends with the session.
+        .git is closed, unless the options say something else. The VM ends with the session.
         """
         words = command("up", "--git", "deny", *options, "--", "echo READY; exec cat")
         session = Session(self, words, what)

@@ -14,13 +14,17 @@ without_hooks() {
 }
 
 without_hooks fetch --quiet host || exit
+reason=$(git config remote.host.url)/gitguard-reason
+if [ -s "$reason" ]; then
+    echo "sync: $(cat "$reason")" >&2
+fi
 branch=$(git symbolic-ref --quiet --short HEAD) || {
     echo "sync: HEAD is detached: git switch BRANCH" >&2
     exit 1
 }
 theirs=refs/remotes/host/$branch
 git rev-parse --quiet --verify "$theirs" >/dev/null || {
-    echo "sync: the human has no branch $branch" >&2
+    [ -s "$reason" ] || echo "sync: the human has no branch $branch" >&2
     exit 1
 }
 is_staged() {
@@ -34,7 +38,9 @@ elif ! git rev-parse --quiet --verify HEAD >/dev/null || git merge-base --is-anc
         echo "sync: (the files stay as they are), and then git sync again" >&2
         exit 1
     fi
-    without_hooks reset --quiet --mixed "$theirs" && echo "sync: $branch is at host/$branch"
+    kind=--mixed
+    [ "$(git rev-parse --is-bare-repository)" = false ] || kind=--soft
+    without_hooks reset --quiet "$kind" "$theirs" && echo "sync: $branch is at host/$branch"
 elif git merge-base --is-ancestor "$theirs" HEAD; then
     echo "sync: host/$branch has nothing new; your commits are on top of it"
 else
