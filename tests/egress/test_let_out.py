@@ -82,7 +82,7 @@ def test_bodies_arrive_whole_with_a_length_and_in_chunks(world: World) -> None:
         client.send(b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n")
         assert client.answer().status == 200
     assert bytes(world.upstream.connections[1].data).endswith(
-        b"5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n"
+        b"\r\n\r\nb\r\nfirstsecond\r\n0\r\n\r\n"  # what has come together is one chunk
     )
 
 

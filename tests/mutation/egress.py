@@ -802,8 +802,8 @@ MUTANTS = (
         "proxy-outlives-its-parent",
         "the proxy stays when the process that started it is gone",
         "egress/proxy.py",
-        "    _end_with_parent(loop, master)\n",
-        "",
+        "    _end_with_parent()\n    _limit_memory()\n",
+        "    _limit_memory()\n",
         ("egress/test_process.py::test_it_ends_with_the_process_that_started_it",),
     ),
     # Secrets
