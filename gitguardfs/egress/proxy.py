@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.egress import blocked, upstream_proxy
+from gitguardfs.egress import blocked, connecting, upstream_proxy
 from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
@@ -135,7 +135,7 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
 _TRUST_FILE = "ssl_verify_upstream_trusted_ca"
 _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 CONNECT_LIMIT = 10.0
-"""Seconds to connect to one address. The system would take two minutes before the next one."""
+"""Seconds to connect to one address. The system would take two minutes."""
 
 
 class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
@@ -149,14 +149,15 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
     """Where this proxy listens."""
 
     async def create_connection(  # type: ignore[override]  # as asyncio.open_connection() calls it
-        self, protocol_factory: Any, host: Any, port: Any, **options: Any
+        self, protocol_factory: Any, host: Any, port: Any, **_: Any
     ) -> Any:
         found = _resolved((host, port))
         if found.through is None:
-            return await super().create_connection(protocol_factory, host, port, **options)
-        from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
+            sock = await connecting.first(self, found.answers)
+        else:
+            from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
 
-        sock = await tunnel.connect(self, *found.through, found.answers)
+            sock = await tunnel.connect(self, *found.through, found.answers)
         try:
             return await super().create_connection(protocol_factory, sock=sock)
         except BaseException:

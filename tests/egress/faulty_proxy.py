@@ -42,6 +42,8 @@ def main() -> int:
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
     elif fault == "hasty tunnels":
         tunnel.LIMIT, proxy.CONNECT_LIMIT = 2.0, 0.5
+    elif fault == "patient":
+        tunnel.LIMIT, proxy.CONNECT_LIMIT = 1000.0, 1000.0
     elif fault == "past the company's proxy":
         proxy._ApprovedAddressLoop.create_connection = (  # type: ignore[method-assign]
             asyncio.SelectorEventLoop.create_connection
