@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import h11
 from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer, blank_line_regex
-from mitmproxy.http import Response
+from mitmproxy.http import Request, Response
 from mitmproxy.net.http import validate
 from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import _http1
@@ -102,6 +102,17 @@ class _Buffer(ReceiveBuffer):
         return line
 
 
+def _request_head(lines: list[bytes]) -> Request:
+    """Return a request; HTTP/2's preface as one that is refused with a reason. Raises ValueError.
+
+    To mitmproxy a request without a host is no HTTP.
+    """
+    if lines[0] == b"PRI * HTTP/2.0":
+        lines = [b"PRI http://http2.invalid/ HTTP/1.1"]
+    request: Request = _read_request_head(lines)
+    return request
+
+
 def _response_head(lines: list[bytes]) -> Response:
     """Return a response with one field at most that says where its body ends.
 
@@ -157,9 +168,7 @@ def _client_hello(data: bytes) -> ClientHello | None:
 
 def _error_page(status_code: int, message: str = "") -> bytes:
     """Return the whole response with an error of mitmproxy's own, in words of ours."""
-    if message == str(_TooLongError()):
-        status_code = 431
-    elif message.startswith(_OF_RESPONSE):
+    if message.startswith(_OF_RESPONSE):
         message = f"The server's answer was refused: {message.removeprefix(_OF_RESPONSE)}"
     elif message.startswith(_QUOTING):
         message = _QUOTE.split(message, 1)[0]
@@ -171,6 +180,7 @@ _QUOTING = ("HTTP/1 protocol error", "Received ")
 """Beginnings of messages that quote what was received."""
 _QUOTE = re.compile(r": | b?['\"]|, refusing")
 _make_error_response = _http1.make_error_response
+_read_request_head = _http1.http1.read_request_head  # type: ignore[attr-defined]
 _read_response_head = _http1.http1.read_response_head  # type: ignore[attr-defined]
 _parse_client_hello = tls.parse_client_hello
 
@@ -180,5 +190,6 @@ def install() -> None:
     _http1.ChunkedReader = _Chunks  # type: ignore[attr-defined]
     _http1.ReceiveBuffer = _Buffer  # type: ignore[attr-defined]
     _http1.make_error_response = _error_page
+    _http1.http1.read_request_head = _request_head  # type: ignore[attr-defined]
     _http1.http1.read_response_head = _response_head  # type: ignore[attr-defined]
     tls.parse_client_hello = _client_hello

@@ -40,6 +40,12 @@ HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "T
 """Fields for the connection to the proxy only; they are removed. Trailer names fields that follow
 the body; these are dropped."""
 
+ONLY_HTTP_2 = (
+    "the client speaks only HTTP/2, which does not pass: set it to HTTP/1.1, a gRPC library to REST"
+)
+PREFACE = b"PRI"
+"""The method of what a client of HTTP/2 sends first; it looks like a request."""
+
 Fields = tuple[tuple[bytes, bytes], ...]
 """The header fields of a request, in order: names and values."""
 _OFFER_FIELDS = (b"upgrade", b"http2-settings")
@@ -120,6 +126,8 @@ class BadRequestError(Exception):
 
 def check(request: ProxyRequest) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
+    if request.method == PREFACE:
+        raise BadRequestError(ONLY_HTTP_2)
     try:
         host = urls.normal_host(request.host)
         target = urls.normal_target(request.target.decode("latin-1"))

@@ -346,9 +346,9 @@ MUTANTS = (
     Mutant(
         "addresses-own-are-public",
         "a name leads to this machine's own public address, or to its neighbours",
-        "egress/addon.py",
-        "        own = interfaces.networks()\n",
-        "        own = interfaces.networks()[:0]\n",
+        "egress/resolved.py",
+        "    own = interfaces.networks()\n",
+        "    own = interfaces.networks()[:0]\n",
         ("egress/test_let_out.py::test_addresses_of_this_machine_and_its_networks_are_not_public",),
     ),
     Mutant(
@@ -392,7 +392,6 @@ MUTANTS = (
             "::test_an_upload_waits_in_the_client_until_its_server_speaks_tls",
             "egress/test_let_out.py"
             "::test_what_follows_a_request_waits_in_the_client_until_the_response",
-            "egress/test_refusals.py::test_an_endless_header_waits_in_the_client",
         ),
     ),
     Mutant(
@@ -544,7 +543,7 @@ MUTANTS = (
         "            request = self._request(flow)",
         "            request = self._request(flow)\n"
         "            flow.request.data.headers.fields = fields",
-        ("egress/test_h2c.py",),
+        ("egress/test_http2.py",),
     ),
     Mutant(
         "addon-forgets-the-tunnel",
