@@ -157,8 +157,8 @@ def _check_connection(request: ProxyRequest, result: CheckedRequest) -> None:
     """Raise BadRequestError if the tunnel or the TLS connection is not for the URL's host."""
     if request.authority:
         raise BadRequestError("a whole URL instead of a path, within a tunnel")
-    if request.tunnel is None:
-        if request.is_tls or request.scheme != "http":
+    if request.tunnel is None:  # the proxy itself speaks TLS to the server of an https:// URL
+        if request.is_tls:
             raise BadRequestError("TLS to the proxy itself; use http:// for the proxy's address")
         return
     if request.tunnel != (result.host, result.port):

@@ -61,6 +61,34 @@ def test_http_without_a_tunnel_and_with_one(world: World) -> None:
     ]  # fmt: skip
 
 
+def test_an_https_url_without_a_tunnel_goes_out_by_tls(world: World) -> None:
+    """As busybox's wget asks for one."""
+    world.allow("GET https://allowed.test/ok/*", "GET https://other.test/ok/*")
+    with world.client() as client:
+        for host in ("allowed.test", "other.test"):
+            client.send(head(f"GET https://{host}/ok/a", host=host))
+            assert client.answer().status == 200
+        client.send(head("GET https://allowed.test/no"))
+        assert client.answer().status == 418
+        client.send(head("GET http://allowed.test/ok/a"))
+        assert client.answer().status == 418
+    assert [c.sni for c in world.upstream.connections] == ["allowed.test", "other.test"]
+    assert world.upstream.requests == [b"GET /ok/a HTTP/1.1"] * 2
+    with world.client() as client:
+        client.send(head("GET https://allowed.test/ok/a").replace(b"HTTP/1.1", b"HTTP/1.0"))
+        assert client.answer().status == 200
+
+
+def test_an_https_url_without_a_tunnel_needs_a_trusted_server(world: World) -> None:
+    world.allow(f"GET https://allowed.test:{UNTRUSTED_PORT}/*")
+    where = f"allowed.test:{UNTRUSTED_PORT}"
+    with world.client() as client:
+        client.send(head(f"GET https://{where}/", host=where))
+        answer = client.answer()
+    assert answer.status == 502
+    assert b"ertificate verify failed" in answer.body
+
+
 def test_names_are_compared_in_lower_case(world: World) -> None:
     world.allow("GET https://xn--bcher-kva.test/ok/*", OK)
     assert world.get("https://ALLOWED.test/ok/a").status == 200
