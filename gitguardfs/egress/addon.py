@@ -21,10 +21,8 @@ from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
 
 from gitguardfs.egress import (
-    addresses,
     blocked,
     exchange,
-    interfaces,
     replies,
     reports,
     requests,
@@ -33,7 +31,7 @@ from gitguardfs.egress import (
 )
 from gitguardfs.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.egress.blocked import BlockedLog
-from gitguardfs.egress.clients import MAX_CONNECTIONS, Clients, limit_client
+from gitguardfs.egress.clients import MAX_CONNECTIONS, TOO_MANY, Clients, limit_client
 from gitguardfs.egress.exchange import Head, MisplacedError
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
@@ -42,7 +40,13 @@ from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
-from gitguardfs.egress.resolved import RESOLVED, ResolvedHost, answers_of
+from gitguardfs.egress.resolved import (
+    RESOLVED,
+    BlockedAddressError,
+    ResolvedHost,
+    answers_of,
+    usable_answers,
+)
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.egress.usage import UsageLog
 from gitguardfs.errors import UserError
@@ -91,17 +95,20 @@ class AllowlistAddon:
         self._private: dict[str, set[tuple[str, int]]] = {}
         """Hosts and ports to which a client has a connection by a line with ``private-address``."""
 
-    def client_connected(self, client: Client) -> None:
-        """Count a connection; close it at once if there are too many and none is idle."""
-        if not self._clients.add(client.id):
-            client.error = "too many connections at a time"
-            log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
-            return
+    async def client_connected(self, client: Client) -> None:
+        """Count a connection; if there are too many, let it wait, or refuse it with status 503."""
         handler = self._connections[client.id]
         io = handler.transports[client]
         assert isinstance(io.reader, asyncio.StreamReader)
         assert isinstance(io.writer, asyncio.StreamWriter)
         limit_client(io.writer.get_extra_info("socket"))
+        if not await self._clients.add(client.id):
+            log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
+            client.error = TOO_MANY
+            method, url = await replies.first_words(io.reader)
+            self._record(method, exchange.url_without_secrets(url), TOO_MANY, BlockKind.BUSY)
+            io.writer.write(replies.busy(TOO_MANY))
+            return
         self._readers[client.id] = LimitedReader(io.reader)
         io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
         close_on_fault(handler, partial(self.close, client.id))
@@ -109,6 +116,9 @@ class AllowlistAddon:
     def client_disconnected(self, client: Client) -> None:
         """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
         self._clients.remove(client.id)
+        if b"h2" in client.alpn_offers and b"http/1.1" not in client.alpn_offers:
+            where = urls.authority("", *self._tunnels.get(client.id, ("?", 443)))
+            self._record("CONNECT", where, requests.ONLY_HTTP_2, BlockKind.REQUEST)
         self._uncollected += 1
         if self._uncollected >= COLLECT_AFTER:
             self._uncollected = 0
@@ -154,6 +164,7 @@ class AllowlistAddon:
     async def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Begin with a request; decide on it, unless its body is to be read first."""
         client = flow.client_conn.id
+        flow.client_conn.alpn_offers = ()  # whatever it has offered, it speaks HTTP/1
         self._approvals.pop(client, None)
         self._readers[client].permit(MAX_WHOLE)
         await self._approve(flow, None)
@@ -317,28 +328,15 @@ class AllowlistAddon:
         Raises OSError if there is none.
         """
         host, port = approval.host, approval.port
-        answers = await answers_of(host, host, port)
-        own = interfaces.networks()
-        usable = []
-        blocked_addresses = []
-        kind = BlockKind.REQUEST
-        for answer in answers:
-            address = addresses.parsed(str(answer[4][0]))
-            why = "no address" if address is None else addresses.why_blocked(
-                address, host, approval.is_private_allowed, own
-            )  # fmt: skip
-            if why:
-                blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
-                if address is not None and not addresses.why_blocked(address, host, True, own):
-                    kind = BlockKind.ADDRESS
-            else:
-                usable.append(answer)
-                if address is not None and addresses.why_blocked(address, host, False, own):
-                    self._private.setdefault(client, set()).add((host, port))
-        if not usable:
-            reason = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
-            self._record(approval.method, approval.url, reason, kind)
-            raise OSError(reason)
+        try:
+            usable, is_private = await usable_answers(
+                host, port, is_private_allowed=approval.is_private_allowed
+            )
+        except BlockedAddressError as error:
+            self._record(approval.method, approval.url, str(error), error.kind)
+            raise
+        if is_private:
+            self._private.setdefault(client, set()).add((host, port))
         proxy = self._upstream
         if proxy is None or not proxy.leads_to(host, port):
             return ResolvedHost((host, port), usable)

@@ -34,6 +34,8 @@ class BlockKind(Enum):
     """The allowlist cannot be read."""
     PLACEHOLDER = "secret"
     """It has the placeholder of a secret in a wrong place, or that secret has no value."""
+    BUSY = "busy"
+    """Too many connections were open."""
     FAULT = "fault"
     """The proxy itself failed."""
 

@@ -183,6 +183,8 @@ def _line_for(last: BlockedRequest, is_same: bool) -> tuple[str, str]:
         return "", "correct the allowlist first"
     if last.kind is BlockKind.PLACEHOLDER:
         return "", PLACEHOLDER_ADVICE
+    if last.kind is BlockKind.BUSY:
+        return "", "no line changes that"
     if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
         return "", "no line can allow such a request"
     url = last.url if is_same else f"{last.url.partition('?')[0]}?*"

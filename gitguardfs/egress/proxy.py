@@ -1,8 +1,9 @@
 """The allowlist proxy as a process: ``python -m gitguardfs.egress.proxy STATE_DIR [--port N]``.
 
 It runs mitmproxy's master with only the addons that proxying needs, so that it serves nothing but
-HTTP/1 over TCP. It ends on SIGTERM. If its standard input is a pipe, it also ends when that closes:
-so it ends with the process that started it.
+HTTP/1 over TCP. SIGTERM ends it at once, whatever it is doing: there is nothing to save. If its
+standard input is a pipe, it also ends when that closes: so it ends with the process that started
+it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import ssl
 import stat
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gitguardfs.config_files import make_private_directory
-from gitguardfs.egress import blocked, upstream_proxy
+from gitguardfs.egress import blocked, connecting, upstream_proxy
 from gitguardfs.egress.clients import limit_server
 from gitguardfs.egress.files import StateFiles, create_files
 from gitguardfs.egress.resolved import RESOLVED, ResolvedHost
@@ -133,7 +135,7 @@ def upstream_trust(files: StateFiles) -> dict[str, str | None]:
 _TRUST_FILE = "ssl_verify_upstream_trusted_ca"
 _TRUST_DIRECTORY = "ssl_verify_upstream_trusted_confdir"
 CONNECT_LIMIT = 10.0
-"""Seconds to connect to one address. The system would take two minutes before the next one."""
+"""Seconds to connect to one address. The system would take two minutes."""
 
 
 class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
@@ -147,14 +149,15 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
     """Where this proxy listens."""
 
     async def create_connection(  # type: ignore[override]  # as asyncio.open_connection() calls it
-        self, protocol_factory: Any, host: Any, port: Any, **options: Any
+        self, protocol_factory: Any, host: Any, port: Any, **_: Any
     ) -> Any:
         found = _resolved((host, port))
         if found.through is None:
-            return await super().create_connection(protocol_factory, host, port, **options)
-        from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
+            sock = await connecting.first(self, found.answers)
+        else:
+            from gitguardfs.egress import tunnel  # it needs h11, which comes with mitmproxy
 
-        sock = await tunnel.connect(self, *found.through, found.answers)
+            sock = await tunnel.connect(self, *found.through, found.answers)
         try:
             return await super().create_connection(protocol_factory, sock=sock)
         except BaseException:
@@ -204,13 +207,15 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     options = OPTIONS | upstream_trust(files)
     upstream = upstream_proxy.with_password(upstream_proxy.chosen(files))
     options |= {"confdir": str(files.ca_directory), "listen_port": port}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    _end_with_parent()
     _limit_memory()
     handler = _start_log(files)
     try:
         with asyncio.Runner(loop_factory=_ApprovedAddressLoop) as runner:
             runner.run(_serve(files, options, upstream, is_output_to_log))
     finally:
-        _remove_own(files)
         logging.getLogger().removeHandler(handler)
         handler.close()
 
@@ -244,10 +249,6 @@ async def _serve(
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, master.shutdown)
-    _end_with_parent(loop, master)
     await master.run()
     if announcer.failure is not None:
         raise announcer.failure
@@ -327,21 +328,27 @@ def _announce(path: Path, port: int, through: str) -> None:
         raise
 
 
-def _end_with_parent(loop: asyncio.AbstractEventLoop, master: Master) -> None:
-    """End the proxy when standard input closes, if that is a pipe or a socket."""
-    try:
+def _end_with_parent() -> None:
+    """End this process when standard input closes, if that is a pipe or a socket.
+
+    Nothing is ever written to it. A thread sees that it closes, but not during a long call of C; on
+    Linux the kernel ends the process also then.
+    """
+    with suppress(OSError):
         mode = os.fstat(0).st_mode
-    except OSError:
-        return
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            if sys.platform == "linux":
+                fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGTERM)
+                fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
+                fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
+            threading.Thread(target=_read_to_the_end, daemon=True).start()
 
-    def read_input() -> None:
-        if not os.read(0, 4096):
-            loop.remove_reader(0)
-            master.shutdown()
 
-    loop.add_reader(0, read_input)
+def _read_to_the_end() -> None:
+    with suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _limit_memory() -> None:
@@ -368,13 +375,6 @@ def _start_log(files: StateFiles) -> logging.Handler:
     root.addHandler(handler)
     root.setLevel(logging.INFO)
     return handler
-
-
-def _remove_own(files: StateFiles) -> None:
-    """Remove proxy.json if it names this process."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        if json.loads(files.proxy.read_text())["pid"] == os.getpid():
-            files.proxy.unlink()
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 from mitmproxy import http
+from mitmproxy.net.http import http1
 
 from gitguardfs.egress import reports
 from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.requests import WEBSOCKET
 
 _FIELDS = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control": "no-store"}
+
+FIRST_LINE_LIMIT = 5.0
+"""Seconds for the first line of a request that is not served."""
 
 
 def text(status: int, content: str) -> http.Response:
@@ -31,3 +38,21 @@ def refusal(method: str, url: str, reason: str, kind: BlockKind, *, is_head: boo
     if kind is not BlockKind.RULE:  # what follows may not be what it seems
         response.headers["Connection"] = "close"
     return response
+
+
+def busy(why: str) -> bytes:
+    """Return the whole response to a request for which there is no connection left."""
+    response = text(503, f"The sandbox's proxy: {why}.\n")
+    response.headers["Connection"] = "close"
+    data: bytes = http1.assemble_response(response)
+    return data
+
+
+async def first_words(reader: asyncio.StreamReader) -> tuple[str, str]:
+    """Return the method and the URL of a request that is not read any further."""
+    line = b""
+    with suppress(TimeoutError, OSError, ValueError):  # ValueError: the line is long
+        async with asyncio.timeout(FIRST_LINE_LIMIT):
+            line = await reader.readline()
+    method, url, *_ = (*line.decode("latin-1").split(), "?", "?")
+    return method, url

@@ -40,6 +40,12 @@ HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "T
 """Fields for the connection to the proxy only; they are removed. Trailer names fields that follow
 the body; these are dropped."""
 
+ONLY_HTTP_2 = (
+    "the client speaks only HTTP/2, which does not pass: set it to HTTP/1.1, a gRPC library to REST"
+)
+PREFACE = b"PRI"
+"""The method of what a client of HTTP/2 sends first; it looks like a request."""
+
 Fields = tuple[tuple[bytes, bytes], ...]
 """The header fields of a request, in order: names and values."""
 _OFFER_FIELDS = (b"upgrade", b"http2-settings")
@@ -120,6 +126,8 @@ class BadRequestError(Exception):
 
 def check(request: ProxyRequest) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
+    if request.method == PREFACE:
+        raise BadRequestError(ONLY_HTTP_2)
     try:
         host = urls.normal_host(request.host)
         target = urls.normal_target(request.target.decode("latin-1"))
@@ -149,8 +157,8 @@ def _check_connection(request: ProxyRequest, result: CheckedRequest) -> None:
     """Raise BadRequestError if the tunnel or the TLS connection is not for the URL's host."""
     if request.authority:
         raise BadRequestError("a whole URL instead of a path, within a tunnel")
-    if request.tunnel is None:
-        if request.is_tls or request.scheme != "http":
+    if request.tunnel is None:  # the proxy itself speaks TLS to the server of an https:// URL
+        if request.is_tls:
             raise BadRequestError("TLS to the proxy itself; use http:// for the proxy's address")
         return
     if request.tunnel != (result.host, result.port):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from gitguardfs.egress import addresses, interfaces
+from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.shared import shared
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
@@ -25,6 +27,46 @@ class ResolvedHost(NamedTuple):
 
 RESOLVED: ContextVar[ResolvedHost | None] = ContextVar("resolved", default=None)
 """The host of the connection that is being opened. The event loop connects to no other address."""
+
+
+class BlockedAddressError(OSError):
+    """A host has no address to which the proxy may connect; the text says why."""
+
+    def __init__(self, why: str, kind: BlockKind) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+async def usable_answers(
+    host: str, port: int, *, is_private_allowed: bool
+) -> tuple[list[Answer], bool]:
+    """Return the addresses to which the proxy may connect, and whether one of them is private.
+
+    Raises BlockedAddressError if there is none; OSError.
+    """
+    answers = await answers_of(host, host, port)
+    own = interfaces.networks()
+    usable = []
+    blocked_addresses = []
+    kind = BlockKind.REQUEST
+    is_private = False
+    for answer in answers:
+        address = addresses.parsed(str(answer[4][0]))
+        why = "no address" if address is None else addresses.why_blocked(
+            address, host, is_private_allowed, own
+        )  # fmt: skip
+        if why:
+            blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
+            if address is not None and not addresses.why_blocked(address, host, True, own):
+                kind = BlockKind.ADDRESS
+        else:
+            usable.append(answer)
+            if address is not None and addresses.why_blocked(address, host, False, own):
+                is_private = True
+    if not usable:
+        why = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
+        raise BlockedAddressError(why, kind)
+    return usable, is_private
 
 
 async def answers_of(what: str, host: str, port: int) -> list[Answer]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import time
@@ -21,8 +20,6 @@ LISTENING = "listening on "
 """Begins the line that the proxy prints once it listens; HOST:PORT follows."""
 START_LIMIT = 60.0
 """Seconds until the proxy must listen. At its first start it makes a key, which takes time."""
-STOP_LIMIT = 5.0
-"""Seconds from SIGTERM to SIGKILL; the proxy has nothing to save."""
 COMMAND = (
     sys.executable,
     "-P",  # the working directory is the project, where the agent could put a module of any name
@@ -123,15 +120,9 @@ def _first_line(process: subprocess.Popen[bytes]) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the proxy by SIGTERM alone: with its input closed first, a signal could meet its exit."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    """Kill the proxy, which has nothing to save, and wait for it."""
+    process.kill()
+    process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError):

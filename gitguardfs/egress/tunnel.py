@@ -16,7 +16,7 @@ from typing import Any
 
 import h11
 
-from gitguardfs.egress import urls
+from gitguardfs.egress import connecting, urls
 from gitguardfs.egress.upstream_proxy import UpstreamProxy
 
 LIMIT = 60.0
@@ -46,21 +46,28 @@ async def connect(
 
     ``answers`` has the proxy's own addresses, both as getaddrinfo() returns them. Raises OSError.
     """
-    alive = list(answers)
-    for number, target in enumerate(targets, 1):
+    for number, target in enumerate(connecting.ordered(targets), 1):
         try:
-            return await _tunnel(loop, proxy, alive, target[4], LIMIT / len(targets))
+            sock = await _tunnel(loop, proxy, answers, target[4], LIMIT / len(targets))
         except _RefusedError:
+            connecting.note(target, is_dead=True)
             if number == len(targets):
                 raise
+        else:
+            connecting.note(target, is_dead=False)
+            return sock
     raise OSError("no address")
 
 
 async def _tunnel(
-    loop: asyncio.AbstractEventLoop, proxy: UpstreamProxy, alive: list[Any], target: Any,
+    loop: asyncio.AbstractEventLoop, proxy: UpstreamProxy, answers: Sequence[Any], target: Any,
     limit: float,
 ) -> socket.socket:  # fmt: skip
-    sock = await _connected(loop, alive)
+    try:
+        sock = await connecting.first(loop, answers)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise OSError(f"cannot connect to {_PROXY}: {why}") from None
     try:
         async with asyncio.timeout(limit):
             await _ask(loop, sock, proxy, urls.authority("", *target[:2]))
@@ -73,26 +80,6 @@ async def _tunnel(
             raise _RefusedError(text) from None
         raise
     return sock
-
-
-async def _connected(loop: asyncio.AbstractEventLoop, alive: list[Any]) -> socket.socket:
-    """Connect to the proxy. Addresses that are not alive are taken off the list."""
-    why = "it has no address"
-    while alive:
-        family, kind, protocol, _, address = alive[0]
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, address)
-            return sock
-        except OSError as error:
-            sock.close()
-            why = os.strerror(error.errno) if error.errno else str(error)
-            del alive[0]
-        except BaseException:
-            sock.close()
-            raise
-    raise OSError(f"cannot connect to {_PROXY}: {why}")
 
 
 async def _ask(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 
 from gitguardfs.egress import addon, clients, faults, http1, proxy, tunnel
@@ -41,6 +42,8 @@ def main() -> int:
         clients.FIRST_REQUEST_LIMIT, clients.IDLE_LIMIT, clients.STALL_LIMIT = 2.0, 4.0, 2.0
     elif fault == "hasty tunnels":
         tunnel.LIMIT, proxy.CONNECT_LIMIT = 2.0, 0.5
+    elif fault == "patient":
+        tunnel.LIMIT, proxy.CONNECT_LIMIT = 1000.0, 1000.0
     elif fault == "past the company's proxy":
         proxy._ApprovedAddressLoop.create_connection = (  # type: ignore[method-assign]
             asyncio.SelectorEventLoop.create_connection
@@ -53,6 +56,15 @@ def main() -> int:
         http1.install = lambda: None
     elif fault.startswith("hook "):
         setattr(addon.AllowlistAddon, fault.removeprefix("hook "), broken)
+    elif fault.startswith("busy"):
+
+        def busy(*_: object) -> None:
+            logging.getLogger().warning("busy from now on")
+            while True:
+                if fault == "busy in C":  # it lets no other thread run
+                    pow(3, 10**10)
+
+        addon.AllowlistAddon.requestheaders = busy  # type: ignore[assignment, method-assign]
     elif fault == "log":
         BlockedLog.add = broken  # type: ignore[assignment, method-assign]
     else:

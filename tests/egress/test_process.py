@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress import start
 from gitguardfs.egress.proxy import ca_certificate, start_proxy
 from gitguardfs.errors import UserError
 from gitguardfs.vm import report
 from gitguardfs.vm.state import State
+from tests.egress.bypasses import head
+from tests.egress.test_refusals import FAULTY
 from tests.egress.upstream import FakeDns, Upstream
-from tests.egress.world import running
+from tests.egress.world import LIMIT, running
 
 STARTER = """
 import sys, time
@@ -58,9 +59,8 @@ def test_it_starts_stops_and_starts_again(state: Path) -> None:
         assert [line.split()[3] for line in ours] == [f"127.0.0.1:{proxy.port}"]
     finally:
         proxy.stop()
-    assert proxy.process.poll() is not None
-    assert proxy.process.returncode == 0
-    assert not (state / "proxy.json").exists()
+    assert proxy.process.returncode == -signal.SIGKILL
+    assert report.proxy_pid(State("/srv/p", str(state))) is None
     before = ca_certificate(state)
     again = start_proxy(state)
     again.stop()
@@ -77,7 +77,7 @@ def test_it_ends_with_the_process_that_started_it(state: Path) -> None:
     finally:
         starter.kill()
         starter.communicate()
-    assert not (state / "proxy.json").exists()
+    assert report.proxy_pid(State("/srv/p", str(state))) is None
 
 
 def test_a_busy_port_is_one_clear_line(state: Path) -> None:
@@ -119,7 +119,14 @@ def test_a_start_that_was_killed_leaves_nothing_in_the_way(state: Path) -> None:
         assert report.proxy_pid(State("/srv/p", str(state))) is None
     again = start_proxy(state)
     again.stop()
-    kept = {"allowlist.lock", "allowlist.txt", "mitmdump.log", "mitmproxy", "usage.json"}
+    kept = {
+        "allowlist.lock",
+        "allowlist.txt",
+        "mitmdump.log",
+        "mitmproxy",
+        "proxy.json",
+        "usage.json",
+    }
     assert {path.name for path in state.iterdir()} == kept
 
 
@@ -137,7 +144,24 @@ def test_ctrl_c_at_the_terminal_does_not_end_it_and_sigterm_does(
         with world.client() as client:  # an open connection does not keep it
             client.send(b"GET http")
             os.kill(world.proxy.pid, signal.SIGTERM)
-            assert world.proxy.process.wait(start.STOP_LIMIT) == 0
+            assert world.proxy.process.wait(LIMIT) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "its parent's end"])
+@pytest.mark.parametrize("fault", ["busy", "busy in C"])
+def test_it_ends_whatever_it_is_doing(
+    upstream: Upstream, dns: FakeDns, state: Path, fault: str, how: str
+) -> None:
+    with running(state, upstream, dns, [sys.executable, str(FAULTY), fault]) as world:
+        with world.client() as client:
+            client.send(head("GET http://allowed.test/ok"))
+            world.wait_until(lambda: "busy from now on" in world.log)
+            if how == "SIGTERM":
+                os.kill(world.proxy.pid, signal.SIGTERM)
+            else:
+                assert world.proxy.process.stdin is not None
+                world.proxy.process.stdin.close()
+            assert world.proxy.process.wait(LIMIT) == -signal.SIGTERM
 
 
 def test_the_systems_trust_is_what_openssl_says(

@@ -259,13 +259,14 @@ def test_a_dead_address_and_a_slow_server_leave_time_for_the_others(
         assert company.targets == [f"{OTHER}:443", f"{PUBLIC}:443"]
 
 
+@pytest.mark.parametrize("fault", ["hasty tunnels", "patient"])
 def test_without_a_company_proxy_too_a_dead_address_leaves_time_for_the_others(
-    upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
+    fault: str, upstream: Upstream, dns: FakeDns, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
         dead(OTHER, SLOW_PORT),
         socket.create_server((PUBLIC, SLOW_PORT)) as other,
-        faulty("hasty tunnels", upstream, dns, state, monkeypatch, "") as world,
+        faulty(fault, upstream, dns, state, monkeypatch, "") as world,
         world.client() as client,
     ):
         world.allow(f"GET http://double.test:{SLOW_PORT}/*")

@@ -213,7 +213,7 @@ def _repeat(client: socket.socket, head: bytes, target: str) -> None:
         client.sendall(b"HTTP/1.1 200 OK\r\n(" + b"|".join(sent) + b"): x\r\n\r\n")
     elif what in ("/name", "/coding"):
         value = sent[0].partition(b": ")[2]
-        field = b"X-%b : x" if what == "/name" else b"Transfer-Encoding: %b"
+        field = b"X %b: x" if what == "/name" else b"Transfer-Encoding: %b"
         client.sendall(b"HTTP/1.1 200 OK\r\n" + field % value + b"\r\n\r\n")
     elif what == "/status":
         client.sendall(b"HTTP/1.1 20x " + b"|".join(sent) + b"\r\n\r\n")
@@ -263,9 +263,7 @@ def _respond(client: socket.socket, is_head: bool, target: str, content: bytes |
         client.sendall(text + b"\r\n")
         return
     if target.endswith("/smuggled"):
-        client.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n")
         return
     size = int(target.rpartition("size=")[2]) if "size=" in target else 2
     client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size)

@@ -52,10 +52,10 @@ class Client:
             self.socket.sendall(data)
 
     def send_until_blocked(self, data: bytes) -> int:
-        """Send until no byte is taken for a second. Return how many bytes were."""
+        """Send until no byte is taken for a second, or any more. Return how many bytes were."""
         sent = 0
         self.socket.settimeout(1)
-        with contextlib.suppress(TimeoutError), memoryview(data) as view:
+        with contextlib.suppress(OSError), memoryview(data) as view:
             while sent < len(data):
                 sent += self.socket.send(view[sent : sent + 65536])
         self.socket.settimeout(LIMIT)

@@ -46,6 +46,7 @@ def test_ordinary_requests_pass() -> None:
     assert check(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
     assert check(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
     assert check(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
+    assert check(HTTP._replace(scheme="https", port=443)).url == "https://a.test/x"
     assert check(with_fields(*WEBSOCKET)).method == "WS"
     assert check(HTTPS._replace(sni=None)).host == "a.test"
     assert check(HTTPS._replace(sni="A.Test")).host == "a.test"
@@ -106,7 +107,8 @@ def test_what_offers_no_http2_stays_as_it_is(fields: requests.Fields) -> None:
         (HTTPS._replace(host="", tunnel=("", 443)), "not a host name"),
         (HTTPS._replace(authority=b"a.test"), "whole URL"),
         (HTTPS._replace(tunnel=None), "TLS to the proxy"),
-        (HTTP._replace(scheme="https", port=443), "TLS to the proxy"),
+        (HTTP._replace(is_tls=True), "TLS to the proxy"),
+        (HTTPS._replace(method=b"PRI"), "only HTTP/2"),
         (HTTPS._replace(tunnel=("b.test", 443)), "than the CONNECT"),
         (HTTPS._replace(tunnel=("a.test", 444)), "than the CONNECT"),
         (HTTPS._replace(is_tls=False), "without TLS"),
