@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,6 +173,22 @@ def test_a_signal_reaches_the_drain_whatever_thread_runs(here: Path) -> None:
         until(lambda: _has_ended(caller), "the caller is answered while the server hangs")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == 2
+
+
+def test_a_daemon_with_an_open_file_gives_up_as_well(here: Path) -> None:
+    """It starts no process meanwhile: the kernel would close the file in it, and send a FLUSH."""
+    with _daemon(here) as hung:
+        until(lambda: _answers(hung.view), "the view answers")
+        file = os.open(hung.view / "file", os.O_WRONLY)
+        os.write(file, b"written")
+        hung.share.add(Fault(("FLUSH",), held=True))
+        hung.process.send_signal(signal.SIGTERM)
+        until(lambda: _is_closed(hung.view), "the view is gone")
+        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2
+        with suppress(OSError):  # the view is dead
+            os.close(file)
 
 
 def _is_free(share: Path) -> bool:
