@@ -28,6 +28,7 @@ FSTAB=${FSTAB:-/etc/fstab}
 # A line that mounts gitguardfs, by type or in the old FUSE spelling; a # within it is no comment.
 IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
 UNITS=${UNITS:-/etc/systemd/system}
+MOUNTINFO=${MOUNTINFO:-/proc/self/mountinfo}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
@@ -320,16 +321,26 @@ install_all() {
     report
 }
 
-# Prints what starts guards at boot. Without gitguardfs these shares would be mounted unguarded.
+# At the next boot a share would be mounted unguarded. A mounted view needs the umount helper, and after
+# a crash a new daemon. packaging/refuse-removal.sh does the same for packages.
 refuse_while_in_use() {
     local lines=() file
     mapfile -t lines < <(grep -sE "$IN_FSTAB" -- "$FSTAB" || true)
     for file in "$UNITS"/*.wants/gitguardfs@*.service; do
         [[ ! -L "$file" && ! -e "$file" ]] || lines+=("$file")
     done
+    if ((${#lines[@]})); then
+        printf '  %s\n' "${lines[@]}" >&2
+        die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
+    fi
+    # Only mounts by root count: any user can make a mount of this type.
+    mapfile -t lines < <(awk '{
+        for (i = 7; $i != "-" && i < NF; i++);
+        if ($(i + 1) == "fuse.gitguardfs" && ("," $(i + 3) ",") ~ /,user_id=0,/) print $5
+    }' "$MOUNTINFO")
     ((${#lines[@]})) || return 0
     printf '  %s\n' "${lines[@]}" >&2
-    die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
+    die "these guarded views are mounted: umount them first"
 }
 
 # Of --local, if no view has kept any directory in it.
@@ -362,7 +373,7 @@ uninstall_all() {
     if [[ "$found" == no ]]; then
         echo "gitguardfs is not installed here: nothing to remove."
     elif [[ "$dry_run" == no ]]; then
-        echo "gitguardfs is removed. Mounts that are up stay up until they are unmounted."
+        echo "gitguardfs is removed."
         [[ ! -d /var/lib/gitguardfs-git ]] ||
             echo "What agents have committed stays in /var/lib/gitguardfs-git."
         [[ ! -d /var/lib/gitguardfs/local ]] ||

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from threading import Lock
 
 from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
@@ -25,7 +26,7 @@ def recognized(fd: int) -> bytes:
     return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ClosedPlaces:
     """The seal and the lid of one view. Users have neither; a view over its source has no lid."""
 
@@ -33,10 +34,10 @@ class ClosedPlaces:
     was_sealed: bool
     """Whether an earlier daemon left the seal."""
     lid: mountinfo.MountInfo | None
-    had_lid: bool
-    """Whether an earlier daemon left the lid."""
+    """None before the view is mounted, unless an earlier daemon left it; and once it is removed."""
     target_fd: int
-    """The directory to mount the view on."""
+    """The directory to mount the view on; the lid, if an earlier daemon left one."""
+    _lock: Lock = field(default_factory=Lock)
 
     def end(self, *, keep_seal: bool, keep_lid: bool) -> None:
         """Leave seal and lid to the next daemon, or remove them."""
@@ -47,37 +48,31 @@ class ClosedPlaces:
                 self.seal.remove()
             except OSError as error:
                 log.error("a seal stays: %s", error)
-        if self.lid is not None and not keep_lid:
+        if not keep_lid:
+            self.open_place()
+
+    def open_place(self) -> None:
+        """Remove the lid, once: later on, another view's may have its number. On any thread."""
+        with self._lock:
+            removed, self.lid = self.lid, None
             try:
-                lid.remove(self.lid)
+                if removed is not None:
+                    lid.remove(removed)
             except OSError as error:
                 log.error("a lid stays: %s", error)
 
 
 def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedPlaces:
-    """Put on the seal and the lid, or take over those that are there. Raises UserError, OSError."""
-    is_root = os.geteuid() == 0
+    """Put on the seal, or take over one that is there; and a lid. Raises UserError, OSError."""
     was_sealed = seal.sealing(paths.source_fd) is not None
-    had_lid = lid.lid_of(target_fd) is not None
-    if is_root and paths.covers_itself:
+    if os.geteuid() == 0 and paths.covers_itself:
         # The place of view and source is one: a seal closes both.
         sealed = _seal(paths)
-        return ClosedPlaces(sealed, was_sealed, None, False, sealed.root)
+        return ClosedPlaces(sealed, was_sealed, None, sealed.root)
     sealed_source = _seal(paths) if seal_it else None
     if sealed_source is None:
         seal.remove_stale(paths.source)
-    closed = ClosedPlaces(sealed_source, was_sealed, None, had_lid, target_fd)
-    if not is_root:
-        return closed
-    try:
-        target_fd = lid.put_on(target_fd)
-        put = covers.listed(mountinfo.number_of(target_fd))
-    except OSError as error:
-        closed.end(keep_seal=True, keep_lid=True)
-        raise UserError(
-            f"cannot close {paths.mountpoint}: {error.strerror}", code=Exit.MOUNT
-        ) from None
-    return replace(closed, lid=put, target_fd=target_fd)
+    return ClosedPlaces(sealed_source, was_sealed, lid.lid_of(target_fd), target_fd)
 
 
 def open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:

@@ -25,6 +25,9 @@ PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
+TAKEN_AWAY = 3
+"""Exit code of a daemon whose view is gone without root's signal. Here no other daemon is started:
+only a service manager knows whether it is wanted. Others get Exit.SYSTEM."""
 _PASSED_ON = (*ENDING, REREAD)
 
 Ready = Callable[[bytes], None]
@@ -82,13 +85,18 @@ def be_daemon(run: Run, told: int) -> NoReturn:
         code = run(ready)
     finally:
         logging.shutdown()
-        _tell(told, bytes([code]))
+        _tell(told, bytes([for_others(code)]))
         os._exit(code)
 
 
 def is_ready(answer: bytes) -> bool:
     """Return whether the daemon that gave this answer was ready."""
     return answer[:1] == bytes([Exit.OK])
+
+
+def for_others(code: int) -> int:
+    """Return the exit code that others than the keeper get."""
+    return Exit.SYSTEM if code == TAKEN_AWAY else code
 
 
 def leave_the_terminal() -> None:
@@ -153,7 +161,7 @@ class _Keeper:
             number = os.WTERMSIG(self._status)
             return "" if number in ENDING else signal.strsignal(number) or f"signal {number}"
         code = os.WEXITSTATUS(self._status)
-        return "" if code in (Exit.OK, Exit.USAGE) else f"exit code {code}"
+        return "" if code in (Exit.OK, Exit.USAGE, TAKEN_AWAY) else f"exit code {code}"
 
     def end(self) -> NoReturn:
         """End as the daemon did, by its exit code or its signal."""
@@ -162,4 +170,4 @@ class _Keeper:
             with suppress(OSError):  # SIGKILL
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        os._exit(os.WEXITSTATUS(self._status))
+        os._exit(for_others(os.WEXITSTATUS(self._status)))

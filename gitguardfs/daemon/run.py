@@ -62,7 +62,7 @@ def run(
             background.notify(notify_socket, "READY=1")
 
         if options.foreground or options.debug:
-            return first(lambda _: notify())
+            return keeper.for_others(first(lambda _: notify()))
         name = shown(options.mountpoint)
         again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
         if again is not None and is_service:
@@ -218,7 +218,7 @@ def _serve(
     seal_it: bool,
     former: bytes,
     ready: keeper.Ready,
-) -> Exit:
+) -> int:
     seal.check_unlocked(paths.source_fd, paths.source)
     root_fd = paths.source_fd
     if seal.sealing(root_fd) is not None:
@@ -230,7 +230,8 @@ def _serve(
             f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
         )
     target_fd = paths.mountpoint_fd
-    if lid.lid_of(target_fd) is not None:
+    had_lid = lid.lid_of(target_fd) is not None
+    if had_lid:
         below = closed_places.open_covered(paths.mountpoint, target_fd, lid.is_lid)
         paths = replace(paths, mountpoint_fd=below)
     elif paths.covers_itself:
@@ -253,11 +254,13 @@ def _serve(
                 closed_places.refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
             closed_places.check_seal(closed.seal, paths)
         signals.hold()
-        mounted = view.mount(session, options, paths, closed.target_fd)
+        mounted = view.mount(session, options, paths, closed)
     except BaseException:
-        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=closed.had_lid)
+        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=had_lid)
         raise
-    if closed.lid is not None:
+    if had_lid:
+        # If the mount point is removed in another namespace, the kernel keeps the view on the lid
+        # for as long as the lid is open, and this process would not end.
         os.close(closed.target_fd)
     if mounted is not None:
         utab.add(mounted)
@@ -269,18 +272,17 @@ def _serve(
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
     # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
-    closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal in (None, UNMOUNTED))
+    closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal is UNMOUNTED)
     audit.close()
     if fault:
-        stays = (
-            f"; {paths.source} stays sealed: vm-mount guards it again, "
-            f"umount {shlex.quote(paths.source)} opens it"
-        )
+        places = [paths.source, *([paths.mountpoint] if closed.lid else [])]
+        opens = shlex.join(["umount", *places])
+        stays = f"; {paths.source} stays sealed: vm-mount guards it again, {opens} opens it"
         log.error("%s: %s%s", options.mountpoint, fault, stays if closed.seal else "")
-        return Exit.SYSTEM
+        is_gone = mounted is not None and mountinfo.current(mounted) is None
+        return keeper.TAKEN_AWAY if is_gone else Exit.SYSTEM
     if signal is None:
-        opens = f"; umount {shlex.quote(paths.mountpoint)} opens its place" if closed.lid else ""
-        log.info("%s: unmounted%s", options.mountpoint, opens)
+        log.info("%s: unmounted", options.mountpoint)
     return Exit.OK
 
 
@@ -304,11 +306,20 @@ def _serve_session(
         )
         _exit_at_once(mounted, closed.seal)
 
+    def mounts_changed() -> None:
+        # At once, also if programs still use a view that was unmounted lazily. A view that this
+        # daemon has unmounted is gone only after the end has begun.
+        if closed.seal is None and is_unmounted() and not drain.has_begun:
+            closed.open_place()
+
+    def is_unmounted() -> bool:
+        return mounted is not None and mountinfo.current(mounted) is None
+
     mirror = options.overrides.mirror
-    with Drain(lambda: session.answers, give_up) as drain:
+    with Drain(lambda: session.answers, give_up, mounts_changed) as drain:
         receiver = signals.SignalReceiver(
             session,
-            lambda: mounted is not None and mountinfo.current(mounted) is None,
+            is_unmounted,
             drain.begin,
             lambda: None if mirror is None else mirror.reread(),
         )
@@ -320,14 +331,17 @@ def _serve_session(
         receiver.install()
         try:
             session.serve(answers)
-            signal = receiver.end()
+            signal = receiver.end(waits=closed.seal is not None)
         except BaseException:
             # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
         fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
+        if signal is None and not fault:
+            closed.open_place()
         view.unmount(session, mounted, by_itself=signal is None)
         tables.close()
+        view.forget(session, mounted)
     return signal, fault
 
 

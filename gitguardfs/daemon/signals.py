@@ -72,14 +72,16 @@ class SignalReceiver:
         """Note that the mount answers. From now on signals keep their own meaning."""
         self._is_ready = True
 
-    def end(self) -> signal.Signals | None:
+    def end(self, *, waits: bool) -> signal.Signals | None:
         """Return the signal by which root ended the view, or None. Called after ``serve``.
+
+        With ``waits``, the umount helper gets some time to send it, if the view is unmounted.
 
         Further signals are ignored: a second SIGTERM must not kill a daemon that is about to
         unmount.
         """
         self._obey_noted()
-        if self._end is None and self._is_unmounted():
+        if waits and self._end is None and self._is_unmounted():
             # The umount helper sends UNMOUNTED or SIGTERM when it is done.
             deadline = time.monotonic() + HELPER_LIMIT
             while self._end is None and time.monotonic() < deadline:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gitguardfs.errors import os_error
 from gitguardfs.linux import mountinfo, safe_open, syscalls
@@ -99,13 +100,34 @@ def open_covered(path: str, root: int, is_cover: Callable[[MountInfo], bool]) ->
     copied from there. Must be called before any thread is started. Raises OSError: ESTALE if
     another directory is at ``path`` by now.
     """
-    own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    syscalls.unshare_mounts()
-    try:
+    with unseen_mounts():
         return _copy_covered(path, os.fstat(root), is_cover)
+
+
+@contextmanager
+def unseen_mounts() -> Iterator[None]:
+    """Be in a new mount namespace, which no other process sees and which ends with the body.
+
+    The working directory is then the root directory. To be called before any thread is started.
+    """
+    own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    own_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        syscalls.unshare_mounts()
+        try:
+            yield
+        finally:
+            syscalls.enter_mounts(own_namespace)
+            enter_root(own_root)  # to enter a namespace leaves a chroot(2)
     finally:
-        syscalls.enter_mounts(own_namespace)
+        os.close(own_root)
         os.close(own_namespace)
+
+
+def enter_root(directory: int) -> None:
+    """Make a directory, of any mount namespace, this process's root and working directory."""
+    os.fchdir(directory)
+    os.chroot(".")
 
 
 def _copy_covered(

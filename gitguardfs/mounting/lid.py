@@ -1,9 +1,10 @@
 """The lid: an empty, unreadable mount on a view's mount point, below the view. Root's views only.
 
 Without a lid, the directory below would be seen whenever the view is gone: a daemon was killed, or
-is restarted. What is written there then is hidden when the view is back. So the lid is put on
-before the view, and the next daemon takes over the lid of one that ended. It comes off when root
-unmounts the view, as a seal does. A view over its own source has a seal in this place.
+is restarted. What is written there then is hidden when the view is back. So lid and view appear
+together, and the next daemon takes over the lid of one that ended. It comes off when the view is
+unmounted; below a view with a seal only when the seal does. A view over its own source has a seal
+in this place.
 
 A lid is no lock: whoever mounts a view there uses the lid that is there.
 """
@@ -12,10 +13,10 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Callable
 
 from gitguardfs.errors import os_error
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import mountinfo, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers
 
@@ -32,32 +33,48 @@ def lid_of(fd: int) -> MountInfo | None:
     return covers.top_of(fd, is_lid)
 
 
-def put_on(directory: int) -> int:
-    """Put a lid on a directory; return its root's descriptor, or ``directory`` if that is one.
+def mount_below(view: Callable[[int], None], directory: int) -> int:
+    """Let ``view`` mount a view on the lid that it gets; both appear on ``directory`` at once.
 
-    That descriptor must not be kept: if the mount point is removed in another namespace, the kernel
-    keeps the view on the lid for as long as the lid is open, and the daemon would not end. Raises
-    OSError: ESTALE if another mount is between lid and directory; the lid is then removed.
+    Returns the lid's mnt_id. The caller checks what the lid lies on: that may be a mount on top of
+    ``directory``. To be called before any thread is started. Raises OSError, and what ``view``
+    raises, with nothing mounted.
     """
-    if lid_of(directory) is not None:
-        return directory
-    root = covers.mount(NAME, directory)
+    own_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if covers.listed(mountinfo.number_of(root)).parent_id != mountinfo.number_of(directory):
-            raise os_error(errno.ESTALE)
-    except BaseException:
-        with suppress(OSError):
-            covers.unmount(root)
-        os.close(root)
-        raise
-    return root
+        with covers.unseen_mounts():
+            place = os.open("/", os.O_PATH | os.O_CLOEXEC)  # any directory
+            try:
+                root = covers.mount(NAME, place)
+            finally:
+                os.close(place)
+            try:
+                # The device must be opened in the namespace that stays: it is known by its path.
+                covers.enter_root(own_root)
+                view(root)
+                tree = syscalls.clone_tree(b"/proc/self/fd/%d" % root)
+            finally:
+                os.close(root)
+    finally:
+        os.close(own_root)
+    # Neither may be kept: if the mount point is removed in another namespace, the kernel keeps the
+    # view on the lid for as long as the lid is open, and the daemon would not end.
+    try:
+        syscalls.attach_tree(tree, directory)
+        return mountinfo.number_of(tree)
+    finally:
+        os.close(tree)
 
 
 def remove(mount: MountInfo) -> None:
     """Remove this lid, unless it is gone or a new view is on it. Raises OSError."""
     found = mountinfo.current(mount)
-    if found is not None:
-        mountinfo.detach(found)
+    try:
+        if found is not None:
+            mountinfo.detach(found)
+    except OSError:
+        if mountinfo.current(mount) is not None:  # else another process has just removed it
+            raise
 
 
 def is_at(path: str) -> bool:

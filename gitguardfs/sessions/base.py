@@ -145,8 +145,8 @@ class Session(Protocol):
     def answers(self) -> int:
         """How many calls that the session waited for have returned. The number only grows."""
 
-    def mount(self, mountpoint_fd: int, options: set[str]) -> None:
-        """Mount on a directory: as root on the very one behind ``mountpoint_fd``.
+    def mount(self, path: str, directory: int, options: set[str]) -> None:
+        """Mount at ``path``: as root on the very directory behind the descriptor ``directory``.
 
         For a user fusermount3 mounts, by the path and with the user's rights. Raises MountFailed.
         """

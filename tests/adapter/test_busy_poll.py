@@ -271,6 +271,6 @@ def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
     operations = cast("Operations", SimpleNamespace(boundary=None))
     session = Pyfuse3SessionFactory()(operations)
     fd = os.open(tmp_path, os.O_PATH)
-    session.mount(fd, set())
+    session.mount("/", fd, set())
     os.close(fd)
     assert [type(lock) for lock in locks] == [busy_poll._NoLock]

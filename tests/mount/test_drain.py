@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,22 @@ main()
 """,
 )
 """gitguardfs whose first question to its own mount takes long, on a thread that takes signals."""
+
+
+_STARTING = _IMPATIENT.replace(
+    "main()\n",
+    """
+import os, subprocess, sys, time
+from threading import Thread
+def start():
+    while not os.path.exists(sys.argv[1] + "/../go"):
+        time.sleep(0.01)
+    subprocess.run(["true"])
+Thread(target=start, daemon=True).start()
+main()
+""",
+)
+"""gitguardfs that starts a process on a thread, as it does to fetch a repository."""
 
 
 @dataclass
@@ -173,6 +189,40 @@ def test_a_signal_reaches_the_drain_whatever_thread_runs(here: Path) -> None:
         until(lambda: _has_ended(caller), "the caller is answered while the server hangs")
         hung.share.clear()
         assert hung.process.wait(LIMIT) == 2
+
+
+def test_a_daemon_with_an_open_file_gives_up_as_well(here: Path) -> None:
+    """It starts no process meanwhile: the kernel would close the file in it, and send a FLUSH."""
+    with _daemon(here) as hung:
+        until(lambda: _answers(hung.view), "the view answers")
+        file = os.open(hung.view / "file", os.O_WRONLY)
+        os.write(file, b"written")
+        hung.share.add(Fault(("FLUSH",), held=True))
+        hung.process.send_signal(signal.SIGTERM)
+        until(lambda: _is_closed(hung.view), "the view is gone")
+        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2
+        with suppress(OSError):  # the view is dead
+            os.close(file)
+
+
+def test_a_process_that_is_being_started_does_not_keep_it(here: Path) -> None:
+    """The new process closes its copy of the file, and waits for the server in the place of git."""
+    with _daemon(here, program=_STARTING) as hung:
+        until(lambda: _answers(hung.view), "the view answers")
+        file = os.open(hung.view / "file", os.O_WRONLY)
+        os.write(file, b"written")
+        (fault,) = hung.share.add(Fault(("FLUSH",), held=True))
+        (here / "go").touch()
+        until(lambda: hung.share.hits(fault), "the server has the request")
+        hung.process.send_signal(signal.SIGTERM)
+        until(lambda: _is_closed(hung.view), "the view is gone")
+        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+        hung.share.clear()
+        assert hung.process.wait(LIMIT) == 2
+        with suppress(OSError):  # the view is dead
+            os.close(file)
 
 
 def _is_free(share: Path) -> bool:

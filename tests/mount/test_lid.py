@@ -403,29 +403,6 @@ def test_the_keeper_holds_nothing(here: Path) -> None:
 # --------------------------------------------------------------------------- what takes it off
 
 
-@pytest.mark.parametrize(
-    ("how", "left"),
-    [
-        (("umount",), []), (("umount", "-l"), []),
-        (("fusermount3", "-u"), [LID]), (("fusermount3", "-u", "-z"), [LID]),
-    ],
-)  # fmt: skip
-def test_only_roots_umount_opens_the_place(here: Path, how: Sequence[str], left: list[str]) -> None:
-    """A user may have raced fusermount3. It is no error all the same: no seal depends on it."""
-    (here / "source").chmod(0o700)
-    here.chmod(0o700)
-    with gitguardfs(here / "source", here / "view") as mounted:
-        subprocess.run([*how, here / "view"], check=True)
-        assert mounted.process.wait(LIMIT) == 0
-        said = mounted.log.read_text()
-        assert said.count("\n") <= 1, said
-        assert (f"umount {here}/view opens its place" in said) == bool(left)
-        assert _at(here / "view") == left
-        if left:
-            subprocess.run(["umount", here / "view"], check=True)
-    assert _at(here / "view") == []
-
-
 def test_a_view_over_its_source_leaves_that_closed(here: Path) -> None:
     """The seal below it stays, although nobody asked for one: else the raw source would be seen."""
     here.chmod(0o700)

@@ -55,9 +55,9 @@ class _Mount:
         os.kill(os.getpid(), number)
         self.session.make_calls()
 
-    def end(self) -> signal.Signals | None:
+    def end(self, *, waits: bool = True) -> signal.Signals | None:
         self.session.has_ended = True
-        return self.receiver.end()
+        return self.receiver.end(waits=waits)
 
 
 @pytest.fixture
@@ -90,6 +90,13 @@ def test_nothing_is_done_in_the_handler_itself(mount: _Mount) -> None:
     assert (mount.session.stopped, mount.reread) == (0, 0)
     mount.session.make_calls()
     assert (mount.session.stopped, mount.reread) == (1, 1)
+
+
+def test_a_view_without_a_seal_does_not_wait_for_it(mount: _Mount) -> None:
+    mount.is_unmounted = True
+    since = time.monotonic()
+    assert mount.end(waits=False) is None
+    assert time.monotonic() - since < signals.HELPER_LIMIT / 2
 
 
 @pytest.mark.one_thread

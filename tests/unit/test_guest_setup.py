@@ -75,6 +75,8 @@ class Guest:
         self.copy_checkout()
         self.os_release = root / "os-release"
         self.changes = root / "changes"
+        self.mountinfo = root / "mountinfo"
+        self.mountinfo.write_text("22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
         for name in CHANGING:
             self.tool(name, f'echo "{name} $*" >> "{self.changes}"')
         self.tool("apt-cache", APT_WITH_EVERYTHING)
@@ -111,6 +113,7 @@ class Guest:
             "OS_RELEASE": str(self.os_release),
             "FSTAB": str(self.os_release.parent / "fstab"),
             "UNITS": str(self.os_release.parent / "units"),
+            "MOUNTINFO": str(self.mountinfo),
             "SBIN": str(self.local / "sbin"),
             "PACKAGED": str(self.local / "packaged"),
         }
@@ -285,6 +288,16 @@ def test_what_guards_shares_at_boot_is_not_uninstalled(guest: Guest, kept_by: st
     assert done.returncode == 1
     assert "vm-mount --remove" in done.stderr and "would run" not in done.stdout
     assert "# /a /b" not in done.stderr
+
+
+@pytest.mark.parametrize(("owner", "code"), [(0, 1), (1000, 0)])
+def test_nothing_is_uninstalled_below_a_view_of_roots(guest: Guest, owner: int, code: int) -> None:
+    """Its daemon would be left on code that is gone, and umount without its helper."""
+    view = f"60 22 0:50 / /home/me/p rw shared:5 - fuse.gitguardfs /mnt/p rw,user_id={owner},x\n"
+    guest.mountinfo.write_text(guest.mountinfo.read_text() + view)
+    done = guest.run(INSTALL, "--uninstall", "--dry-run")
+    assert done.returncode == code
+    assert ("/home/me/p\n" in done.stderr and "umount them first" in done.stderr) == bool(code)
 
 
 def test_uninstalling_what_is_not_there_is_harmless(guest: Guest) -> None:

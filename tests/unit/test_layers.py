@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "fs": {"guard", "bindfs", "linux", "options"},
     "serving": {"guard", "bindfs", "fs", "spool"},
-    "sessions": {"serving", "linux"},
+    "sessions": {"serving"},
     "private": {"accounts", "command_line", "guard", "installation", "linux", "store_directory"},
     "local": {
         "audit", "command_line", "findings", "fs", "guard", "linux", "mounting", "options",

@@ -15,7 +15,6 @@ from contextlib import suppress
 import pyfuse3
 import trio
 
-from gitguardfs.linux import safe_open
 from gitguardfs.sessions.base import MountFailed, Requests
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
@@ -58,11 +57,10 @@ class Pyfuse3Session:
         """How many calls that the session waited for have returned. The number only grows."""
         return self._loop.answers
 
-    def mount(self, mountpoint_fd: int, options: set[str]) -> None:
+    def mount(self, path: str, directory: int, options: set[str]) -> None:
         """Mount on a directory. Raises MountFailed."""
-        self._mountpoint = safe_open.path_of(mountpoint_fd)
-        is_root = os.geteuid() == 0
-        target = f"/proc/self/fd/{mountpoint_fd}" if is_root else self._mountpoint
+        self._mountpoint = path
+        target = f"/proc/self/fd/{directory}" if os.geteuid() == 0 else path
         self._loop.install()
         try:
             pyfuse3.init(self._handlers, target, options)
