@@ -56,7 +56,10 @@ _NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 _SETTINGS = (
     "core.hooksPath=/dev/null", "core.fsmonitor=false", "safe.bareRepository=explicit",
     "gc.auto=0", "maintenance.auto=false", "advice.detachedHead=false",
+    "core.alternateRefsCommand=true",  # a program, which says nothing
 )  # fmt: skip
+_PROGRAMS = r"^(merge\..*\.driver|hook\..*\.command)$"
+"""Keys of programs that git runs by themselves, and that have names of the user's."""
 _IDENTITY = re.compile(r"GIT_(AUTHOR|COMMITTER)_(NAME|EMAIL)|EMAIL")
 """Variables of the user's that name the author of a merge."""
 
@@ -286,10 +289,27 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
     top = here.run("rev-parse", "--path-format=absolute", "--show-toplevel").text
     place = {"GIT_DIR": git_dir, "GIT_WORK_TREE": top}
     return HostRepository(
-        Runner(here.program, {"HOME": "/", **_NO_OTHERS, **place}, top),
-        Runner(here.program, {**users, **place}, top),
+        _without_programs(Runner(here.program, {"HOME": "/", **_NO_OTHERS, **place}, top)),
+        _without_programs(Runner(here.program, {**users, **place}, top)),
         top, git_dir, common_dir, objects, object_format,
     )  # fmt: skip
+
+
+def _without_programs(git: Runner) -> Runner:
+    """Return a runner with which each merge driver is a conflict, and no hook has a command.
+
+    The agent's .gitattributes chooses drivers, and a driver may be a program in the work tree.
+    core.hooksPath switches off the hooks that are files, but not those of the configuration.
+    Raises GitError.
+    """
+    found = git.run("config", "--name-only", "-z", "--get-regexp", _PROGRAMS, allowed=(0, 1))
+    keys = [os.fsdecode(key) for key in found.output.split(b"\0") if key]
+    given = int(git.environment.get("GIT_CONFIG_COUNT") or 0)
+    variables = {"GIT_CONFIG_COUNT": str(given + len(keys))}
+    for number, key in enumerate(keys, given):
+        name = key.removesuffix("command") + "enabled" if key.startswith("hook.") else key
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": "false"}
+    return git.having(**variables)
 
 
 def isolated(program: str, git_dir: str) -> Runner:

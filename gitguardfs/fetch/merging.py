@@ -7,9 +7,12 @@ The files are there already: agent and human share the work tree. So ``git merge
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from enum import Enum
+from tempfile import TemporaryDirectory
 
 from gitguardfs.errors import Exit, UserError, shown
 from gitguardfs.fetch.bundle import HEADS
@@ -88,7 +91,7 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
     if ours is None or is_within(repository, ours, theirs):
         _move(repository, ref, ours, theirs, f"gitguard fetch --merge {branch}: Fast-forward")
         return Merge(branch, into, Outcome.FAST_FORWARD, theirs)
-    done = git.having(**_without_drivers(repository)).run(
+    done = git.run(
         "merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
         settings=["merge.renormalize=false"], limits=WRITING, allowed=(0, 1),
     )  # fmt: skip
@@ -127,41 +130,54 @@ def is_within(repository: HostRepository, older: str, newer: str) -> bool:
     return repository.git.run(*words, allowed=(0, 1)).code == 0
 
 
-def _without_drivers(repository: HostRepository) -> dict[str, str]:
-    """Return variables by which each merge driver of the configuration is a conflict.
-
-    The agent's .gitattributes chooses drivers, and a driver may be a program in the work tree.
-    """
-    found = repository.git.run(
-        "config", "--name-only", "-z", "--get-regexp", r"^merge\..*\.driver$", allowed=(0, 1)
-    )
-    keys = [os.fsdecode(key) for key in found.output.split(b"\0") if key]
-    variables = {"GIT_CONFIG_COUNT": str(len(keys))}
-    for number, key in enumerate(keys):
-        variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": "false"}
-    return variables
-
-
 def _move(repository: HostRepository, ref: str, ours: str | None, commit: str, why: str) -> None:
     """Move a branch, which HEAD has to be on, and the index to a commit, or neither.
 
-    Raises UserError, GitError. The index first: an editor that refreshes it holds its lock now and
-    then.
+    git sees an empty work tree meanwhile: where it compares a file with the index, it would run
+    the filter that the agent's .gitattributes chooses. What the index knew of the other files
+    stays, and so does its own time, by which git knows which of them to compare again. Raises
+    UserError, GitError.
     """
-    git = repository.git
-    index = ("reset", "--quiet", "--no-refresh", "--no-recurse-submodules")
-    git.run(*index, commit, "--", ".", limits=WRITING)
-    expected = ours or "0" * len(commit)
-    # The user's configuration has the name for the reflog.
-    users = repository.users_git
-    try:
+    index = os.path.realpath(os.path.join(repository.git_dir, "index"))
+    with (
+        _locked(index),
+        TemporaryDirectory(prefix="gitguard-", dir=os.path.dirname(index)) as directory,
+    ):
+        new, empty = os.path.join(directory, "index"), os.path.join(directory, "empty")
+        os.mkdir(empty)
+        changed = None
+        with suppress(FileNotFoundError):
+            shutil.copyfile(index, new)
+            changed = os.stat(index).st_mtime_ns
+        git = replace(repository.git, directory=empty)
+        git.having(GIT_INDEX_FILE=new, GIT_WORK_TREE=empty).run(
+            "reset", "--quiet", "--no-refresh", "--no-recurse-submodules", commit, "--", ".",
+            settings=["core.untrackedCache=false", "core.splitIndex=false"], limits=WRITING,
+        )  # fmt: skip
+        if changed is not None:
+            os.utime(new, ns=(changed, changed))
         _check_on(repository, ref)
-        words = ("update-ref", "--no-deref", "-m", why)
-        users.run(*words, ref, commit, expected, limits=WRITING)
-    except UserError:
-        now = repository.commit("HEAD")
-        git.run(*((*index, now, "--", ".") if now else ("read-tree", "--empty")), limits=WRITING)
-        raise
+        # The user's configuration has the name for the reflog.
+        repository.users_git.run(
+            "update-ref", "--no-deref", "-m", why, ref, commit, ours or "0" * len(commit),
+            limits=WRITING,
+        )  # fmt: skip
+        os.replace(new, index)
+
+
+@contextmanager
+def _locked(index: str) -> Iterator[None]:
+    """Hold git's lock of an index. Raises UserError."""
+    lock = f"{index}.lock"
+    try:
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+    except OSError as error:
+        hint = "another git, or an editor, is at work there: try again"
+        raise UserError(f"{lock}: {error.strerror}", hint, Exit.SYSTEM) from None
+    try:
+        yield
+    finally:
+        os.unlink(lock)
 
 
 def _check_on(repository: HostRepository, ref: str) -> None:

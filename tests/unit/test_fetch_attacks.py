@@ -691,60 +691,7 @@ def test_nothing_to_look_at_is_hidden_by_anything_else(world: World) -> None:
     assert "look at .husky/pre-commit" in world.fetch().stdout
 
 
-# Programs of the human's configuration
-
-
-def test_no_program_that_a_configuration_names_is_run(world: World, tmp_path: Path) -> None:
-    script = world.home / "run"
-    script.write_text(f'#!/bin/sh\necho $0 "$@" >>{world.home}/ran\ncat\n')
-    script.chmod(0o755)
-    hooks = world.host / ".git/hooks"
-    shutil.rmtree(hooks, ignore_errors=True)
-    hooks.mkdir()
-    for name in ("reference-transaction", "post-index-change", "post-merge", "post-rewrite",
-                 "pre-merge-commit", "commit-msg", "prepare-commit-msg", "pre-auto-gc",
-                 "post-checkout", "update", "pre-receive", "post-receive"):  # fmt: skip
-        (hooks / name).symlink_to(script)
-    settings = {
-        "core.fsmonitor": script, "core.pager": script, "diff.external": script,
-        "diff.x.textconv": script, "diff.x.command": script, "filter.x.clean": script,
-        "filter.x.process": script, "merge.x.driver": f"{script} %A", "core.editor": script,
-        "core.alternateRefsCommand": script, "gpg.program": script, "commit.gpgSign": "true",
-        "log.showSignature": "true", "core.sshCommand": script, "credential.helper": script,
-        "uploadpack.packObjectsHook": script, "merge.renormalize": "true",
-    }  # fmt: skip
-    users = world.home / "users"
-    shutil.copy(world.home / ".gitconfig", users)
-    for scope in (["--local"], ["--file", users]):
-        for key, value in settings.items():
-            world.git(world.host, "config", *scope, key, str(value))
-    attributes = "* filter=x diff=x merge=x\n"
-    world.commit({".gitattributes": attributes, "a.txt": "changed\n"})
-    world.publish()
-    world.share_files()
-    programs = ("EDITOR", "GIT_PAGER", "GIT_EXTERNAL_DIFF", "GIT_SSH", "GIT_ASKPASS")
-    environment = {"GIT_CONFIG_GLOBAL": str(users), **dict.fromkeys(programs, str(script))}
-    assert world.fetch(**environment).returncode == 0
-    done = world.fetch("--merge", "main", **environment)
-    assert done.returncode == 0, done.stderr
-    world.commit({"a.txt": "changed again\n"})
-    world.publish()
-    # Both sides change a.txt: a merge driver would be asked.
-    plain = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false"]
-    blob = world.git(
-        world.host, *plain, "hash-object", "-w", "--no-filters", "--stdin", given=b"human\n"
-    )
-    world.git(world.host, *plain, "update-index", "--cacheinfo", f"100644,{blob},a.txt")
-    tree = world.git(world.host, *plain, "write-tree")
-    commit = world.git(world.host, *plain, "commit-tree", tree, "-p", "HEAD", "-m", "human")
-    world.git(world.host, *plain, "update-ref", "HEAD", commit)
-    assert not (world.home / "ran").exists(), (world.home / "ran").read_text()
-    done = world.fetch("--merge", "main", **environment)
-    assert done.returncode == 1, done.stderr
-    assert world.fetch("--drop", **environment).returncode == 0
-    assert not (world.home / "ran").exists(), (world.home / "ran").read_text()
-    world.git(world.host, "status", check=False)
-    assert (world.home / "ran").exists()  # all of that is real
+# The human's configuration
 
 
 def test_a_bare_repository_that_the_agent_made_is_not_used(world: World) -> None:
