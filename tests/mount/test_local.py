@@ -408,6 +408,41 @@ def test_below_them_no_rule_holds(world: World) -> None:
     assert os.readlink(package / "out") == "/etc/passwd"
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_descriptors_are_given_back_when_the_kernel_forgets(world: World, is_made: bool) -> None:
+    """One directory stays in use, and can still be worked in."""
+    packages = [world.view / f"many/p{number}" for number in range(200)]
+    world.make("used/node_modules/file")
+    for package in packages:
+        world.make(f"many/{package.name}/{'src' if is_made else 'node_modules'}/file")
+    used = os.open(world.view / "used/node_modules", os.O_RDONLY)
+    try:
+        forgotten(world.mounted, 40)
+        for package in packages:
+            if is_made:
+                (package / "node_modules").mkdir()
+            else:
+                assert "node_modules" in os.listdir(package)
+        assert world.mounted.descriptors() > 200, "nothing is cached: nothing is tested"
+        forgotten(world.mounted, 40)
+        world.view.joinpath("used").rename(world.view / "moved")
+        assert os.listdir(used) == ["file"]
+        os.mkdir("more", dir_fd=used)
+    finally:
+        os.close(used)
+    assert sorted(os.listdir(world.view / "moved/node_modules")) == ["file", "more"]
+
+
+def forgotten(mounted: Mounted, limit: int) -> None:
+    """Let the kernel forget what nobody uses; wait until ``limit`` descriptors are left."""
+
+    def dropped() -> bool:
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        return mounted.descriptors() <= limit
+
+    until(dropped, "the daemon closes what the kernel has forgotten")
+
+
 def test_without_a_guard() -> None:
     with made("--git=off", local=("deps", ".git*")) as world:
         world.make(".git/config")
