@@ -67,14 +67,15 @@ class Mount:
         self.nodes.root.fd = around.root_fd
         self.handles = HandleTable(around.numbers.offset + 1)
         limit, is_local = around.descriptor_limit, around.is_local
+        noatime = "noatime" in options.kernel
         self.descriptors: DescriptorCache
         self.source: Source
         if around.is_ninep:
             self.descriptors = NinepDescriptors(limit, around.root_fd)
-            self.source = NinepSource(self.descriptors, is_local, self.handles.opens)
+            self.source = NinepSource(self.descriptors, is_local, noatime, self.handles.opens)
         else:
             self.descriptors = DescriptorCache(limit, around.root_fd)
-            self.source = Source(self.descriptors, is_local)
+            self.source = Source(self.descriptors, is_local, noatime)
         self.attributes = AttributeMapper(
             around.idmap, options, around.override, self.link_text if guard.contains_links else None
         )

@@ -147,9 +147,10 @@ class NinepSource(Source):
     closes_at_once = True
 
     def __init__(
-        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], is_open: IsOpen
-    ) -> None:
-        super().__init__(descriptors, is_local)
+        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], noatime: bool,
+        is_open: IsOpen,
+    ) -> None:  # fmt: skip
+        super().__init__(descriptors, is_local, noatime)
         self._is_open = is_open
 
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
