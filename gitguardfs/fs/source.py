@@ -326,8 +326,28 @@ class Source:
         """Remove an extended attribute. Raises OSError."""
         os.removexattr(_HERE % fd, name)
 
+    # Writing open files, on any thread
 
-# Reading and writing open files: descriptors and bytes only, safe on any thread.
+    @staticmethod
+    def write(fd: int, offset: int, data: bytes) -> int:
+        """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
+
+        Returns the number of bytes written; fewer than given if an error, such as a full disk, came
+        after some were written. Raises OSError if none were written.
+        """
+        done = 0
+        while done < len(data):
+            rest = data[done:] if done else data
+            try:
+                done += os.pwrite(fd, rest, offset + done)
+            except OSError:
+                if done:
+                    return done
+                raise
+        return done
+
+
+# Reading open files: descriptors and bytes only, safe on any thread.
 
 
 def read(fd: int, offset: int, size: int) -> bytes:
@@ -365,24 +385,6 @@ def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | 
     if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:
         return memoryview(buffer)[:got]
     return None
-
-
-def write(fd: int, offset: int, data: bytes) -> int:
-    """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
-
-    Returns the number of bytes written; fewer than given if an error, such as a full disk, came
-    after some were written. Raises OSError if none were written.
-    """
-    done = 0
-    while done < len(data):
-        rest = data[done:] if done else data
-        try:
-            done += os.pwrite(fd, rest, offset + done)
-        except OSError:
-            if done:
-                return done
-            raise
-    return done
 
 
 def close_all(fds: tuple[int, ...]) -> None:

@@ -192,7 +192,7 @@ async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
     assert await _open_close(world, "f") == (True, False)
     handle = await world.open("f", os.O_WRONLY)
     with monkeypatch.context() as patch:
-        patch.setattr(source, "write", lambda _fd, _offset, data: len(data))
+        patch.setattr(source.Source, "write", lambda _self, _fd, _offset, data: len(data))
         assert await world.ops.write(handle, 0, b"TEXT") == 4
     world.invalidated.clear()
     info = await world.ops.open(node, os.O_RDONLY, world.ctx)

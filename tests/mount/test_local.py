@@ -533,6 +533,59 @@ def test_a_full_disk_of_the_guest_leaves_the_share_alone() -> None:
             subprocess.run(["umount", "-l", disk], check=True)
 
 
+def grow(directory: Path, kind: str) -> None:
+    """Let something take blocks of the disk until it is full. Raises OSError."""
+    for path in (directory / f"{number:04}" for number in range(4096)):
+        if kind == "write":
+            path.write_bytes(bytes(1 << 16))
+        elif kind == "mkdir":
+            path.mkdir()
+        elif kind == "symlink":
+            path.symlink_to("x" * 1000)
+        elif kind == "xattr":
+            path.touch()
+            os.setxattr(path, "user.text", os.fsencode(path.name * 150))
+        elif kind == "link":
+            os.link(directory / "file", path.with_name(path.name * 60))
+        elif kind == "rename":
+            os.rename(path, path.with_name(path.name * 60))
+
+
+def touch_many(directory: Path, count: int) -> None:
+    for number in range(count):
+        (directory / f"{number:04}").touch()
+
+
+KINDS = ["write", "mkdir", "symlink", "xattr", "link", "rename"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_disk_reserves_for_root_stays_for_root(kind: str) -> None:
+    with area() as here:
+        image, disk = here / "image", here / "disk"
+        image.touch()
+        os.truncate(image, 16 << 20)
+        make = ["mkfs.ext4", "-q", "-m", "20", "-b", "1024", "-N", "8192", "-I", "256", image]
+        subprocess.run(make, check=True)
+        disk.mkdir()
+        subprocess.run(["mount", "-n", "-o", "loop", image, disk], check=True)
+        try:
+            found = os.statvfs(disk)
+            reserved = found.f_bfree - found.f_bavail
+            with made(f"--local-store={disk}/store", "--xattr=rw") as world:
+                world.make("node_modules/file")
+                if kind == "rename":
+                    as_user(touch_many, world.view / "node_modules", 2000)
+                room = os.statvfs(disk).f_bavail * 1024
+                world.make("node_modules/fill", "x" * (room - 100_000))
+                fails(errno.ENOSPC, grow, world.view / "node_modules", kind)
+                assert os.statvfs(disk).f_bfree > reserved * 0.95
+                owners = {path.lstat().st_uid for path in (world.view / "node_modules").iterdir()}
+                assert owners == {AGENT}
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
 def test_a_rename_that_would_leave_them_behind_fails() -> None:
     with area() as disk:
         subprocess.run(["mount", "-n", "-t", "tmpfs", "-o", "size=1M,nr_inodes=24", "t", disk])
