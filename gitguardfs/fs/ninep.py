@@ -82,6 +82,9 @@ class NinepDescriptors(DescriptorCache):
         """Return whether the node is of another file system; 9p would ask the server for more."""
         return node.dev != self._device
 
+    def note_replaced(self, node: Node) -> None:
+        """Note nothing: no descriptor holds an object that is replaced."""
+
     def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
         """Keep ``fd`` of an object without a name; to others only their names lead."""
         if is_last:

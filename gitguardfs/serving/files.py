@@ -116,6 +116,7 @@ class Files:
         try:
             st = self._source.stat(fd)
             if known < 0 and not node.is_found(st):
+                self._descriptors.note_replaced(node)
                 raise stale()
         except OSError:
             os.close(fd)

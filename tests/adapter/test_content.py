@@ -123,6 +123,33 @@ async def test_each_handle_has_its_own_mode(world: World) -> None:
         await world.ops.release(handle)
 
 
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
+async def test_a_file_that_the_host_replaces_all_the_time_is_opened(
+    world: World, flags: int
+) -> None:
+    """The kernel looks a name up again once after ESTALE, and says ESTALE after the next one."""
+
+    async def replaced_before_open(text: str) -> int:
+        node = (await world.entry("f")).st_ino
+        (world.source / "new").write_text(f"after {text}")
+        (world.source / "new").rename(world.source / "f")
+        return int((await world.ops.open(node, flags, world.ctx)).fh)
+
+    (world.source / "f").write_text("first")
+    await refused(replaced_before_open("first"), errno.ESTALE)
+    for text in ("second", "third"):
+        (world.source / "f").write_text(text)
+        handle = await replaced_before_open(text)
+        if flags == os.O_RDONLY:
+            assert bytes(await world.ops.read(handle, 0, 100)) == text.encode()
+        else:
+            await world.ops.write(handle, 0, b"lost")
+            assert (world.source / "f").read_text() == f"after {text}"
+        await world.ops.release(handle)
+    (world.source / "f").unlink()
+    await refused(world.entry("f"), errno.ENOENT)
+
+
 @pytest.mark.parametrize("is_git", [True, False])
 async def test_a_file_that_the_host_has_replaced_by_a_symlink_to_it_is_not_opened(
     world: World, is_git: bool
