@@ -286,7 +286,7 @@ async def test_only_user_attributes_are_served(make_world: MakeWorld) -> None:
     await world.ops.setxattr(node, b"user.a", b"value", ctx)
     assert await world.ops.getxattr(node, b"user.a", ctx) == b"value"
     assert list(await world.ops.listxattr(node, ctx)) == [b"user.a"]
-    for name in (b"security.capability", b"trusted.x", b"system.posix_acl_access", b"user"):
+    for name in (b"security.capability", b"trusted.x", b"system.other", b"user"):
         await refused(world.ops.setxattr(node, name, b"v", ctx), errno.EOPNOTSUPP)
         await refused(world.ops.removexattr(node, name, ctx), errno.EOPNOTSUPP)
         await refused(world.ops.getxattr(node, name, ctx), errno.ENODATA)
