@@ -76,7 +76,7 @@ class Mount:
             self.source = NinepSource(self.descriptors, is_local, noatime, self.handles.opens)
         elif around.is_exclusive:
             self.descriptors = DescriptorCache(limit, around.root_fd)
-            self.source = OwnDisk(self.descriptors, noatime)
+            self.source = OwnDisk(self.descriptors, noatime, around.root_fd)
         else:
             self.descriptors = DescriptorCache(limit, around.root_fd)
             self.source = Source(self.descriptors, is_local, noatime)

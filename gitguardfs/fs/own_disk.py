@@ -12,14 +12,14 @@ from gitguardfs.linux.reserved_blocks import RootsBlocks
 class OwnDisk(Source):
     """System calls that leave the blocks alone which the disk reserves for root.
 
-    What they make belongs to nobody until the caller gives it away.
+    What they make may belong to nobody until the caller gives it away.
     """
 
     _TAKING = ("write", "create", "mkdir", "mknod", "symlink", "link", "rename", "setxattr")
     """The calls that may take blocks: for content, for names, for values."""
 
-    def __init__(self, descriptors: DescriptorCache, noatime: bool) -> None:
+    def __init__(self, descriptors: DescriptorCache, noatime: bool, root_fd: int) -> None:
         super().__init__(descriptors, lambda _: True, noatime)
-        blocks = RootsBlocks()
+        blocks = RootsBlocks(root_fd)
         for name in self._TAKING:
             setattr(self, name, partial(blocks.left_alone, getattr(self, name)))
