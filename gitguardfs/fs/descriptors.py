@@ -22,10 +22,13 @@ from typing import TypeVar, TypeVarTuple
 from gitguardfs.errors import os_error
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.linux import syscalls
+from gitguardfs.protocol import NodeId
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+REPLACED = 64
+"""Names of files that were replaced which are remembered at most."""
 OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -50,6 +53,7 @@ class DescriptorCache:
         """The number of the request under way; the error boundary raises it."""
         self.passing: list[Node] = []
         """Nodes on mounts below the source that have got a descriptor in this request."""
+        self._replaced: OrderedDict[tuple[NodeId, bytes], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
@@ -85,6 +89,20 @@ class DescriptorCache:
         if node.parent is None:
             raise stale()
         return self.of(node.parent)
+
+    def note_replaced(self, node: Node) -> None:
+        """Note that the host has put another object in the place of a file."""
+        if node.parent is not None:
+            self._replaced[node.parent.id, node.name] = None
+            if len(self._replaced) > REPLACED:
+                self._replaced.popitem(last=False)
+
+    def is_replaced(self, directory: Node, name: bytes) -> bool:
+        """Return whether the file of that name was replaced lately between two requests.
+
+        The kernel looks it up again, once. What is found then must be there in the next request.
+        """
+        return (directory.id, name) in self._replaced
 
     def let_go(self, nodes: Sequence[Node]) -> None:
         """Let the source show what is at the names of ``nodes``, of which ``found`` is asked next.

@@ -31,18 +31,22 @@ class LetterCase:
         """Return whether the names in a directory are known to be told apart by their case.
 
         ``fd`` is a descriptor of the directory. While it has no name with a letter, nothing is
-        known.
+        known; then the names are looked at by the calls 1, 2, 4, 8 and so on.
         """
         if directory.case_matters is None:
             directory.case_matters = self._ask(directory, fd)
         return bool(directory.case_matters)
 
     def _ask(self, directory: Node, fd: int) -> bool | None:
-        if self._source.is_local(directory.dev):
-            return self._probe(fd)
-        answer = self._shares.get(directory.dev)
-        if answer is None and (answer := self._probe(fd)) is not None:
-            self._shares[directory.dev] = answer
+        is_local = self._source.is_local(directory.dev)
+        answer = None if is_local else self._shares.get(directory.dev)
+        if answer is None:
+            directory.case_asked += 1
+            if directory.case_asked.bit_count() > 1:
+                return None
+            answer = self._probe(fd)
+            if answer is not None and not is_local:
+                self._shares[directory.dev] = answer
         return answer
 
     def _probe(self, fd: int) -> bool | None:

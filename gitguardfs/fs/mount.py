@@ -17,6 +17,7 @@ from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
 from gitguardfs.fs.nodes import Node, NodeTable
 from gitguardfs.fs.numbers import SHARE_NUMBERS, Numbers
+from gitguardfs.fs.own_disk import OwnDisk
 from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver
@@ -47,7 +48,7 @@ class Surroundings:
     override: Override | None = None
     numbers: Numbers = SHARE_NUMBERS
     is_exclusive: bool = False
-    """Whether nothing but this mount changes the source."""
+    """Whether the source is on a disk of the guest's, and nothing but this mount changes it."""
 
 
 class Mount:
@@ -67,14 +68,18 @@ class Mount:
         self.nodes.root.fd = around.root_fd
         self.handles = HandleTable(around.numbers.offset + 1)
         limit, is_local = around.descriptor_limit, around.is_local
+        noatime = "noatime" in options.kernel
         self.descriptors: DescriptorCache
         self.source: Source
         if around.is_ninep:
             self.descriptors = NinepDescriptors(limit, around.root_fd)
-            self.source = NinepSource(self.descriptors, is_local, self.handles.opens)
+            self.source = NinepSource(self.descriptors, is_local, noatime, self.handles.opens)
+        elif around.is_exclusive:
+            self.descriptors = DescriptorCache(limit, around.root_fd)
+            self.source = OwnDisk(self.descriptors, noatime, around.root_fd)
         else:
             self.descriptors = DescriptorCache(limit, around.root_fd)
-            self.source = Source(self.descriptors, is_local)
+            self.source = Source(self.descriptors, is_local, noatime)
         self.attributes = AttributeMapper(
             around.idmap, options, around.override, self.link_text if guard.contains_links else None
         )

@@ -82,6 +82,9 @@ class NinepDescriptors(DescriptorCache):
         """Return whether the node is of another file system; 9p would ask the server for more."""
         return node.dev != self._device
 
+    def note_replaced(self, node: Node) -> None:
+        """Note nothing: no descriptor holds an object that is replaced."""
+
     def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
         """Keep ``fd`` of an object without a name; to others only their names lead."""
         if is_last:
@@ -147,9 +150,10 @@ class NinepSource(Source):
     closes_at_once = True
 
     def __init__(
-        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], is_open: IsOpen
-    ) -> None:
-        super().__init__(descriptors, is_local)
+        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], noatime: bool,
+        is_open: IsOpen,
+    ) -> None:  # fmt: skip
+        super().__init__(descriptors, is_local, noatime)
         self._is_open = is_open
 
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:

@@ -59,10 +59,10 @@ class Node:
     """One object of the source, in one of its variants."""
 
     __slots__ = (
-        "btime_ns", "case_matters", "classified_at", "dev", "fd", "file_type", "has_other_names",
-        "id", "ino", "is_hashed", "is_pinned", "leased", "looked_at", "lookup_count", "name",
-        "open_fds", "parent", "reported", "restrictions", "rule", "size", "subtree", "unplaced_as",
-        "unsynced", "variant", "verdict",
+        "btime_ns", "case_asked", "case_matters", "classified_at", "dev", "fd", "file_type",
+        "has_other_names", "id", "ino", "is_hashed", "is_pinned", "leased", "looked_at",
+        "lookup_count", "name", "open_fds", "parent", "reported", "restrictions", "rule", "size",
+        "subtree", "unplaced_as", "unsynced", "variant", "verdict",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -83,6 +83,8 @@ class Node:
         """The table's count of restrictions when this node's verdict was last updated."""
         self.case_matters: bool | None = None
         """Whether this directory can hold two names that differ in case only; None if not known."""
+        self.case_asked = 0
+        """How often that was asked while it was not known."""
         self.lookup_count = 0
         """Lookups that were reported to the kernel and that it has not forgotten."""
         self.is_pinned = False

@@ -1,5 +1,4 @@
-"""The system calls on the source. Only this module, ``ninep`` and
-``descriptors`` name objects in it.
+"""The system calls on the source, whose objects only this module, ``ninep``, ``descriptors`` name.
 
 Each call is relative to a directory's descriptor and takes one component. It follows no symlink at
 that component, so replacing a directory by a symlink leads no call elsewhere. An object of which
@@ -10,10 +9,12 @@ itself, not along a path.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from stat import S_IFDIR, S_IFLNK, S_IFREG
+from typing import Any
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.guard import repository
@@ -32,22 +33,23 @@ _HERE = b"/proc/self/fd/%d"
 
 
 class Source:
-    """System calls on the source, given descriptors and single names.
-
-    Descriptors hold objects. ``ninep.NinepSource`` is for a source whose descriptors hold paths.
-    """
+    """System calls on a source whose descriptors hold objects (``ninep.NinepSource``: paths)."""
 
     closes_at_once = False
     """Whether close(2) of a file waits for no server."""
 
-    def __init__(self, descriptors: DescriptorCache, is_local: Callable[[int], bool]) -> None:
+    def __init__(
+        self, descriptors: DescriptorCache, is_local: Callable[[int], bool], noatime: bool = False
+    ) -> None:
         """Take ``is_local``, which says of a st_dev whether no server is waited for.
 
         This machine's clock then stamps its files, ``..`` of a directory leads to its present
-        parent, and an open descriptor keeps an inode number from being reused.
+        parent, and an open descriptor keeps an inode number from being reused. With ``noatime``,
+        the access times of files and directories that exist stay as they are.
         """
         self._descriptors = descriptors
         self.is_local = is_local
+        self._noatime = noatime
 
     # Reading
 
@@ -145,27 +147,39 @@ class Source:
 
     def names(self, fd: int) -> list[bytes]:
         """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
+        if self._noatime:
+            return self.some_names(fd, None)
         return self._descriptors.with_room(os.listdir, _HERE % fd)
 
-    def some_names(self, fd: int, limit: int) -> list[bytes]:
-        """Return at most ``limit`` names in a directory. Raises OSError."""
-        with self._descriptors.with_room(os.scandir, _HERE % fd) as entries:
-            return [entry.name for entry in islice(entries, limit)]
+    def some_names(self, fd: int, limit: int | None) -> list[bytes]:
+        """Return at most ``limit`` names in a directory; None: all. Raises OSError."""
+        with self._entries(fd) as entries:
+            return [os.fsencode(entry.name) for entry in islice(entries, limit)]
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.
 
         Raises OSError.
         """
-        with self._descriptors.with_room(os.scandir, _HERE % fd) as entries:
+        with self._entries(fd) as entries:
             return {
-                entry.name: (
+                os.fsencode(entry.name): (
                     S_IFREG if entry.is_file(follow_symlinks=False)
                     else S_IFLNK if entry.is_symlink() else S_IFDIR,
                     entry.inode(),
                 )
                 for entry in entries
             }  # fmt: skip
+
+    @contextmanager
+    def _entries(self, fd: int) -> Iterator[Iterator[os.DirEntry[Any]]]:
+        """Read a directory; names are strings if access times stay. Raises OSError."""
+        with ExitStack() as stack:
+            place: int | bytes = _HERE % fd
+            if self._noatime:
+                place = self.open_directory(fd)
+                stack.callback(os.close, place)
+            yield stack.enter_context(self._descriptors.with_room(os.scandir, place))
 
     def readlink(self, fd: int) -> bytes:
         """Return the text of a symlink. Raises OSError."""
@@ -194,7 +208,7 @@ class Source:
 
     def open_file(self, fd: int, flags: int) -> int:
         """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""
-        return self._descriptors.open(flags | os.O_CLOEXEC, _HERE % fd, None)
+        return self._open(flags | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_file_at(self, dir_fd: int, name: bytes, flags: int) -> int:
         """Open an entry that was a regular file; the caller checks that it still is that file.
@@ -202,12 +216,17 @@ class Source:
         Raises OSError.
         """
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING
+        return self._open(flags, name, dir_fd)
+
+    def _open(self, flags: int, name: bytes, dir_fd: int | None) -> int:
+        if self._noatime:
+            with suppress(PermissionError):  # the kernel allows it to root and to the owner
+                return self._descriptors.open(flags | os.O_NOATIME, name, dir_fd)
         return self._descriptors.open(flags, name, dir_fd)
 
     def open_directory(self, fd: int) -> int:
-        """Open a directory for fsync. Raises OSError."""
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        return self._descriptors.open(flags, _HERE % fd, None)
+        """Open a directory for fsync, or to read it. Raises OSError."""
+        return self._open(os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_parent(self, fd: int) -> int:
         """Open the directory above, with O_PATH. Raises OSError(EXDEV) if a mount is between."""
@@ -218,8 +237,8 @@ class Source:
 
         Raises OSError.
         """
-        with self._descriptors.with_room(os.scandir, _HERE % dir_fd) as entries:
-            alike = [entry.name for entry in entries if entry.inode() == st.st_ino]
+        with self._entries(dir_fd) as entries:
+            alike = [os.fsencode(entry.name) for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
 
     # Adding and removing names
@@ -307,8 +326,28 @@ class Source:
         """Remove an extended attribute. Raises OSError."""
         os.removexattr(_HERE % fd, name)
 
+    # Writing open files, on any thread
 
-# Reading and writing open files: descriptors and bytes only, safe on any thread.
+    @staticmethod
+    def write(fd: int, offset: int, data: bytes) -> int:
+        """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
+
+        Returns the number of bytes written; fewer than given if an error, such as a full disk, came
+        after some were written. Raises OSError if none were written.
+        """
+        done = 0
+        while done < len(data):
+            rest = data[done:] if done else data
+            try:
+                done += os.pwrite(fd, rest, offset + done)
+            except OSError:
+                if done:
+                    return done
+                raise
+        return done
+
+
+# Reading open files: descriptors and bytes only, safe on any thread.
 
 
 def read(fd: int, offset: int, size: int) -> bytes:
@@ -346,24 +385,6 @@ def read_nowait(fd: int, offset: int, size: int, known_end: int) -> bytearray | 
     if (end == known_end and end % PAGE) or end >= os.fstat(fd).st_size:
         return memoryview(buffer)[:got]
     return None
-
-
-def write(fd: int, offset: int, data: bytes) -> int:
-    """Write at ``offset``, or at the end if ``fd`` has O_APPEND (pwrite(2), "BUGS").
-
-    Returns the number of bytes written; fewer than given if an error, such as a full disk, came
-    after some were written. Raises OSError if none were written.
-    """
-    done = 0
-    while done < len(data):
-        rest = data[done:] if done else data
-        try:
-            done += os.pwrite(fd, rest, offset + done)
-        except OSError:
-            if done:
-                return done
-            raise
-    return done
 
 
 def close_all(fds: tuple[int, ...]) -> None:

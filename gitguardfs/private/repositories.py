@@ -26,6 +26,7 @@ from gitguardfs.private.store import (
     let_in,
     locked,
     note_reason,
+    of_agent,
     read,
     set_aside,
 )
@@ -168,7 +169,10 @@ class PrivateRepositories:
 
     def _make_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
         name = description(self._share, place.uid, place.path)
-        seeding.seed_host(directory, source, name, state)
+        others = of_agent(self._store.path, self._share, place.uid)
+        seeding.seed_host(
+            directory, source, name, state, (one for one in others if one != directory)
+        )
 
     # Later looks at the host
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from gitguardfs import store_directory
@@ -44,28 +45,24 @@ _FETCH = (
 )  # fmt: skip
 
 
-def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None:
+def seed_host(
+    directory: str, source: Source, name: bytes, state: bytes, others: Iterable[str]
+) -> None:
     """Make the directory of a work tree, with a copy of the host's branches and tags in it.
 
-    ``name`` is the content of ``host.path``. A directory that is there is replaced, unless the
-    agent has something in it: EBUSY. Raises GitFailed, OSError.
+    ``name`` is the content of ``host.path``; ``others`` are directories of the same agent. A
+    directory that is there is replaced, unless the agent has something in it: EBUSY. Raises
+    GitFailed, OSError.
     """
     new = f"{directory}.new"
     store_directory.remove_tree(new)
     os.mkdir(new, 0o700)
     try:
-        copy = os.path.join(new, store.HOST)
-        if source is NOTHING or source.is_partial:
-            _make_empty(copy)
-        else:
-            _clone(new, source)
-        config = reader.config_of(source.object_format, is_partial=source.is_partial)
-        store.write(os.path.join(copy, "config"), config)
-        if source.is_partial:
-            _copy_part(new, source)
-        store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
+        _check_room(new, 0)
+        if not (source.refs and any(_shares(new, source, state, other) for other in others)):
+            _check_room(new, 0 if is_limited(source) else source.pack_bytes)
+            _copy_whole(new, source, state)
         store.write(os.path.join(new, "host.path"), name, 0o600)
-        store.write(os.path.join(new, "host.state"), state, 0o600)
         store.sync_tree(new)
         if store.has_agent(directory) and not restart.is_unused(directory):
             raise os_error(errno.EBUSY)
@@ -75,6 +72,53 @@ def seed_host(directory: str, source: Source, name: bytes, state: bytes) -> None
     except BaseException:
         store_directory.remove_tree(new)
         raise
+
+
+def _check_room(directory: str, size: int) -> None:
+    """Check that more than ``size`` bytes are free, without what the disk reserves for root.
+
+    The agent can let root make copies, by moving work trees. Raises OSError(ENOSPC).
+    """
+    disk = os.statvfs(directory)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize <= size:
+        raise os_error(errno.ENOSPC)
+
+
+def _shares(new: str, source: Source, state: bytes, other: str) -> bool:
+    """Make a copy that shares the files of the one in ``other``, if they have a commit in common.
+
+    A work tree that is moved gets another directory; so its objects take room once. git and we
+    replace files, and change none.
+    """
+    former, copy = (os.path.join(one, store.HOST) for one in (other, new))
+    try:
+        with store.locked(other, 0.0):
+            have = copied(other)
+            is_same_kind = (have.object_format, have.is_partial) == (
+                source.object_format, source.is_partial,
+            )  # fmt: skip
+            if not is_same_kind or set(have.refs.values()).isdisjoint(source.all_refs.values()):
+                return False
+            shutil.copytree(former, copy, copy_function=os.link)
+        refresh_host(new, source, state)
+    except (GitFailed, Unusable, OSError):  # it is used, or was removed or damaged meanwhile
+        store_directory.remove_tree(copy)
+        return False
+    return True
+
+
+def _copy_whole(new: str, source: Source, state: bytes) -> None:
+    copy = os.path.join(new, store.HOST)
+    if source is NOTHING or source.is_partial:
+        _make_empty(copy)
+    else:
+        _clone(new, source)
+    config = reader.config_of(source.object_format, is_partial=source.is_partial)
+    store.write(os.path.join(copy, "config"), config)
+    if source.is_partial:
+        _copy_part(new, source)
+    store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
+    store.write(os.path.join(new, "host.state"), state, 0o600)
 
 
 def _make_empty(copy: str) -> None:

@@ -81,6 +81,8 @@ class Entry:
     """Whether the agent's repository was deleted and not made again."""
     is_former: bool
     """Whether the human has put another project at its path, which has a directory of its own."""
+    made: float
+    """When the directory was made: seconds (time.time)."""
 
 
 class Store:
@@ -150,10 +152,19 @@ def entries(place: str) -> list[Entry]:
                 found.append(
                     Entry(
                         path, os.fsdecode(share), work_tree, int(uid), not has_agent(path),
-                        _is_former(path),
+                        _is_former(path), os.stat(os.path.join(path, "host.path")).st_mtime,
                     )
                 )  # fmt: skip
     return sorted(found, key=lambda one: (one.share, one.work_tree, one.is_former, one.path))
+
+
+def of_agent(place: str, share: str, uid: int) -> list[str]:
+    """Return the directories of an agent's work trees in a share, the newest one first.
+
+    Raises OSError.
+    """
+    found = [one for one in entries(place) if (one.share, one.uid) == (share, uid)]
+    return [one.path for one in sorted(found, key=lambda one: one.made, reverse=True)]
 
 
 def _is_former(directory: str) -> bool:

@@ -116,6 +116,7 @@ class Files:
         try:
             st = self._source.stat(fd)
             if known < 0 and not node.is_found(st):
+                self._descriptors.note_replaced(node)
                 raise stale()
         except OSError:
             os.close(fd)
@@ -211,13 +212,13 @@ class Files:
         fd = self._write_target(handle, offset, len(data))
         is_small = len(data) <= INLINE_LIMIT
         if is_small and handle.is_local and not handle.synchronous:
-            written = content.write(fd, offset, data)
+            written = self._source.write(fd, offset, data)
             _note_write(handle, offset, written)
             if self._writes is None:
                 return written
             return done(self.boundary, "write", written, self._writes)
         return Blocking(
-            self.boundary, "write", self._writing, content.write, fd, offset, data,
+            self.boundary, "write", self._writing, self._source.write, fd, offset, data,
             is_small=is_small, is_local=handle.is_local, rate=self._writes,
             finish=partial(_note_write, handle, offset),
         )  # fmt: skip

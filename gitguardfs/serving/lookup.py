@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from stat import S_IFDIR
 
 from gitguardfs.fs.letter_case import LetterCase
@@ -18,6 +19,7 @@ class Lookup:
     def __init__(self, mount: Mount, boundary: Boundary, advice: ReaddirplusAdvice) -> None:
         self.boundary = boundary
         self._access = mount.access
+        self._descriptors = mount.descriptors
         self._resolver = mount.resolver
         self._source = mount.source
         self._advice = advice
@@ -34,12 +36,21 @@ class Lookup:
         instead of ENOENT.
         """
         ref = self._access.name(parent_id, name)
+        held = -1
         try:
-            st = self._source.stat_at(ref.fd, name)
+            if self._descriptors.is_replaced(ref.parent, name):
+                held = self._source.open_node(ref.fd, name)
+            st = self._source.stat_at(ref.fd, name) if held < 0 else self._source.stat(held)
         except FileNotFoundError:
             found = None
         else:
             found = self._resolver.entry(ref, st, caller.uid)
+            if held >= 0 and found is not None and found[0].matches(st):
+                self._descriptors.keep(found[0], held)
+                held = -1
+        finally:
+            if held >= 0:
+                os.close(held)
         if found is None:
             if self._absent is None or not self._case.matters(ref.parent, ref.fd):
                 raise RequestError(errno.ENOENT)

@@ -10,7 +10,7 @@ import errno
 
 from gitguardfs.errors import os_error
 from gitguardfs.fs.mount import Mount
-from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.protocol import (
     RENAME_EXCHANGE,
     Caller,
@@ -33,13 +33,35 @@ _NO_SUCH_NAME = (errno.ENOENT, errno.ENAMETOOLONG)
 class Mirror:
     """The directories of the guest's tree that stand for directories of the share.
 
-    Each that was found has one lookup counted: so it keeps its node, which a rename updates.
+    Each that was found has one lookup counted, while the kernel knows something in it: so it keeps
+    its node, which a rename updates.
     """
 
     def __init__(self, local: Operations, mount: Mount) -> None:
         self._local = local
         self._mount = mount
         self._held: set[NodeId] = set()
+        self._forgotten = 0
+
+    def note_forgotten(self) -> None:
+        """Note that the kernel has forgotten a node; forget what stands for directories it left.
+
+        All nodes are gone through once it has forgotten as many as it still knows here.
+        """
+        nodes = self._mount.nodes
+        self._forgotten += 1
+        if self._forgotten < len(nodes) - len(self._held):
+            return
+        self._forgotten = 0
+        used: set[Node] = set()
+        for node in nodes:
+            step = None if node.id in self._held else node.parent
+            while step is not None and step not in used:
+                used.add(step)
+                step = step.parent
+        for number in self._held - {node.id for node in used}:
+            self._held.discard(number)
+            self._local.forget(number, 1)
 
     def find(self, place: list[bytes]) -> NodeId | None:
         """Return what stands for the directory at ``place``; None if nothing does yet."""

@@ -67,7 +67,7 @@ class Operations:
         self.opendir, self.readdir = directories.opendir, directories.readdir
         self.fsyncdir, self.releasedir = directories.fsyncdir, directories.releasedir
 
-        xattrs = Xattrs(mount, boundary)
+        xattrs = Xattrs(mount, boundary, metadata)
         self.getxattr, self.listxattr = xattrs.getxattr, xattrs.listxattr
         self.setxattr, self.removexattr = xattrs.setxattr, xattrs.removexattr
 

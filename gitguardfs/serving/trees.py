@@ -79,7 +79,6 @@ class Trees:
         share.overlays.append(self._overlay)
 
         self.statfs = share.statfs
-        self.forget = _by_number(share.forget, local.forget)
         self.getattr = _by_node(share.getattr, local.getattr)
         self.setattr = _by_node(share.setattr, local.setattr)
         self.readlink = _by_node(share.readlink, local.readlink)
@@ -147,6 +146,12 @@ class Trees:
         """
         self._place(parent_id)
         return self._access.name(parent_id, name, change=True)
+
+    @guarded_by(GuardedBy.NOTHING)
+    def forget(self, node_id: NodeId, times: int) -> None:
+        """Undo ``times`` lookups of a node. Raises RequestError."""
+        (self._local if is_local(node_id) else self._share).forget(node_id, times)
+        self._mirror.note_forgotten()
 
     # Requests on names
 

@@ -1,16 +1,27 @@
-"""The requests on extended attributes. Only those of the namespace ``user.`` are served."""
+"""The requests on extended attributes. Only those of the namespace ``user.`` are served.
+
+An access list (acl(5)) is not stored: it names ids, and a share may have none. But ``cp -p`` and
+``rsync -A`` fail if a file's list cannot be set, whatever the errno. So the permissions in it are
+set, without those for further users and groups.
+"""
 
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable
+from stat import S_IMODE
 
 from gitguardfs.bindfs.change_policy import XattrPolicy
 from gitguardfs.errors import os_error
 from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node
-from gitguardfs.protocol import Caller, NodeId
+from gitguardfs.protocol import Caller, NodeId, SetAttr
 from gitguardfs.serving.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.serving.metadata import Metadata
+
+ACCESS_LIST, DEFAULT_LIST = b"system.posix_acl_access", b"system.posix_acl_default"
+_ALL = 7
 
 
 class Xattrs:
@@ -20,8 +31,9 @@ class Xattrs:
     ESTALE from a node whose object is gone. Other errors are the source's.
     """
 
-    def __init__(self, mount: Mount, boundary: Boundary) -> None:
+    def __init__(self, mount: Mount, boundary: Boundary, metadata: Metadata) -> None:
         self.boundary = boundary
+        self._metadata = metadata
         self._access = mount.access
         self._descriptors = mount.descriptors
         self._source = mount.source
@@ -58,9 +70,23 @@ class Xattrs:
         """Set a value.
 
         Raises RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
-        they are read-only.
+        they are read-only. Of an access list, raises what a change of the mode does.
         """
+        if name in (ACCESS_LIST, DEFAULT_LIST) and self._policy.xattr is not XattrPolicy.RO:
+            self._set_mode(caller, node_id, name, value)
+            return
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
+
+    def _set_mode(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
+        """Set the permissions of an access list; do nothing for that of new files."""
+        self._access.node(node_id, change=True)
+        attributes = self._metadata.getattr(caller, node_id).attributes
+        assert attributes is not None
+        if caller.uid not in (0, attributes.uid):  # older kernels do not check it
+            raise os_error(errno.EPERM)
+        if name == ACCESS_LIST:
+            mode = S_IMODE(attributes.mode) & ~0o777 | permissions_of(value)
+            self._metadata.setattr(caller, node_id, SetAttr(mode=mode), None)
 
     @guarded_by(GuardedBy.NODE)
     def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
@@ -75,3 +101,20 @@ class Xattrs:
         if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise os_error(errno.EOPNOTSUPP)
         change(self._descriptors.of(node))
+
+
+def permissions_of(value: bytes) -> int:
+    """Return the permission bits of owner, group and others in an access list.
+
+    Those of the group are cut by the mask. Raises OSError(EINVAL) for what is no such list.
+    """
+    try:
+        version, entries = struct.unpack_from("<I", value)[0], struct.iter_unpack("<HHI", value[4:])
+        found = {tag: bits & _ALL for tag, bits, _ in entries}
+        group = found[4] & found.get(16, _ALL)
+        mode: int = found[1] << 6 | group << 3 | found[32]
+    except (struct.error, KeyError):
+        raise os_error(errno.EINVAL) from None
+    if version != 2:
+        raise os_error(errno.EINVAL)
+    return mode

@@ -234,7 +234,7 @@ async def test_a_count_that_is_none_is_eio(
 ) -> None:
     handle, _ = await world.create(ROOT_ID, b"f")
     with monkeypatch.context() as patch:
-        patch.setattr(source, "write", lambda *_: count)
+        patch.setattr(source.Source, "write", lambda *_: count)
         patch.setattr(files, "_note_write", lambda *_: None)
         await refused(world.ops.write(handle, 0, b"data"), errno.EIO)
     await world.ops.release(handle)

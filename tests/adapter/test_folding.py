@@ -18,7 +18,7 @@ from gitguardfs.fs.source import Source
 from gitguardfs.guard.links import neutral
 from gitguardfs.guard.rules import GuardRules
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import World, mkdir, refused, remove, symlink, touch
+from tests.adapter.world import World, count_calls, mkdir, refused, remove, symlink, touch
 
 PARTS = {
     "HEAD": "\u029cEAD",
@@ -197,3 +197,19 @@ async def test_the_kernel_remembers_no_missing_name(
         await refused(world.ops.lookup(ROOT_ID, b"missing", world.ctx), errno.ENOENT)
     await touch(world, "Missing")
     assert (await world.entry("missing")).st_ino == (await world.entry("Missing")).st_ino
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+async def test_a_directory_of_names_without_letters_is_seldom_listed(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    world = make_world(is_local=is_local)
+    (world.source / "1").touch()
+    listed = count_calls(monkeypatch, Source, "some_names")
+    for _ in range(31):
+        await refused(world.ops.lookup(ROOT_ID, b"missing", world.ctx), errno.ENOENT)
+    assert len(listed) == 5, "at the calls 1, 2, 4, 8 and 16"
+    (world.source / "Name").touch()
+    for _ in range(100):
+        await refused(world.ops.lookup(ROOT_ID, b"missing", world.ctx), errno.ENOENT)
+    assert len(listed) == 6, "it is known now that these are one name"

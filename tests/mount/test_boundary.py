@@ -97,7 +97,7 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
         (),
     ),
     "a negative count": (
-        "source.write = lambda *_: -1\nfiles._note_write = lambda *_: None",
+        "source.Source.write = lambda *_: -1\nfiles._note_write = lambda *_: None",
         _fails(lambda view: (view / "x").write_text("x")),
         (),
     ),

@@ -420,6 +420,41 @@ def test_below_them_no_rule_holds(world: World) -> None:
     assert os.readlink(package / "out") == "/etc/passwd"
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_descriptors_are_given_back_when_the_kernel_forgets(world: World, is_made: bool) -> None:
+    """One directory stays in use, and can still be worked in."""
+    packages = [world.view / f"many/p{number}" for number in range(200)]
+    world.make("used/node_modules/file")
+    for package in packages:
+        world.make(f"many/{package.name}/{'src' if is_made else 'node_modules'}/file")
+    used = os.open(world.view / "used/node_modules", os.O_RDONLY)
+    try:
+        forgotten(world.mounted, 40)
+        for package in packages:
+            if is_made:
+                (package / "node_modules").mkdir()
+            else:
+                assert "node_modules" in os.listdir(package)
+        assert world.mounted.descriptors() > 200, "nothing is cached: nothing is tested"
+        forgotten(world.mounted, 40)
+        world.view.joinpath("used").rename(world.view / "moved")
+        assert os.listdir(used) == ["file"]
+        os.mkdir("more", dir_fd=used)
+    finally:
+        os.close(used)
+    assert sorted(os.listdir(world.view / "moved/node_modules")) == ["file", "more"]
+
+
+def forgotten(mounted: Mounted, limit: int) -> None:
+    """Let the kernel forget what nobody uses; wait until ``limit`` descriptors are left."""
+
+    def dropped() -> bool:
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        return mounted.descriptors() <= limit
+
+    until(dropped, "the daemon closes what the kernel has forgotten")
+
+
 def test_without_a_guard() -> None:
     with made("--git=off", local=("deps", ".git*")) as world:
         world.make(".git/config")
@@ -506,6 +541,59 @@ def test_a_full_disk_of_the_guest_leaves_the_share_alone() -> None:
                     pytest.fail("the disk was not full")
                 as_user(shutil.rmtree, world.view / "d0")
                 world.make("again/node_modules/x")
+        finally:
+            subprocess.run(["umount", "-l", disk], check=True)
+
+
+def grow(directory: Path, kind: str) -> None:
+    """Let something take blocks of the disk until it is full. Raises OSError."""
+    for path in (directory / f"{number:04}" for number in range(4096)):
+        if kind == "write":
+            path.write_bytes(bytes(1 << 16))
+        elif kind == "mkdir":
+            path.mkdir()
+        elif kind == "symlink":
+            path.symlink_to("x" * 1000)
+        elif kind == "xattr":
+            path.touch()
+            os.setxattr(path, "user.text", os.fsencode(path.name * 150))
+        elif kind == "link":
+            os.link(directory / "file", path.with_name(path.name * 60))
+        elif kind == "rename":
+            os.rename(path, path.with_name(path.name * 60))
+
+
+def touch_many(directory: Path, count: int) -> None:
+    for number in range(count):
+        (directory / f"{number:04}").touch()
+
+
+KINDS = ["write", "mkdir", "symlink", "xattr", "link", "rename"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_disk_reserves_for_root_stays_for_root(kind: str) -> None:
+    with area() as here:
+        image, disk = here / "image", here / "disk"
+        image.touch()
+        os.truncate(image, 16 << 20)
+        make = ["mkfs.ext4", "-q", "-m", "20", "-b", "1024", "-N", "8192", "-I", "256", image]
+        subprocess.run(make, check=True)
+        disk.mkdir()
+        subprocess.run(["mount", "-n", "-o", "loop", image, disk], check=True)
+        try:
+            found = os.statvfs(disk)
+            reserved = found.f_bfree - found.f_bavail
+            with made(f"--local-store={disk}/store", "--xattr=rw") as world:
+                world.make("node_modules/file")
+                if kind == "rename":
+                    as_user(touch_many, world.view / "node_modules", 2000)
+                room = os.statvfs(disk).f_bavail * 1024
+                world.make("node_modules/fill", "x" * (room - 100_000))
+                fails(errno.ENOSPC, grow, world.view / "node_modules", kind)
+                assert os.statvfs(disk).f_bfree > reserved * 0.95
+                owners = {path.lstat().st_uid for path in (world.view / "node_modules").iterdir()}
+                assert owners == {AGENT}
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
 

@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -405,6 +406,23 @@ def test_kernel_options_reach_the_kernel(here: Path, option: str) -> None:
     with _mounted(here, "-o", option) as mounted:
         line = _mount_line(mounted.path)
         assert option in line.replace(" - ", ",").replace(" ", ",").split(",")
+
+
+@pytest.mark.parametrize("options", [(), ("noatime",)])
+def test_noatime_leaves_the_access_times_of_the_source(here: Path, options: tuple[str]) -> None:
+    """Without it, the source decides: here it notes each first access after a change."""
+    file = _host_file(here, "d/file")
+    for path in (file, file.parent):
+        os.utime(path, (1, time.time()))
+    with _mounted(here, *(["-o", *options] if options else [])) as mounted:
+        with (mounted.path / "d/file").open("r+") as opened:
+            assert opened.read() == "text"
+        assert (mounted.path / "d/file").read_text() == "text"
+        assert os.listdir(mounted.path / "d") == ["file"]
+        with os.scandir(mounted.path / "d") as entries:
+            assert [entry.is_file() for entry in entries] == [True]
+    for path in (file, file.parent):
+        assert (path.stat().st_atime == 1) is bool(options), path
 
 
 TIMES = ("nodiratime", "diratime", "atime", "relatime", "norelatime", "strictatime",

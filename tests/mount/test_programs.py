@@ -8,6 +8,7 @@ import os
 import shutil
 import sqlite3
 import stat
+import struct
 import subprocess
 import tarfile
 import textwrap
@@ -268,6 +269,29 @@ def test_cp_a_copies_in_within_and_out(desk: Desk, original: Path) -> None:
     wanted = _tree(original)
     assert _tree(desk.guest / "tree") == _tree(desk.guest / "again") == wanted
     assert _tree(desk.place / "elsewhere/out") == wanted
+
+
+@pytest.mark.parametrize("program", [("cp", "-p", "-r"), ("cp", "-a"), ("rsync", "-aA"), ("mv",)])
+def test_a_tree_with_access_lists_is_copied_with_its_modes(
+    desk: Desk, program: tuple[str, ...]
+) -> None:
+    """The lists themselves are not kept: they name users."""
+    tree = desk.place / "home/tree"
+    tree.mkdir()
+    (tree / "file").write_text("text")
+    tree.chmod(0o750)
+    # The owner, the user 1234, the group, the mask, others: their rights (acl(5)).
+    rights = ((1, 7, 0), (2, 7, 1234), (4, 5, 0), (16, 7, 0), (32, 0, 0))
+    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in rights)
+    for path, name in ((tree, "access"), (tree, "default"), (tree / "file", "access")):
+        os.setxattr(path, f"system.posix_acl_{name}", value)
+        os.chown(path, AGENT, AGENT)
+    needs(program[0])
+    desk.run(*program, str(tree), "copy" if program[0] == "mv" else ".")
+    copy = desk.guest / ("copy" if program[0] == "mv" else "tree")
+    for path in (copy, copy / "file"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    assert as_user((copy / "file").read_text) == "text"
 
 
 def test_mv_moves_in_within_and_out(desk: Desk, original: Path) -> None:

@@ -53,7 +53,8 @@ class OtherSession:
             answer = reply.finish(result)
             await trio.sleep(reply.delay(answer))
             return _answer(answer)
-        if type(reply) is OpenReply and reply.attributes_changed:
+        is_changed = type(reply) is OpenReply and reply.attributes_changed
+        if is_changed or name == "setxattr":
             with suppress(OSError):
                 self._invalidate(args[0])
         return name == "access" or _answer(reply)

@@ -77,7 +77,7 @@ ALLOWED: dict[str, set[str]] = {
     },
 }  # fmt: skip
 """By part, which others it may import besides LEAVES; all else is forbidden."""
-OF_LINUX = {"fs": {"linux.syscalls"}}
+OF_LINUX = {"fs": {"linux.syscalls", "linux.reserved_blocks"}}
 """Parts that may import only some modules of ``linux``."""
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "pyfuse3": ("sessions/pyfuse3_session/",),
@@ -87,8 +87,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
         "fetch/command.py", "local/command.py", "private/command.py", "vm/command.py",
         "vm/commands/", "vm/fetching.py", "vm_mount/command.py",
     ),
-    "ctypes": ("linux/syscalls.py", "sessions/pyfuse3_session/", "egress/interfaces.py",
-               "vm/die_with_parent.py"),
+    "ctypes": ("linux/syscalls.py", "linux/reserved_blocks.py", "sessions/pyfuse3_session/",
+               "egress/interfaces.py", "vm/die_with_parent.py"),
     "keyring": ("credentials/store.py",),
     "pwd": ("accounts.py",),
     "grp": ("accounts.py",),

@@ -390,6 +390,30 @@ def test_a_full_disk_is_enospc_and_tried_again(project: World) -> None:
         umount(project.store, MNT_DETACH)
 
 
+def test_what_the_disk_reserves_for_root_is_left_for_root(
+    project: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(project.store)
+    project.host("repack", "-a", "-d", "-q")
+    packs = sum(path.stat().st_size for path in project.project.glob(".git/objects/pack/*.pack"))
+    statvfs = os.statvfs
+
+    def leave_free(blocks: int) -> None:
+        def almost_full(path: str) -> os.statvfs_result:
+            return os.statvfs_result([*statvfs(path)[:4], blocks, *statvfs(path)[5:10]])
+
+        monkeypatch.setattr(os, "statvfs", almost_full)
+
+    for blocks in (0, packs // statvfs("/").f_frsize):
+        leave_free(blocks)
+        with pytest.raises(OSError) as caught:
+            project.prepare()
+        assert caught.value.errno == errno.ENOSPC
+        assert not project.copy.exists()
+    leave_free(1 << 30)
+    project.prepare()
+
+
 # kill -9
 
 STEPS = (

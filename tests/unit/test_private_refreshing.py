@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import string
 import subprocess
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,9 @@ from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.command import command
 from tests.support.own_mounts import own_mount, unmount_own
+from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT
-from tests.support.private_world import World, shown_project
+from tests.support.private_world import WorkTree, World, shown_project
 from tests.support.repos import as_host, git
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
@@ -131,6 +135,62 @@ def test_many_fetches_leave_few_packs(project: World, monkeypatch: pytest.Monkey
         assert not list(project.copy.glob("objects/??")), "small fetches are packs as well"
     project.agent("fsck", "--no-dangling")
     assert project.host("rev-parse", "HEAD").strip() in project.objects()
+
+
+def disk_bytes(path: Path) -> int:
+    """Return what a directory takes on the disk; a file with several names once."""
+    found = {st.st_ino: st.st_blocks * 512 for st in map(os.lstat, path.rglob("*"))}
+    return sum(found.values())
+
+
+def test_a_project_that_is_moved_takes_room_for_its_objects_once(project: World) -> None:
+    """Each copy is whole: it goes on when the others change or are removed."""
+    project.write({"large": "".join(random.Random(1).choices(string.printable, k=2_000_000))})
+    project.host("add", "large")
+    project.commit("large", {})
+    project.prepare()
+    copies, once = [project.copy], disk_bytes(project.store)
+    for number in range(5):
+        project.name = f"moved{number}"
+        project.project = project.project.rename(project.share / project.name)
+        commit = project.commit(f"commit {number}", {"a": f"{number}\n"})
+        project.prepare()
+        assert project.copy not in copies
+        assert commit in project.objects()
+        copies.append(project.copy)
+    assert disk_bytes(project.store) < 1.5 * once
+    for copy in copies[:-1]:
+        shutil.rmtree(copy.parent)
+    project.show()
+    assert project.agent("status", "--porcelain") == ""
+    project.agent("fsck", "--no-dangling")
+    assert project.host("rev-parse", "HEAD~4").strip() in project.objects()
+
+
+@pytest.mark.parametrize("how", ["another agent", "another share", "damaged", "used"])
+def test_a_copy_that_cannot_be_shared_is_made_anew(project: World, how: str) -> None:
+    project.prepare()
+    (pack,) = project.copy.glob("objects/pack/*.pack")
+    former, repositories = project.directory, project.daemon()
+    if how == "damaged":
+        (project.copy / "packed-refs").write_text("damaged\n")
+    if how == "another share":
+        project.repositories = repositories = PrivateRepositories(str(project.store), "others")
+    place = WorkTree(b"proj", AGENT + 1, AGENT) if how == "another agent" else project.place
+    if how in ("damaged", "used"):
+        project.name = "moved"
+        project.project = project.project.rename(project.share / "moved")
+        place = project.place
+    fd = os.open(project.project, os.O_PATH)
+    try:
+        with store.locked(str(former), 0.0) if how == "used" else nullcontext():
+            repositories.prepare(place, fd)
+    finally:
+        os.close(fd)
+    text = os.fsdecode(repositories.text(place).removeprefix(b"gitdir: ").strip())
+    (other,) = (Path(text).parent / "host.git/objects/pack").glob("*.pack")
+    assert pack.stat().st_ino != other.stat().st_ino
+    assert pack.stat().st_nlink == 1
 
 
 def test_an_open_goes_on_if_the_fetch_fails(

@@ -248,6 +248,8 @@ class Handlers(pyfuse3.Operations):
     @handler
     def setxattr(self, inode: NodeId, name: bytes, value: bytes, ctx: RequestContext) -> None:
         self._operations.setxattr(_caller(ctx), inode, name, value)
+        with suppress(OSError):  # an access list changes the mode
+            self._invalidate(inode)
 
     @handler
     def removexattr(self, inode: NodeId, name: bytes, ctx: RequestContext) -> None:
