@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,13 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
+    with made() as ready:
+        yield ready
+
+
+@contextmanager
+def made(*more: str) -> Iterator[World]:
+    """Show a project with the agent's own git, and with more options."""
     with area() as here:
         (here / "source").mkdir(mode=0o755)
         os.chown(here / "source", HOST_UID, HOST_GID)
@@ -81,7 +89,7 @@ def world() -> Iterator[World]:
         (here / "home").mkdir()
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
-        options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
+        options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store"), *more]
         with gitguardfs(here / "source", here / "view", *options) as mounted:
             yield World(here, mounted)
 
