@@ -29,12 +29,20 @@ def note(audit: Audit, directory: ScannedDirectory) -> None:
 
 def _has(directory: ScannedDirectory, name: str, marker: Marker) -> bool:
     """Return whether a directory has its marker, if it needs one."""
-    if marker.inside:
+
+    def is_inside(at: bytes) -> bool:
         try:
-            os.stat(f"{name}/{os.fsdecode(marker.inside)}", dir_fd=directory.fd)
+            os.stat(f"{name}/{os.fsdecode(at)}", dir_fd=directory.fd)
         except OSError:
             return False
-    return not marker.beside or any(os.fsdecode(at) in directory.entries for at in marker.beside)
+        return True
+
+    return marker.is_met(
+        os.fsencode(os.path.basename(directory.path)),
+        is_there=True,
+        is_beside=lambda at: os.fsdecode(at) in directory.entries,
+        is_inside=is_inside,
+    )
 
 
 def _is_noted(audit: Audit, path: str) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from gitguardfs.guard import dotgit
 
 DEPS = "deps"
 """The value of ``--local`` that stands for the names in ``DIRECTORIES``."""
+
+_Question = Callable[[bytes], bool]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,24 @@ class Marker:
     """The directory is the guest's if one of these files is beside it."""
     inside: bytes = b""
     """A directory of the share without this file in it stays the share's."""
+    below: bytes = b""
+    """Directly below a directory of this name it is the guest's, whatever else is there."""
+    is_new: bool = False
+    """A directory of the share stays the share's."""
+
+    def is_met(
+        self, above: bytes, is_there: bool, is_beside: _Question, is_inside: _Question
+    ) -> bool:
+        """Return whether a directory is the guest's.
+
+        ``above`` is the name of the directory above it, and ``is_there`` says whether the share has
+        that directory. The other two are asked whether a file is beside it, and in it.
+        """
+        if self.below and above == self.below:
+            return True
+        if is_there and (self.is_new or (self.inside and not is_inside(self.inside))):
+            return False
+        return not self.beside or any(map(is_beside, self.beside))
 
 
 ALWAYS = Marker()
@@ -39,8 +59,13 @@ DIRECTORIES = {
     b"__pycache__": ALWAYS,
     b".next": ALWAYS,
     b".turbo": ALWAYS,
+    b".uv_cache": ALWAYS,
+    b".uv-cache": ALWAYS,
+    b".worktrees": ALWAYS,
+    b"worktrees": Marker(beside=(b".git",), below=b".claude", is_new=True),
 }
-"""Dependencies, builds and caches that package managers and compilers make anew."""
+"""Dependencies, builds and caches that package managers and compilers make anew, and where agents
+put work trees: these have a ``.git``, which cannot be made on the share."""
 
 FIRST_NAMES = (
     (
@@ -92,14 +117,18 @@ class LocalNames:
         return {found for directory in inner if (found := self._outermost(directory, present))}
 
     def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
+        def has(place: bytes, name: bytes) -> bool:
+            return os.path.join(place, name) in files
+
         above = b""
         for name in directory.split(b"/"):
-            path, marker = above + name, self.marker(name)
-            if (
-                marker is not None
-                and (not marker.beside or any(above + each in files for each in marker.beside))
-                and (not marker.inside or b"%s/%s" % (path, marker.inside) in files)
+            path, marker = os.path.join(above, name), self.marker(name)
+            if marker is not None and marker.is_met(
+                os.path.basename(above),
+                is_there=True,
+                is_beside=partial(has, above),
+                is_inside=partial(has, path),
             ):
                 return path
-            above = path + b"/"
+            above = path
         return None

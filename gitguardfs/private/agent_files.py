@@ -6,9 +6,11 @@ texts are written. Not who the human is: the agent commits under its own name.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 
+from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private import store
 from gitguardfs.private.host_repository import Config
 from gitguardfs.private.reader import Source
@@ -17,6 +19,8 @@ REMOTE = b"host"
 HOOK = "reference-transaction"
 SYNC = "gitguard-sync"
 NOTES = "GITGUARD"
+_WORK_TREES = (b".worktrees", b"**/.claude/worktrees")
+"""Patterns for directories in which agents make work trees, if these are the guest's own."""
 _BOOLEAN = re.compile(rb"(?i)true|false|yes|no|on|off|0|1|")
 _WORD = re.compile(rb"[A-Za-z0-9._:+-]{1,64}")
 _TAKEN = {
@@ -51,9 +55,10 @@ You cannot push. Each commit is also written to .gitguard/agent.bundle in the wo
 takes your commits from there, with `gitguard fetch`. A hook does that: hooks/reference-transaction.
 Where a tool has set core.hooksPath, as husky does, `git sync` does it.
 
-`git init`, `git clone` and `git worktree add` work outside of the project only:
+`git init`, `git clone` and `git worktree add` work outside of the project only, and in directories
+of this machine's own, as .worktrees or .claude/worktrees may be:
   git worktree add ~/wt/TOPIC
-There only `git sync` brings what is new, not `git fetch host`.
+In such a work tree only `git sync` brings what is new, not `git fetch host`.
 """
 
 
@@ -129,6 +134,15 @@ def refs(source: Source) -> dict[bytes, bytes]:
     if source.head.branch in source.refs:
         found[source.head.branch] = source.refs[source.head.branch]
     return found
+
+
+def exclude(host: bytes, local: LocalNames | None) -> bytes:
+    """Return the content of ``info/exclude``: the host's, and the directories with work trees.
+
+    ``git add .`` would take each work tree for a submodule.
+    """
+    own = [place for place in _WORK_TREES if local and local.marker(os.path.basename(place))]
+    return b"".join((host.rstrip(b"\n") + b"\n" if host else b"", *(b"%s/\n" % at for at in own)))
 
 
 def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:

@@ -247,6 +247,7 @@ def seed_agent(
         }
         for name in ("exclude", "sparse-checkout"):
             files[f"info/{name}"] = _information(host, name.encode())
+        files["info/exclude"] = agent_files.exclude(files["info/exclude"], local)
         _make_index(new, copy, host, source)
         if local is not None and (left_out := sparse.leave_out(new, copy, local)):
             files["config"] += sparse.CONFIG

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 from gitguardfs.guard.local_names import DEPS, DIRECTORIES
@@ -30,9 +31,10 @@ You work on a tree that a human shares with you, with a git repository of your o
 a file that leads to it. Commit freely, in small steps, with messages that say why. You cannot
 push, and need not: the human takes your commits with `gitguard fetch`. `git fetch host` brings
 what the human has committed, as `host/BRANCH`; `git sync` also moves your branch there, if it has
-no commits of its own. Make new worktrees below `~/wt` (`git worktree add ~/wt/topic`), where only
-`git sync` brings what is new. Inside of this tree `git init`, `git clone` and `git submodule update
---init` fail, and that is intended: use `~/build`. File watchers must poll.
+no commits of its own. Make new worktrees below `~/wt` (`git worktree add ~/wt/topic`), or below
+`.worktrees` or `.claude/worktrees` where these are this machine's own. In them only `git sync`
+brings what is new. Elsewhere in this tree `git init`, `git clone`, `git worktree add` and `git
+submodule update --init` fail, and that is intended: use `~/build`. File watchers must poll.
 """
 _OPEN = """\
 You work on a tree that a human shares with you. `.git` is the human's own, and open: run only the
@@ -47,6 +49,8 @@ _RULES = {
     GitMode.OFF: _OPEN,
 }
 
+_DEPS = [os.path.join(one.below, name).decode() for name, one in DIRECTORIES.items()]
+
 
 def text(mode: GitMode, local: tuple[str, ...]) -> str:
     """Return the whole text for a view with a mode and with values of ``--local``."""
@@ -57,7 +61,7 @@ def about_local(globs: tuple[str, ...]) -> str:
     """Return the paragraph about the directories that are the guest's own."""
     names: list[str] = []
     for glob in globs:
-        names += map(bytes.decode, DIRECTORIES) if glob == DEPS else [glob]
+        names += _DEPS if glob == DEPS else [glob]
     listed = ", ".join(f"`{name}`" for name in dict.fromkeys(names))
     paragraph = (
         f"Directories called {listed} are this machine's own: install dependencies and build here;"

@@ -60,11 +60,13 @@ class Border:
         standing = self._mirror.find(place)
         if standing is not None and self._mirror.mode_at(standing, OWN + ref.name) is not None:
             return Where.OWN, place
-        if marker.beside and not any(self._source.find_at(ref.fd, at) for at in marker.beside):
-            return Where.SHARE, place
-        if marker.inside and is_there and not self._holds(ref, marker.inside):
-            return Where.SHARE, place
-        return Where.NOWHERE, place
+        is_marked = marker.is_met(
+            place[-1] if place else b"",
+            is_there,
+            is_beside=lambda at: self._source.find_at(ref.fd, at) is not None,
+            is_inside=lambda at: self._holds(ref, at),
+        )
+        return Where.NOWHERE if is_marked else Where.SHARE, place
 
     def _holds(self, ref: NodeRef, name: bytes) -> bool:
         fd = self._source.open_node(ref.fd, ref.name)

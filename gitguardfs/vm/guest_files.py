@@ -10,6 +10,7 @@ import json
 import shlex
 from dataclasses import dataclass
 
+from gitguardfs import installation
 from gitguardfs.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
 from gitguardfs.credentials.secrets import Secret
 from gitguardfs.egress.urls import BLOCKED_URL
@@ -32,6 +33,8 @@ CONFIG = "/etc/gitguard-vm/config"
 """The settings that the program reads."""
 PROGRAM = "/usr/local/sbin/gitguard-vm"
 """The program that sets the guest up, and prepares it at each start."""
+CLOCK_PROGRAM = "/usr/local/sbin/gitguard-vm-clock"
+"""The program that keeps the clock in step with the host's."""
 
 UNITS = "/etc/systemd/system"
 """The directory of the units of this guest."""
@@ -83,7 +86,7 @@ _GUARD_UNIT = f"""\
 Description=The guarded project
 Requires=gitguard-vm-start.service
 After=gitguard-vm-start.service ssh.service sshd.service
-Wants=gitguard-vm-end.service
+Wants=gitguard-vm-end.service gitguard-vm-clock.service
 
 [Service]
 Type=oneshot
@@ -108,6 +111,17 @@ Conflicts=shutdown.target
 Type=oneshot
 ExecStart={PROGRAM} end
 """
+
+_CLOCK_UNIT = f"""\
+[Unit]
+Description=The clock in step with the host's, also after a pause
+
+[Service]
+ExecStart={CLOCK_PROGRAM}
+Restart=always
+RestartSec=5s
+"""
+
 # A damaged disk, for example, cancels all other jobs.
 _IN_EMERGENCY = "[Unit]\nWants=gitguard-vm-end.service\n"
 
@@ -210,6 +224,8 @@ def files(guest: GuestSettings) -> list[GuestFile]:
         GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
         GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
         GuestFile(f"{UNITS}/gitguard-vm-end.service", _END_UNIT),
+        GuestFile(CLOCK_PROGRAM, installation.text("vm/files/clock.sh"), 0o755),
+        GuestFile(f"{UNITS}/gitguard-vm-clock.service", _CLOCK_UNIT),
         GuestFile(f"{UNITS}/emergency.target.d/50-gitguard-vm.conf", _IN_EMERGENCY),
         GuestFile(f"{UNITS}/systemd-udev-trigger.service.d/50-gitguard-vm.conf", _TRIGGER),
         GuestFile("/etc/udev/rules.d/80-drivers.rules", _DRIVERS),

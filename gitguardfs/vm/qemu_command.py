@@ -68,6 +68,8 @@ def command(machine: Machine) -> list[str]:
         *("-display", "none", "-no-reboot"),
         *_board(machine),
         *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
+        # Not the clock of the machine, which stands still while that is paused: files/clock.sh.
+        *("-rtc", "base=utc,clock=host"),
         *("-m", str(machine.memory), "-smp", str(machine.cpus)),
         # append=on: after the log is truncated, QEMU writes at its new end.
         *("-chardev", f"file,id=console,path={quote.qemu(state.console)},append=on"),

@@ -7,6 +7,7 @@ guest must get nothing of the host's user.
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,15 @@ CONNECT_LIMIT = 20
 """Seconds for a connection: an emulated guest takes several for the key exchange."""
 FAILED = 255
 """ssh's exit status if ssh itself failed; any other status is the command's."""
+
+_IN_STEP = (
+    "for i in $(seq 25); do [ $(date +%s) -lt {} ] || exit 0; sleep 0.2; done;"
+    ' echo "the clock of the VM is behind" >&2'
+)
+"""A script for sh in the guest: waits until it is that time there, 5 seconds at most. After a pause
+root sets the clock (files/clock.sh)."""
+_CLOCK_TOLERANCE = 2
+"""Seconds: the clock is set to whole seconds."""
 
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
 
@@ -84,10 +94,13 @@ def session(guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str) 
     """Return the command for a shell in the project, or for ``words`` there.
 
     A single word is a line for the guest's shell, as for ssh; several are a command with arguments.
+    It begins once the guest's clock is not behind that of this machine.
     """
+    in_step = shlex.quote(_IN_STEP.format(int(time.time()) - _CLOCK_TOLERANCE))
     where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
     line = words[0] if len(words) == 1 else shlex.join(words)
     remote = f"{where} && {line}" if words else f'{where} && exec "$SHELL" -l'
+    remote = f"sh -c {in_step}; {remote}"
     return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +76,13 @@ class World:
 @pytest.fixture
 def world() -> Iterator[World]:
     """The share is a mount, and sealed, as users have it; the host's side is beside it."""
+    with made() as ready:
+        yield ready
+
+
+@contextmanager
+def made(*more: str) -> Iterator[World]:
+    """Show a project with the agent's own git, and with more options."""
     with area() as here:
         (here / "host").mkdir(mode=0o755)
         os.chown(here / "host", HOST_UID, HOST_GID)
@@ -82,7 +90,7 @@ def world() -> Iterator[World]:
         (here / "home").mkdir()
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
-        options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
+        options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store"), *more]
         with (
             bound(here / "host", here / "source") as source,
             gitguardfs(source, here / "view", "--seal", *options) as mounted,

@@ -279,6 +279,19 @@ def _uv(desk: Desk) -> Path:
     return uv
 
 
+@pytest.mark.parametrize("cache", [".uv_cache", ".uv-cache"])
+def test_uv_keeps_its_cache_in_the_project(app: Desk, cache: str) -> None:
+    """It makes a file ``.git`` there, so that git leaves the packages alone."""
+    with as_host():
+        (app.host / "uv.toml").write_text(f'cache-dir = "./{cache}"\n')
+    until((app.guest / "uv.toml").exists, "it is shown")
+    uv = f"{_uv(app)} --quiet --offline"
+    app.run("sh", "-exc", f"{uv} venv --python /usr/bin/python3; {uv} pip install ./*.whl")
+    assert "tiny works" in app.run(".venv/bin/tiny").stdout
+    assert list((app.guest / cache).rglob(".git"))
+    assert not (app.host / cache).exists()
+
+
 def test_a_watcher_that_polls_sees_the_guest_s_own_and_not_the_host_s(
     app: Desk, node_modules: Path
 ) -> None:

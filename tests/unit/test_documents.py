@@ -173,7 +173,9 @@ def test_the_table_of_deps_is_the_one_that_decides() -> None:
     rows = [line.split("|")[1:3] for line in table.strip().split("\n\n")[0].splitlines()[1:]]
     told = {name.strip(" `"): frozenset(re.findall("`([^`]+)`", when)) for name, when in rows}
     assert told == {
-        name.decode(): frozenset(each.decode() for each in (*one.beside, one.inside) if each)
+        name.decode(): frozenset(
+            each.decode() for each in (*one.beside, one.inside, one.below) if each
+        )
         for name, one in local_names.DIRECTORIES.items()
     }
 

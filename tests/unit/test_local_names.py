@@ -18,6 +18,12 @@ from gitguardfs.guard.local_names import LocalNames
         ([b"venv/x"], set()),
         ([b"venv/bin/x", b"venv/pyvenv.cfg"], {b"venv"}),
         ([b"build-1/x", b"build/x"], {b"build-1"}),
+        ([b".uv_cache/x", b"a/.uv-cache/x"], {b".uv_cache", b"a/.uv-cache"}),
+        ([b".worktrees/a/x", b"a/.claude/worktrees/b/x"], {b".worktrees", b"a/.claude/worktrees"}),
+        (
+            [b"src/worktrees/x", b"worktrees/x", b".claude/a/worktrees/x", b"x.claude/worktrees/x"],
+            set(),
+        ),
         ([b"\xff/.tox/\n"], {b"\xff/.tox"}),
     ],
 )

@@ -117,6 +117,20 @@ def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests
     assert not (project.view / "dir/node_modules").exists()
 
 
+@pytest.mark.parametrize("host", [b"", b"*.log", b"*.log\n"])
+def test_work_trees_of_the_agents_are_no_submodules(project: World, host: bytes) -> None:
+    """If their directories are the guest's own: ``git add .`` leaves them out."""
+    (project.project / ".git/info").mkdir(exist_ok=True)
+    (project.project / ".git/info/exclude").write_bytes(host)
+    project.prepare(PrivateRepositories(str(project.store), "projects", LocalNames(("deps",))))
+    project.show()
+    for place in (".worktrees/a", "dir/.claude/worktrees/b", ".claude/worktrees/c"):
+        project.agent("worktree", "add", "--quiet", place)
+    (project.view / ("x.log" if host else "dir/.claude/x")).write_text("")
+    status = project.agent("status", "--short", "--untracked-files=all")
+    assert status == ("" if host else "?? dir/.claude/x")
+
+
 def test_the_hosts_list_of_untracked_files_stays_there(project: World) -> None:
     """It names its work tree; git would warn of that at each status."""
     project.host("config", "feature.manyFiles", "true")

@@ -7,11 +7,12 @@ import json
 import os
 import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
-from gitguardfs.vm import guest_tools
-from gitguardfs.vm.state import is_held
+from gitguardfs.vm import guest_tools, qmp
+from gitguardfs.vm.state import State, is_held
 from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import ADDRESS, Session, World, as_git, command, pid_of_qemu
@@ -324,6 +325,23 @@ def test_a_port_leads_into_the_guest(vm: World) -> None:
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+def test_the_clock_is_right_after_a_pause(vm: World) -> None:
+    """As after hours in which the host's disk was full, or a laptop slept."""
+    tell(vm, "stop")
+    time.sleep(20)  # the guest's clock stands still
+    tell(vm, "cont")
+    before = int(time.time())
+    done = vm.ssh("date +%s")
+    assert done.stderr == ""  # the session has not begun with a clock that is behind
+    assert before - 2 <= int(done.stdout) <= time.time() + 2
+    assert "set from" in vm.sh("journalctl -q -o cat -u gitguard-vm-clock", root=True)
+
+
+def tell(vm: World, command: str) -> None:
+    """Send QEMU a command of QMP."""
+    qmp._run(State(str(vm.project), str(vm.state)), lambda client: client.execute(command))
 
 
 def test_editors_get_in_by_the_ssh_config(vm: World, tmp_path: Path) -> None:

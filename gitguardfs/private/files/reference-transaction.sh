@@ -72,7 +72,7 @@ detached() {
         line "$head"
         case $line in
         '' | ref:*) ;;
-        *)  # a damaged branch says nothing about this commit
+        *[!0]*)  # git begins a work tree with a HEAD of zeros; a damaged branch says nothing about this commit
             found=$(git rev-list --max-count=1 "$line" --not --branches --remotes=host) ||
                 found=$(git rev-list --max-count=1 "$line")
             [ -z "$found" ] || printf '%s refs/heads/detached-%.10s\n' "$line" "$line"
