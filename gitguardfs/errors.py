@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from enum import IntEnum
+
+_FURTHER_BLANK = re.compile(r"(?<= ) ")
+_LIKE_BLANKS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Printable, but nothing is seen of them."""
 
 
 class Exit(IntEnum):
@@ -53,12 +58,21 @@ def shown(text: str | bytes, keep: str = "") -> str:
     """Return ``text`` safe for a terminal: characters that are not printable are escaped.
 
     Other users choose the names of files, mounts, tags and processes. ESC, newlines, bidirectional
-    controls and bytes that are not UTF-8 would alter what root sees, or control the terminal.
-    Characters in ``keep`` are not escaped.
+    controls and bytes that are not UTF-8 would alter what root sees, or control the terminal. So
+    would many blanks: what follows them begins a row of its own. Of several blanks all but the
+    first are escaped. Characters in ``keep`` are not escaped.
     """
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
-    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+    text = "".join(
+        c if (c.isprintable() and c not in _LIKE_BLANKS) or c in keep else _escaped(c) for c in text
+    )
+    return _FURTHER_BLANK.sub(r"\\x20", text)
+
+
+def word(text: str) -> str:
+    """Return ``text``, which has no blanks as a rule, safe for a terminal; blanks are escaped."""
+    return shown(text).replace(" ", "\\x20")
 
 
 def counted(number: int, what: str) -> str:

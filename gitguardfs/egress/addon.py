@@ -211,10 +211,10 @@ class AllowlistAddon:
             if body is None and secrets.is_body_awaited:
                 flow.metadata[_AWAITED] = True
                 return
-            secrets.check_body(body or b"")
+            sent = await secrets.with_values(body or b"")
             log.info("allowed %s %s", method, checked.url)
             # Nothing from here on may log what is in the request.
-            data.path, data.headers.fields = await secrets.with_values()
+            data.path, data.headers.fields = sent
         except MisplacedError as error:
             self._clients.set_idle(client)
             self._block(flow, method, checked.url, Decision(str(error), BlockKind.PLACEHOLDER))
@@ -229,7 +229,7 @@ class AllowlistAddon:
         )  # fmt: skip
         if body is not None:
             return
-        flow.metadata[_BODY] = secrets.body
+        flow.metadata[_BODY] = secrets
         reader = self._readers[client]
         reader.permit(MAX_KEPT)
         # last: mitmproxy sends the body as it arrives, and asks no more
@@ -246,7 +246,7 @@ class AllowlistAddon:
 
     def _decide(self, flow: http.HTTPFlow, request: ProxyRequest) -> Decision:
         if flow.error is not None:  # mitmproxy itself has found it invalid
-            return Decision(flow.error.msg, BlockKind.REQUEST)
+            return Decision(requests.why_invalid(request), BlockKind.REQUEST)
         try:
             text = read_allowlist(self._files)
         except UserError as error:
@@ -280,7 +280,7 @@ class AllowlistAddon:
         """Return a part of a request's body, for the server, to which a connection is now open.
 
         After the last part, which is empty, what the client sends has to wait for the response. At
-        a placeholder the connection is closed, so that the server does not get a whole request.
+        a secret's value the connection is closed, so that the server gets no whole request.
         """
         reader.permit(MAX_KEPT)
         why = flow.metadata[_BODY].why_refused(part)

@@ -95,7 +95,12 @@ def test_the_json_says_what_there_is(state: State) -> None:
         {"host_port": 3000, "guest_port": 3000, "by": "--publish", "open": False},
     ]
     assert found["secrets"] == [
-        {"name": "TOKEN", "hosts": ["api.test"], "where": "Authorization: Bearer"}
+        {
+            "name": "TOKEN",
+            "hosts": ["api.test"],
+            "where": "Authorization: Bearer",
+            "suspended": False,
+        }
     ]
     lines = {one["line"]: one for one in found["allowlist"]["lines"]}
     assert list(lines)[:3] == [UNUSED, USED, SOCKET]
