@@ -1000,8 +1000,8 @@ MUTANTS = (
         "secret-damaged-record",
         "a record that cannot be read counts as no secrets",
         "egress/request_secrets.py",
-        "        return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n        raise",
-        "        return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n"
+        "return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n        raise",
+        "return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n"
         "        return ()\n        raise",
         ("egress/test_secrets.py::test_with_a_damaged_record_every_request_is_blocked",),
     ),
