@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gitguardfs import config_files
 from gitguardfs.credentials import suspended
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.questions import OneByOne
+from gitguardfs.questions import OneByOne, PausedError
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -172,16 +172,19 @@ def _forget(key: str) -> None:
 def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
     """Return the keyring's answer. Raises UserError, and NoKeyringError."""
 
-    def ask() -> T:
+    def ask() -> tuple[T] | None:
         keyring = _keyring()
-        if keyring is None:
-            raise NoKeyringError
-        return question(keyring)
+        return None if keyring is None else (question(keyring),)
 
     try:
-        return _QUESTIONS.ask(ask, limit)
+        answer = _QUESTIONS.ask(ask, limit)
+        if answer is None:
+            raise NoKeyringError
+        return answer[0]
     except NoKeyringError:
         raise
+    except PausedError:
+        what = "the keyring has refused, and is asked again after a pause"
     except TimeoutError:
         what = f"the keyring did not answer within {limit:.0f} seconds"
     except Exception as error:  # of any library; its text could hold the value

@@ -130,6 +130,16 @@ def vm(_shared: Secrets) -> Secrets:
     return _shared
 
 
+@pytest.fixture
+def vm_alone(vm: Secrets, upstream: Upstream, dns: FakeDns, tmp_path: Path) -> Iterator[Secrets]:
+    """One with a proxy of its own: after a keyring has refused, a proxy does not ask it at once."""
+    with running(tmp_path / "alone", upstream, dns) as world:
+        own = Secrets(world, vm.keyring)
+        own.record({name: (place,) for name, place in PLACES.items()})
+        world.allow(*LINES)
+        yield own
+
+
 def basic(user: str, password: str) -> str:
     return "Authorization: Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
@@ -373,7 +383,8 @@ def test_a_websocket_gets_the_value_in_its_header_and_a_frame_does_not(vm: Secre
         ("no json", "the keyring failed"),
     ],
 )  # fmt: skip
-def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> None:
+def test_without_a_value_nothing_is_sent(vm_alone: Secrets, text: str, why: str) -> None:
+    vm = vm_alone
     vm.keyring.write_text(text)
     answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
     assert vm.is_refused(answer)
@@ -383,6 +394,17 @@ def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> No
     # to this host none does: a guess of the value could be in it
     assert vm.get().status == 418
     assert vm.world.upstream.raw == b""
+
+
+def test_a_keyring_whose_user_cancels_opens_few_windows(vm_alone: Secrets) -> None:
+    vm_alone.keyring.write_text(keyring_in_file.LOCKED)
+    asked = vm_alone.keyring.with_suffix(".refused")
+    asked.unlink(missing_ok=True)
+    for name in 20 * ["BEARER", "BASIC"]:
+        vm_alone.world.forget()
+        assert vm_alone.get("https://allowed.test/ok", f"X: {name}").status == 418
+    assert asked.read_text() == "x"
+    assert "asked again after a pause" in json.dumps(vm_alone.world.blocked)
 
 
 def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> None:
@@ -822,7 +844,8 @@ def test_python_by_its_own_library(vm: Secrets, tmp_path: Path) -> None:
     assert f"X-Api-Key: {value('HEADER')}" in vm.world.upstream.raw.decode()
 
 
-def test_git_over_https(vm: Secrets, tmp_path: Path) -> None:
+def test_git_over_https(vm_alone: Secrets, tmp_path: Path) -> None:
+    vm = vm_alone
     name = preset(vm, "github")
     said = run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
     assert said == f"{'1' * 40}\tHEAD\n"

@@ -60,6 +60,7 @@ def vm(tmp_path: Path) -> State:
 
 
 def run(vm: State, *words: str, value: str | bytes = VALUE) -> Result:
+    store._QUESTIONS = OneByOne()  # each command is a process of its own
     return CliRunner().invoke(command, ["secret", *words, "--project", vm.project], input=value)
 
 
