@@ -42,6 +42,7 @@ class RequestSecrets:
         self._uses = exchange.uses(checked, head, self._all)
         self._values: dict[str, str] = {}
         self._search = BodySearch({})
+        self._placeholders: set[str] = set()
         self._noted: set[str] = set()
         self.masks = Masks()
         """Hide the values of ``with_values`` in the response."""
@@ -62,6 +63,7 @@ class RequestSecrets:
             if secret.name in self._values
         }
         placeholders = {f"${s.name}": (s.placeholder.lower().encode(),) for s in self._all}
+        self._placeholders |= placeholders.keys()
         self._search = BodySearch({**words, **placeholders})
         found = {name for name, some in words.items() if exchange.is_in(self._head, some)}
         found |= self._search.found(body)
@@ -78,7 +80,18 @@ class RequestSecrets:
 
     def why_refused(self, part: bytes) -> str:
         """Return why a body with this next part must not leave; "" if it may."""
-        return self._why_refused(self._search.found(part))
+        return self.why_ended() or self._why_refused(self._search.found(part))
+
+    def why_ended(self) -> str:
+        """Return why this request must not go on; "" if it may.
+
+        A value in it may have been suspended since. Its masks would confirm further guesses.
+        """
+        try:
+            self._check_suspended()
+        except MisplacedError as error:
+            return str(error)
+        return ""
 
     async def _value(self, secret: Secret) -> str | None:
         """Return a value; None if this request does not need it, and nobody knows it yet."""
@@ -115,7 +128,7 @@ class RequestSecrets:
         first = [name for name in sorted(found) if name in self._values and self._suspend(name)]
         if first:
             return "; ".join(map(secrets.why_suspended, first))
-        for name in sorted(set(found) - self._values.keys() - self._noted):
+        for name in sorted(self._placeholders.intersection(found) - self._noted):
             self._noted.add(name)
             log.info(
                 "the placeholder %s is in the body of a request to %s, which is sent as it is",

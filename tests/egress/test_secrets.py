@@ -27,7 +27,7 @@ from gitguardfs.errors import UserError
 from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_secrets
 from tests.egress.bypasses import head
-from tests.egress.upstream import WEBSOCKET_KEY, FakeDns, Upstream
+from tests.egress.upstream import LATER, WEBSOCKET_KEY, FakeDns, Upstream
 from tests.egress.world import Answer, World, running
 from tests.support import keyring_in_file
 
@@ -684,6 +684,24 @@ def test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete(vm: Secrets) 
     vm.get(f"https://{HOST}/post", method="POST", body=body)
     assert guessed.value.encode() not in vm.world.upstream.raw
     assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+
+
+def test_a_request_under_way_confirms_no_guess_when_its_value_is_suspended(vm: Secrets) -> None:
+    """Its server could repeat in its answer what other requests, or its own body, have told it."""
+    guessed = Guessed(vm)
+    own = f"X-Api-Key: {vm.placeholder('HEADER')}"
+    LATER.clear()
+    with vm.world.client() as waiting, vm.world.client() as sending:
+        for client in (waiting, sending):
+            client.tunnel()
+        waiting.send(head("GET /echo/later", own))
+        sending.send(head("POST /post", own, "Transfer-Encoding: chunked") + b"1\r\nx\r\n")
+        vm.world.wait_until(lambda: vm.world.upstream.raw.count(guessed.value.encode()) == 2)
+        assert b"HEADER is suspended" in guessed.ask(guessed.value).body
+        LATER.set()
+        sending.send(b"1\r\nx\r\n0\r\n\r\n")
+        assert [client.answer().status for client in (waiting, sending)] == [0, 0]
+    assert not vm.world.upstream.raw.endswith(b"0\r\n\r\n")
 
 
 def test_guesses_that_were_sent_before_the_value_was_read_are_found_too(vm: Secrets) -> None:
