@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from enum import IntEnum
+
+_BLANKS = re.compile("(?<= ) |[\u115f\u1160\u2800\u3164\uffa0]")
+"""A blank after another one, and characters that count as printable and look like blanks."""
 
 
 class Exit(IntEnum):
@@ -53,12 +57,24 @@ def shown(text: str | bytes, keep: str = "") -> str:
     """Return ``text`` safe for a terminal: characters that are not printable are escaped.
 
     Other users choose the names of files, mounts, tags and processes. ESC, newlines, bidirectional
-    controls and bytes that are not UTF-8 would alter what root sees, or control the terminal.
-    Characters in ``keep`` are not escaped.
+    controls and bytes that are not UTF-8 would alter what root sees, or control the terminal. So
+    would many blanks: what follows them seems to be a row of its own. Of several blanks all but the
+    first are escaped. Characters in ``keep`` are not escaped; with some, blanks are neither.
     """
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
-    return "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+    text = "".join(c if c.isprintable() or c in keep else _escaped(c) for c in text)
+    return text if keep else _BLANKS.sub(lambda found: _escaped(found[0]), text)
+
+
+def word(text: str) -> str:
+    """Return ``text``, which has no blanks as a rule, safe for a terminal; blanks are escaped."""
+    return shown(text).replace(" ", "\\x20")
+
+
+def ascii_shown(text: str) -> str:
+    """Return ``text`` safe for a terminal, with one column for each character."""
+    return shown(text).encode("ascii", "backslashreplace").decode()
 
 
 def counted(number: int, what: str) -> str:
@@ -69,4 +85,6 @@ def counted(number: int, what: str) -> str:
 def _escaped(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # a byte that is not UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"
+    if character == " ":
+        return "\\x20"
     return character.encode("unicode_escape").decode()

@@ -35,26 +35,49 @@ class _Open(NamedTuple):
     """When the next one is asked without waiting for this."""
 
 
+class PausedError(Exception):
+    """The last answer was an error, of a user who closed the window: the next question waits."""
+
+
 class OneByOne:
     """Asks one question at a time: it may be a window, in which a user is to type a password.
 
     While a question is overdue, others fail at once. After a time it is given up, and left behind.
-    That time doubles with each one that is open, so that there are few.
+    That time doubles with each one that is open, so that there are few. After an answer that is an
+    error, others fail at once too, for a time that doubles until there is another answer.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: list[_Open] = []
+        self._errors = 0
+        self._paused_until = 0.0
 
     def ask(self, question: Callable[[], T], limit: float) -> T:
-        """Return the answer. Raises TimeoutError after ``limit`` seconds, and what it raises."""
+        """Return the answer. Raises TimeoutError after ``limit`` seconds, and what it raises.
+
+        Raises PausedError without asking, for ``limit`` seconds after an error, or longer.
+        """
         end = time.monotonic() + limit
+
+        def noted() -> T:
+            try:
+                found = question()
+            except Exception:
+                self._errors += 1
+                self._paused_until = time.monotonic() + limit * 2 ** (self._errors - 1)
+                raise
+            self._errors = 0
+            return found
+
         while True:
             with self._lock:
                 self._open = [one for one in self._open if not one.answer.done()]
                 now = time.monotonic()
+                if now < self._paused_until:
+                    raise PausedError
                 if not self._open or now >= self._open[-1].given_up:
-                    answer = begun(question)
+                    answer = begun(noted)
                     given_up = end + limit * 2 ** len(self._open)
                     self._open.append(_Open(answer, end, given_up))
                     break

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 
 from gitguardfs import config_files
-from gitguardfs.credentials import store
+from gitguardfs.credentials import store, suspended
 from gitguardfs.errors import Exit, UserError, shown
 
 FILE = "secrets.json"
@@ -109,9 +109,18 @@ def key(state_dir: Path, name: str) -> str:
     return f"vm/{state_dir.name}/{name}"
 
 
-def listed(state_dir: Path) -> list[tuple[str, tuple[str, ...], str]]:
-    """Return each secret's name, its hosts, and its places in a request. UserError, OSError."""
-    return [(secret.name, secret.hosts, secret.where) for secret in load(state_dir)]
+def suspended_names(state_dir: Path) -> set[str]:
+    """Return the names of secrets whose value is suspended, as far as known. UserError, OSError."""
+    found = suspended.keys()
+    return {one.name for one in load(state_dir) if key(state_dir, one.name) in found}
+
+
+def why_suspended(name: str) -> str:
+    """Return the text about a suspended secret: what has happened, and what helps."""
+    return (
+        f"the secret {name} is suspended, since a request held its value: change it at its service,"
+        f" then gitguard vm secret rotate {name}"
+    )
 
 
 def load(state_dir: Path) -> tuple[Secret, ...]:

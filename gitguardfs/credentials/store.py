@@ -15,13 +15,14 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gitguardfs import config_files
+from gitguardfs.credentials import suspended
 from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.questions import OneByOne
+from gitguardfs.questions import OneByOne, PausedError
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -84,9 +85,20 @@ def name_in_keyring(key: str) -> str:
 def write(key: str, value: str) -> str:
     """Keep a value; return the place, as the user knows it: a keyring's name, or the file's path.
 
-    Raises UserError if the keyring is missing, locked or does not answer in time, or the file is
-    unusable; OSError.
+    Raises UserError if the value is suspended, the keyring is missing, locked or does not answer in
+    time, or the file is unusable; OSError.
     """
+    if suspended.is_suspended("", value):
+        raise UserError(
+            "a request of an agent held this value, and it may know it",
+            "get another one from its service; nothing was kept",
+        )
+    kept = _write(key, value)
+    suspended.forget(key)
+    return kept
+
+
+def _write(key: str, value: str) -> str:
     try:
         has_keyring = _ask(lambda _: True, WRITE_LIMIT)
     except NoKeyringError:
@@ -136,13 +148,13 @@ def delete(key: str) -> bool:
             raise
         was_there = False
     _forget(key)
+    with suppress(UserError, OSError):  # the value is deleted all the same
+        suspended.forget(key)
     return was_there
 
 
 def _path() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("gitguardfs", appauthor=False)) / FILE
+    return suspended.directory() / FILE
 
 
 def _values() -> dict[str, str | None]:
@@ -160,16 +172,19 @@ def _forget(key: str) -> None:
 def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
     """Return the keyring's answer. Raises UserError, and NoKeyringError."""
 
-    def ask() -> T:
+    def ask() -> tuple[T] | None:
         keyring = _keyring()
-        if keyring is None:
-            raise NoKeyringError
-        return question(keyring)
+        return None if keyring is None else (question(keyring),)
 
     try:
-        return _QUESTIONS.ask(ask, limit)
+        answer = _QUESTIONS.ask(ask, limit)
+        if answer is None:
+            raise NoKeyringError
+        return answer[0]
     except NoKeyringError:
         raise
+    except PausedError:
+        what = "the keyring has refused, and is asked again after a pause"
     except TimeoutError:
         what = f"the keyring did not answer within {limit:.0f} seconds"
     except Exception as error:  # of any library; its text could hold the value

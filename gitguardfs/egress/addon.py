@@ -36,7 +36,6 @@ from gitguardfs.egress.exchange import Head, MisplacedError
 from gitguardfs.egress.faults import close_on_fault
 from gitguardfs.egress.files import StateFiles, read_allowlist
 from gitguardfs.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.reports import error_text
 from gitguardfs.egress.request_secrets import RequestSecrets
 from gitguardfs.egress.requests import ProxyRequest
@@ -57,7 +56,7 @@ DNS_PORTS = (53, 5353)
 """mitmproxy would read what comes through a tunnel to these ports as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
-_APPROVED, _AWAITED, _BODY, _MASKS = (f"gitguardfs-{n}" for n in ("ok", "wait", "body", "masks"))
+_APPROVED, _AWAITED, _SECRETS = (f"gitguardfs-{name}" for name in ("ok", "wait", "secrets"))
 _QUESTION = ("GET", urls.BLOCKED_URL)
 """The request that the proxy answers itself."""
 
@@ -222,10 +221,9 @@ class AllowlistAddon:
             if body is None and secrets.is_body_awaited:
                 flow.metadata[_AWAITED] = True
                 return
-            secrets.check_body(body or b"")
-            log.info("allowed %s %s", method, checked.url)
             # Nothing from here on may log what is in the request.
-            data.path, data.headers.fields = await secrets.with_values()
+            data.path, data.headers.fields = await secrets.with_values(body or b"")
+            log.info("allowed %s %s", method, checked.url)
         except MisplacedError as error:
             self._clients.set_idle(client)
             self._block(flow, method, checked.url, Decision(str(error), BlockKind.PLACEHOLDER))
@@ -233,14 +231,13 @@ class AllowlistAddon:
         if client not in self._readers:  # it has hung up meanwhile
             return
         self._usage.note(rule.line)
-        flow.metadata[_APPROVED], flow.metadata[_MASKS] = checked.method, secrets.masks
+        flow.metadata[_APPROVED], flow.metadata[_SECRETS] = checked.method, secrets
         self._approvals[client] = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, exchange.url_without_secrets(checked.url),
         )  # fmt: skip
         if body is not None:
             return
-        flow.metadata[_BODY] = secrets.body
         reader = self._readers[client]
         reader.permit(MAX_KEPT)
         # last: mitmproxy sends the body as it arrives, and asks no more
@@ -257,7 +254,7 @@ class AllowlistAddon:
 
     def _decide(self, flow: http.HTTPFlow, request: ProxyRequest) -> Decision:
         if flow.error is not None:  # mitmproxy itself has found it invalid
-            return Decision(flow.error.msg, BlockKind.REQUEST)
+            return Decision(requests.why_invalid(request), BlockKind.REQUEST)
         try:
             text = read_allowlist(self._files)
         except UserError as error:
@@ -291,10 +288,10 @@ class AllowlistAddon:
         """Return a part of a request's body, for the server, to which a connection is now open.
 
         After the last part, which is empty, what the client sends has to wait for the response. At
-        a placeholder the connection is closed, so that the server does not get a whole request.
+        a secret's value the connection is closed, so that the server gets no whole request.
         """
         reader.permit(MAX_KEPT)
-        why = flow.metadata[_BODY].why_refused(part)
+        why = flow.metadata[_SECRETS].why_refused(part)
         if not why:
             return part
         client = flow.client_conn.id
@@ -348,9 +345,12 @@ class AllowlistAddon:
         response = flow.response
         if response is None or _APPROVED not in flow.metadata:
             return
-        masks: Masks = flow.metadata[_MASKS]
-        response.data.headers.fields = masks.masked_fields(response.data.headers.fields)
-        response.data.reason = masks.masked(response.data.reason)
+        secrets: RequestSecrets = flow.metadata[_SECRETS]
+        if secrets.why_ended():
+            flow.kill()
+            return
+        response.data.headers.fields = secrets.masks.masked_fields(response.data.headers.fields)
+        response.data.reason = secrets.masks.masked(response.data.reason)
         if response.status_code >= 200:  # of the others, http1 drops all but 101
             response.stream = True
         elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):

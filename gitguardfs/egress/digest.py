@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gitguardfs.egress.addresses import PRIVATE_WORD
 from gitguardfs.egress.blocked import BlockedRequest, Group, Grouping, Key, key_of
-from gitguardfs.errors import counted, shown
+from gitguardfs.errors import ascii_shown, counted, word
 
 MAX_AT_ONCE = 10
 """Groups that are shown at once; after these, one more each second."""
@@ -85,9 +85,9 @@ def row(group: Group, width: int) -> str:
     """
     end = f" ({group.count} times)" if group.count > 1 else ""
     if not group.line or group.line.endswith(PRIVATE_WORD):
-        end += f": {_ascii(group.reason)[:_MAX_REASON]}"
-    begin = f"{_clock(group.last)} blocked {_word(group.method)[:_MIN_URL]} "
-    url = _word(group.url)
+        end += f": {ascii_shown(group.reason)[:_MAX_REASON]}"
+    begin = f"{_clock(group.last)} blocked {ascii_shown(word(group.method))[:_MIN_URL]} "
+    url = ascii_shown(word(group.url))
     room = max(_MIN_URL, width - 1 - len(begin) - len(end))
     url = url if len(url) <= room else f"{url[: room - 3]}..."
     return f"{begin}{url}{end}"[: width - 1]
@@ -98,11 +98,3 @@ def _clock(time: str) -> str:
         return f"{datetime.fromisoformat(time).astimezone():%H:%M:%S}"
     except (ValueError, OverflowError):
         return "at some time"
-
-
-def _word(text: str) -> str:
-    return _ascii(text).replace(" ", "\\x20")
-
-
-def _ascii(text: str) -> str:
-    return shown(text).encode("ascii", "backslashreplace").decode()

@@ -1,8 +1,9 @@
 """Finds the placeholders of secrets in a request, and puts the values in their places. Pure.
 
 A placeholder counts only in a place of its secret: by https, for that host and port, once, and as
-the whole value. Anywhere else the request is refused. So whoever controls the request can send the
-value to no other host, and not where its server would publish it.
+the whole value. Anywhere else in the URL or the header the request is refused. So whoever controls
+the request can send the value to no other host, and not where its server would publish it. In a
+body a placeholder is text like any other.
 """
 
 from __future__ import annotations
@@ -11,25 +12,23 @@ import base64
 import binascii
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gitguardfs.credentials.secrets import PLACEHOLDER, Kind, Place, Secret
+from gitguardfs.egress import requests
 from gitguardfs.egress.requests import CheckedRequest
 
 MAX_ESCAPED = 3
 """How many times a text is unescaped to look for a placeholder in it."""
-_BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{24,}")
+_BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{11,}")
+"""Characters that can hold MIN_VALUE bytes, or more, in base64."""
 _MARK = re.compile(PLACEHOLDER.pattern.encode(), re.IGNORECASE)
 _AUTHORIZATION = b"authorization"
-_OUT_OF_THE_BODY = (
-    "If an agent has read it, each of its requests to its model quotes it: go back to before that,"
-    " or begin a new conversation"
-)
 
 
 class MisplacedError(Exception):
-    """A placeholder that must not leave with a request; the text says why."""
+    """A placeholder, or a value, that must not leave with a request; the text says why."""
 
 
 class Head(NamedTuple):
@@ -71,23 +70,31 @@ def uses(request: CheckedRequest, head: Head, secrets: Sequence[Secret]) -> list
 
 
 class BodySearch:
-    """Searches a body, part by part, for placeholders as they are written."""
+    """Searches a body, part by part, for words as they are written, in capital letters or not."""
 
-    def __init__(self, secrets: Sequence[Secret]) -> None:
-        self._words = [(secret, secret.placeholder.lower().encode()) for secret in secrets]
-        self._overlap = max((len(word) for _, word in self._words), default=1) - 1
+    def __init__(self, words: Mapping[str, Collection[bytes]]) -> None:
+        """Search for ``words``, which are in lower case. Those with one name count as the same."""
+        self._words = words
+        lengths = [len(word) for some in words.values() for word in some]
+        self._overlap = max(lengths, default=1) - 1
         self._end = b""
 
-    def why_refused(self, part: bytes) -> str:
-        """Return why a body with this next part must not leave; "" if it may."""
+    def found(self, part: bytes) -> set[str]:
+        """Return the names of words in the next part, also of such that began in the last one."""
         text = self._end + part.lower()
         self._end = text[-self._overlap :] if self._overlap else b""
-        found = [secret for secret, word in self._words if word in text]
-        return f"{_why(found[0], 'in the body')}. {_OUT_OF_THE_BODY}" if found else ""
+        return {name for name, some in self._words.items() if any(word in text for word in some)}
+
+
+def is_in(head: Head, words: Collection[bytes]) -> bool:
+    """Return whether one of ``words``, in lower case, is in a head: in any form, in any case."""
+    return any(
+        word in form.lower() for _, text in _texts(head) for form in _forms(text) for word in words
+    )
 
 
 def without_secrets(text: str) -> str:
-    """Return a text for the agent without placeholders, which it could quote in its next body."""
+    """Return a text for the agent without placeholders, which it could quote in its next URL."""
     return PLACEHOLDER.sub("(a placeholder)", text)
 
 
@@ -153,11 +160,7 @@ _IN_FIELD: dict[Kind, Callable[[bytes, bytes, bytes, bytes], bytes | None]] = {
 def _check_none(head: Head, secrets: Sequence[Secret]) -> None:
     """Raise MisplacedError if there is a placeholder, of any VM's secret, in any form."""
     by_word = {secret.placeholder.lower().encode(): secret for secret in secrets}
-    texts = [("in the URL", head.target)]
-    for name, value in head.fields:
-        shown = without_secrets(name.decode("latin-1"))
-        texts.append((f"in the field {shown}", name + b": " + value))
-    for where, text in texts:
+    for where, text in _texts(head):
         for form in _forms(text):
             if mark := _MARK.search(form):
                 secret = by_word.get(mark[0].lower())
@@ -167,6 +170,14 @@ def _check_none(head: Head, secrets: Sequence[Secret]) -> None:
                         " gitguard vm secret list names those that it has"
                     )
                 raise MisplacedError(_why(secret, where))
+
+
+def _texts(head: Head) -> Iterator[tuple[str, bytes]]:
+    """Yield where a text is, and the text."""
+    yield "in the URL", head.target
+    for name, value in head.fields:
+        shown = without_secrets(name.decode("latin-1"))
+        yield f"in the field {requests.field_name(shown)}", name + b": " + value
 
 
 def _why(secret: Secret, where: str) -> str:

@@ -2,6 +2,7 @@
 
 The guest must not see a value that a server repeats in a header field, such as Location. Answers to
 other requests stay as they are: what is hidden there would tell the guest that a guess was right.
+A request that brings a guess of its own is not sent when the guess is right (request_secrets).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import base64
 import re
 import urllib.parse
 
-from gitguardfs.credentials.secrets import Kind
+from gitguardfs.credentials.secrets import Kind, Place, Secret
 from gitguardfs.egress.exchange import Use
 from gitguardfs.egress.requests import Fields
 
@@ -28,19 +29,7 @@ class Masks:
 
     def add(self, use: Use, value: str) -> None:
         """Hide a value from now on; its secret's placeholder stands in its place."""
-        placeholder = use.secret.placeholder.encode()
-        escaped = [
-            quote(value, safe=safe)
-            for quote in (urllib.parse.quote, urllib.parse.quote_plus)
-            for safe in ("", "/", "!'()*/", "!#$&'()*+,/:;=?@")  # as of programs in use
-        ]
-        lowered = [re.sub("%..", lambda escape: escape[0].lower(), form) for form in escaped]
-        for form in (value, *escaped, *lowered):
-            self._placeholders[form.encode()] = placeholder
-        if use.place.kind is Kind.BASIC:
-            user = use.place.word.encode()
-            pairs = [user + b":" + text for text in (value.encode(), placeholder)]
-            self._placeholders[base64.b64encode(pairs[0])] = base64.b64encode(pairs[1])
+        self._placeholders |= _masking(use.secret, use.place, value)
 
     def masked(self, data: bytes) -> bytes:
         """Return ``data`` with placeholders instead of values."""
@@ -56,6 +45,28 @@ class Masks:
             else (self.masked(name), self.masked(value))
             for name, value in fields
         )
+
+
+def forms(secret: Secret, value: str) -> frozenset[bytes]:
+    """Return a value in all forms that are masked, in lower case."""
+    found = [_masking(secret, place, value) for place in secret.places]
+    return frozenset(form.lower() for one in found for form in one)
+
+
+def _masking(secret: Secret, place: Place, value: str) -> dict[bytes, bytes]:
+    """Return what stands in the place of each form of a value."""
+    placeholder = secret.placeholder.encode()
+    escaped = [
+        quote(value, safe=safe)
+        for quote in (urllib.parse.quote, urllib.parse.quote_plus)
+        for safe in ("", "/", "!'()*/", "!#$&'()*+,/:;=?@")  # as of programs in use
+    ]
+    lowered = [re.sub("%..", lambda escape: escape[0].lower(), form) for form in escaped]
+    found = {form.encode(): placeholder for form in (value, *escaped, *lowered)}
+    if place.kind is Kind.BASIC:
+        pairs = [f"{place.word}:{text}".encode() for text in (value, secret.placeholder)]
+        found[base64.b64encode(pairs[0])] = base64.b64encode(pairs[1])
+    return found
 
 
 def _is_kept(name: bytes, value: bytes) -> bool:

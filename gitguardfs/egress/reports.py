@@ -17,12 +17,12 @@ from gitguardfs.egress.allowlist import (
 from gitguardfs.egress.allowlist_lock import AllowlistLock
 from gitguardfs.egress.blocked import BlockedRequest, Group
 from gitguardfs.egress.files import StateFiles, old_allowlist, read_allowlist, write
-from gitguardfs.errors import shown
+from gitguardfs.errors import shown, word
 
 MAX_SHOWN = 200
 """Characters of a URL or a line that are shown."""
 MAX_METHOD = 40
-"""Characters of a method that are shown in the guest; no method that can be allowed has more."""
+"""Characters of a method that are shown; no method that can be allowed has more."""
 MAX_GROUPS = 50
 """Groups of blocked requests that are shown, the latest: a client may ask for thousands of URLs."""
 MAX_RECENT_GROUPS = 10
@@ -81,12 +81,12 @@ def _public(url: str) -> str:
 
 
 def _group_text(group: Group, allowlist: Allowlist) -> str:
-    url = shown(group.url)
+    url = word(group.url)
     url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
     times = "once" if group.count == 1 else f"{group.count} times"
     text = (
-        f"{shown(group.method)} {url}\n"
-        f"  blocked {times}, last {shown(group.last)}: {shown(group.reason)}"
+        f"{word(group.method)[:MAX_METHOD]} {url}\n"
+        f"  blocked {times}, last {shown(group.last)}: {shown(group.reason)[:MAX_SHOWN]}"
     )
     if not group.line:
         return f"{text}\n  {shown(group.why_none)}"
@@ -176,7 +176,7 @@ def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:
     about = (
         "The sandbox's proxy blocked this request; `gitguard-blocked` prints the last ones again."
         " Nothing of it has left the host:\n\n"
-        f"  {shown(method)} {shown(url)}\n\nReason: {reason}.\n"
+        f"  {word(method)} {word(url)}\n\nReason: {reason}.\n"
     )
     line = blocked.line_for(method, url)[0] if kind is BlockKind.RULE else ""
     if line:

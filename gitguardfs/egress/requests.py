@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 from gitguardfs.egress import urls
 from gitguardfs.egress.urls import BadUrlError
+from gitguardfs.errors import word
 
 WEBSOCKET = "WS"
 """Stands for the method of a request that asks for a WebSocket: a GET with an Upgrade field."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_HEADERS = 200
+MAX_NAME = 40
+"""Characters of a field's name that a message quotes."""
 MAX_HEADER_BYTES = 65536
 """Bytes of all fields together; servers accept 8 to 48 KiB."""
 MAX_BLOCKED_BODY = 1 << 20
@@ -268,5 +271,22 @@ def has_long_body(headers: Fields) -> bool:
     return False
 
 
+def field_name(name: str) -> str:
+    """Return a field's name for a message: cut, and without blanks. The client chooses it."""
+    return word(name) if len(name) <= MAX_NAME else f"{word(name[:MAX_NAME])}..."
+
+
+def why_invalid(request: ProxyRequest) -> str:
+    """Return why HTTP's parser has found a request invalid, in words of our own.
+
+    The parser's own text quotes what the client has sent, at any length.
+    """
+    try:
+        check(request)
+    except BadRequestError as error:
+        return str(error)
+    return "not valid HTTP: a field's name, or what says how long the body is"
+
+
 def _shown(name: bytes) -> str:
-    return name.decode("latin-1")
+    return field_name(name.decode("latin-1"))

@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 
+from gitguardfs.errors import shown
+
 
 def shell(words: list[str]) -> str:
     """Return a command line for a POSIX shell."""
@@ -19,17 +21,17 @@ def shell(words: list[str]) -> str:
 def shell_printable(words: list[str]) -> str:
     """Return a command line for bash, zsh or ksh that has printable characters alone.
 
-    Control characters, and bytes that are not valid UTF-8, become ``$'\\ooo'``.
+    Control characters, runs of blanks, and bytes that are not UTF-8 become ``$'\\ooo'``.
     """
     return " ".join(
-        shlex.quote(word) if word.isprintable() else f"$'{_octal(word)}'" for word in words
+        shlex.quote(word) if word == shown(word) else f"$'{_octal(word)}'" for word in words
     )
 
 
 def _octal(word: str) -> str:
     return "".join(
         c
-        if c.isprintable() and c not in "'\\"
+        if c == shown(c) and c not in " '\\"
         else "".join(f"\\{byte:03o}" for byte in os.fsencode(c))
         for c in word
     )

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.errors import Exit, UserError, ascii_shown, shown
 from gitguardfs.vm import qmp
 from gitguardfs.vm.state import State
 
@@ -26,6 +26,8 @@ _TAIL = 64 << 10
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
 
+MAX_QUOTED = 200
+"""Characters of the guest's own words that an error quotes."""
 _MAX_SAID = 4096
 """Bytes of a line of the guest's that are kept: it can write without end."""
 
@@ -54,7 +56,7 @@ class BootProgress:
         """Print what the command waits for. On a terminal, rewrite the line, with ``detail``."""
         seconds = time.monotonic() - self.started
         if sys.stderr.isatty():
-            text = f"{what} ({seconds:.0f} s) {shown(detail)}"
+            text = f"{what} ({seconds:.0f} s) {ascii_shown(detail)}"
             print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
         elif what != self._said:
             print(f"{what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
@@ -133,11 +135,11 @@ class Boot:
                     return
                 if word == "failed":
                     raise UserError(
-                        f"setting up the guest failed: {shown(text)}",
+                        f"setting up the guest failed: {shown(text)[:MAX_QUOTED]}",
                         "gitguard vm up tries again; gitguard vm logs shows the console",
                         Exit.SYSTEM,
                     )
-                self._step = shown(text) if word == "step" else self._step
+                self._step = ascii_shown(text) if word == "step" else self._step
         self.progress.show(self._step, last_line(self.state.console))
         self._check()
         if time.monotonic() > self.deadline:

@@ -48,17 +48,14 @@ def found(state: State, own: Settings | None, settings_error: str | None = None)
 
     ``own`` is None if the settings cannot be read; ``settings_error`` says why.
     """
-    listed, secrets_error = tried(lambda: secrets.listed(Path(state.directory)))
+    listed, secrets_error = tried(lambda: _secrets(Path(state.directory)))
     opened, ports_error = tried(lambda: ports.opened(state))
     return {
         "settings_error": settings_error,
         "shares": [] if own is None else [_share(own)],
         "ports": _ports(opened or [], () if own is None else own.publish),
         "ports_error": ports_error,
-        "secrets": [
-            {"name": name, "hosts": list(hosts), "where": where}
-            for name, hosts, where in listed or ()
-        ],
+        "secrets": listed or [],
         "secrets_error": secrets_error,
         "allowlist": _allowlist(state),
         "openings": _openings(state, own),
@@ -87,6 +84,19 @@ def _ports(opened: list[ports.OpenPort], publish: tuple[str, ...]) -> list[dict[
             *((one.port, one.by, True) for one in opened),
             *((port, ports.PUBLISH, False) for port in waiting),
         )
+    ]
+
+
+def _secrets(state_dir: Path) -> list[dict[str, Any]]:
+    suspended = secrets.suspended_names(state_dir)
+    return [
+        {
+            "name": one.name,
+            "hosts": list(one.hosts),
+            "where": one.where,
+            "suspended": one.name in suspended,
+        }
+        for one in secrets.load(state_dir)
     ]
 
 

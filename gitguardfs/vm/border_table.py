@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from gitguardfs.credentials.secrets import why_suspended
 from gitguardfs.errors import shown
 from gitguardfs.vm.border import BOTH, TO_HOST
 
@@ -71,7 +72,8 @@ def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
         yield Row("port", where, f"{how}; what you open of it in a browser can reach the internet")
     for secret in border["secrets"]:
         where = f"{', '.join(secret['hosts'])} <-- ${secret['name']}"
-        yield Row("secret", where, f"the proxy puts its value in: {secret['where']}")
+        how = f"the proxy puts its value in: {secret['where']}"
+        yield Row("secret", where, why_suspended(secret["name"]) if secret["suspended"] else how)
     for opening in border["openings"]:
         arrow = _ARROWS.get(opening["direction"], "-->")
         host = opening["host"].rpartition("/")[2]  # the state directory is in a row above

@@ -51,8 +51,9 @@ RULES = f"""
 - SSH has no way out. Git uses HTTPS where an address says SSH (`git@github.com:`, `ssh://`).
 - What you change in the project changes on the human's disk at once. There is no undo.
 - A variable whose value begins with `gitguard-secret-` holds the place of a secret that you never
-  have. Send it to the secret's service like the secret. Never print it: the proxy refuses a request
-  that has it anywhere else, and your own next request would have it.
+  have. Send it to the secret's service like the secret. In the URL or the header of another
+  request the proxy refuses it; in a body it passes, and stays what it is. A request that holds the
+  secret itself ends its use.
 """
 
 _BLOCKED = f"""\

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TextIO
 
+from gitguardfs.credentials import secrets
 from gitguardfs.egress import blocked, reports
 from gitguardfs.egress.allowlist import Allowlist, parse_line
 from gitguardfs.egress.allowlist_lock import AllowlistLock
@@ -75,6 +76,7 @@ class Watcher:
         self._digest = Digest()
         self._waiting: dict[tuple[str, str], Group] = {}
         self._skipped: set[tuple[str, str]] = set()
+        self._suspended: set[str] = set()
         self._offered: Group | None = None
         self._size = _size(sys.stdout)
         """The terminal's when the line on offer was printed."""
@@ -132,12 +134,18 @@ class Watcher:
         self._lock.check()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
         found = rows(self._digest, groups, _size(sys.stdout).columns)
+        found = [*self._newly_suspended(), *found]
         for row in found:
             print(row)
         for group in groups:
             if group.line and _key(group) not in self._skipped:
                 self._wait_with(group)
         return bool(found)
+
+    def _newly_suspended(self) -> list[str]:
+        """Return a row for each secret that is suspended since the last call. No storm hides it."""
+        before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
+        return [secrets.why_suspended(name) for name in sorted(self._suspended - before)]
 
     def _wait_with(self, group: Group) -> None:
         """Make a group the next one whose line is offered."""
@@ -258,3 +266,6 @@ def told(state: State, *, at_once: bool) -> Iterator[None]:
                     " gitguard vm blocked shows them",
                     file=sys.stderr,
                 )
+        with suppress(OSError, UserError):
+            for name in sorted(secrets.suspended_names(Path(state.directory))):
+                print(f"warning: {secrets.why_suspended(name)}", file=sys.stderr)

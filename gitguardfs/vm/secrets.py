@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 from contextlib import suppress
 
 from gitguardfs import secret_names
-from gitguardfs.errors import shown, warn
+from gitguardfs.errors import ascii_shown, shown, warn
 from gitguardfs.host import directory
 from gitguardfs.render import quote
 
@@ -17,7 +18,11 @@ SKIPPED_DIRECTORIES = secret_names.DEPENDENCIES | {".git", "venv", "target", "__
 MAX_ENTRIES = 50_000
 """Entries that are searched at most, since `vm up` waits for the search."""
 MAX_LISTED = 5
-"""Files that the warning names at most."""
+"""Files, and patterns, that the warning names at most."""
+MAX_NAME = 40
+"""Characters of a name in an option."""
+_WIDTH = 74
+"""Columns of a row: in a terminal that has more, no row breaks where the agent wants it to."""
 
 
 def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
@@ -30,7 +35,7 @@ def found(project: str, hidden: tuple[str, ...] = ()) -> list[str]:
     left = [project]  # os.walk() of Python 3.11 calls itself, and fails in a deep tree
     while left and seen <= MAX_ENTRIES:
         with suppress(OSError), os.scandir(left.pop()) as listing:
-            for entry in listing:
+            for entry in itertools.islice(listing, MAX_ENTRIES + 1 - seen):
                 seen += 1
                 if is_hidden(entry.name, hidden):
                     continue
@@ -54,12 +59,32 @@ def is_hidden(name: str, hidden: tuple[str, ...]) -> bool:
 
 
 def warning(paths: list[str]) -> str:
-    """Return a warning with the files and the options that hide them."""
-    names = sorted({os.path.basename(path) for path in paths})
-    options = [word for name in names for word in ("--hide", name)]
-    more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
-    listed = ", ".join(shown(path) for path in paths[:MAX_LISTED])
+    """Return a warning with the first of the files, one a row, and options that hide files.
+
+    The agent chooses the names, and how many there are.
+    """
+    more = f"  and {len(paths) - MAX_LISTED} more\n" if len(paths) > MAX_LISTED else ""
+    listed = "".join(f"  {_cut(path)}\n" for path in paths[:MAX_LISTED])
+    patterns = sorted({_pattern(os.path.basename(path)) for path in paths})
+    options = [word for pattern in patterns[:MAX_LISTED] for word in ("--hide", pattern)]
+    some = "" if len(patterns) <= MAX_LISTED else " some of"
+    command = quote.shell_lines(["gitguard", "vm", "up", *options], _WIDTH)
+    return f"warning: the agent can read\n{listed}{more}to hide{some} them:\n{command}"
+
+
+def _pattern(name: str) -> str:
+    """Return a pattern that hides a file, which fits into a row and has no character that acts."""
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix and looks_secret(f"x{suffix}"):
+        return f"*{suffix}"
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in ",\\" else "?" for c in name)
+    plain = plain.replace("  ", "??")
     return (
-        f"warning: the agent can read {listed}{more}; to hide them:\n"
-        f"  gitguard vm up {shown(quote.shell(options))}"
+        plain if len(plain) <= MAX_NAME else f"{plain[: MAX_NAME // 2]}*{plain[-MAX_NAME // 2 :]}"
     )
+
+
+def _cut(path: str) -> str:
+    """Return a path for one row of a terminal; of a long one the end."""
+    text = ascii_shown(path)
+    return text if len(text) <= _WIDTH else f"...{text[3 - _WIDTH :]}"

@@ -56,6 +56,18 @@ _SENT = {
     Kind.HEADER: ("{}:",), Kind.QUERY: ("{}=",),
 }  # fmt: skip
 """What stands before the value in a request. {} is the place's word."""
+_ORDINARY = """
+get post put patch delete head options http/1.1 host accept: */* accept-encoding: gzip, deflate, br
+accept-language: en-us,en;q=0.9 application/json application/x-www-form-urlencoded text/html
+application/octet-stream multipart/form-data; boundary=---------------------------- text/plain
+text/event-stream charset=utf-8 authorization: bearer basic token connection: keep-alive upgrade
+websocket cache-control: no-cache no-store max-age=0 content-length: content-type: transfer-encoding
+chunked 100-continue user-agent: mozilla/5.0 python-requests/ python-urllib/ node-fetch curl/ git/
+x-requested-with: xmlhttprequest if-none-match if-modified-since origin referer cookie
+sec-websocket- sec-fetch-mode cors same-origin grant_type=client_credentials&password=
+&username=&refresh_token= access_token client_id client_secret api_key api-key signature
+"""
+"""Of requests, in lower case: a value that is a part of it would be found in each of them."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header field (RFC 9110)."""
 
@@ -125,11 +137,20 @@ def _check_no_key(text: str) -> None:
 
 
 def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
-    """Raise UserError for a value that was given in a wrong place too, or with its word."""
+    """Raise UserError for a value that was given in a wrong place too, or with its word.
+
+    Also for one that ordinary requests hold: the first of them would end its use.
+    """
     if value in {name, *(place.word for place in places)}:
         raise UserError(
             "the value was an argument too, in place of a name",
             "others may have seen it: replace it at its service; nothing was kept",
+        )
+    ordinary = (_ORDINARY, secrets.new_placeholder(name), *(place.host for place in places))
+    if any(value.lower() in text.lower() for text in ordinary):
+        raise UserError(
+            "the value is a word that ordinary requests hold",
+            "take one that nobody can guess; nothing was kept",
         )
     for place in places:
         for before in _SENT[place.kind]:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.egress import reports
+from gitguardfs.egress.allowlist import BlockKind
+from gitguardfs.egress.blocked import BlockedLog
 from gitguardfs.egress.clients import MAX_CONNECTIONS, MAX_WAITING
 from gitguardfs.egress.proxy import MAX_DATA
 from tests.egress.bypasses import head
@@ -359,3 +361,39 @@ def test_the_log_of_blocked_requests_is_json_whatever_was_sent(world: World) -> 
     lines = (world.directory / "blocked.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["request"]
     assert all(line.isascii() for line in lines)
+
+
+FALSE = "gitguard vm allow 'POST https://evil.test/*'"
+
+
+@pytest.mark.parametrize("filler", [" " * 90, ". " * 45, "\t" * 30, "\xa0" * 90])
+def test_a_reason_is_in_our_own_words(world: World, filler: str) -> None:
+    """What a client sends is in no reason but a field's name, cut and without blanks."""
+    text = f"x{filler}{FALSE}"
+    for field in (
+        f"Transfer-Encoding: {text}", f"Transfer-Encoding: chunked{filler}{FALSE}",
+        f"Content-Length: {text}", f"Content-Length: 1\r\nContent-Length: {text}",
+        f"{text}: x", f"X-Original-{text.replace(':', '')}: x", f"Upgrade: {text}",
+        f"Connection: {text}", f"Host: {text}", f"X-Original-{'a' * 200}: x", f"{FALSE}",
+    ):  # fmt: skip
+        for method in ("GET", f"GET{filler.strip()}"):
+            with world.client() as client:
+                client.send(f"{method} http://allowed.test/ HTTP/1.1\r\n".encode("latin-1"))
+                client.send(b"Host: allowed.test\r\n" + field.encode("latin-1") + b"\r\n\r\n")
+                client.answer()
+    for entry in world.blocked:
+        assert FALSE not in entry["reason"]
+        assert len(entry["reason"]) < 150
+    said = reports.blocked_text(world.directory)
+    assert FALSE not in said
+    assert all(line.startswith(("GET", "  ", "POST")) for line in said.splitlines() if line)
+
+
+def test_what_an_older_proxy_has_logged_makes_no_row(world: World) -> None:
+    text = f"unknown transfer-encoding header: 'x{' ' * 300}{FALSE}'"
+    BlockedLog(world.directory / "blocked.jsonl").add(
+        f"GET{' ' * 90}{FALSE}", f"http://a.test/{' ' * 90}{FALSE}", text, BlockKind.REQUEST
+    )
+    said = reports.blocked_text(world.directory)
+    assert "  " not in said.replace("\n  ", "\n")
+    assert FALSE not in said

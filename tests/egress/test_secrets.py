@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import shutil
@@ -18,15 +19,16 @@ from urllib.parse import quote
 import keyring
 import pytest
 
-from gitguardfs.credentials import secrets, store
+from gitguardfs.credentials import secrets, store, suspended
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind, Place, Secret
 from gitguardfs.egress import reports
 from gitguardfs.egress.limited_reader import MAX_KEPT
+from gitguardfs.errors import UserError
 from gitguardfs.questions import OneByOne
 from gitguardfs.vm import guest_secrets
 from tests.egress.bypasses import head
-from tests.egress.upstream import WEBSOCKET_KEY, FakeDns, Upstream
+from tests.egress.upstream import LATER, WEBSOCKET_KEY, FakeDns, Upstream
 from tests.egress.world import LIMIT, Answer, World, running
 from tests.support import keyring_in_file
 
@@ -86,6 +88,12 @@ class Secrets:
     def get(self, url: str = f"https://{HOST}/ok", *fields: str, **more) -> Answer:
         return self.world.get(url, headers="".join(f"{field}\r\n" for field in fields), **more)
 
+    def is_refused_as_suspended(self, answer: Answer) -> bool:
+        """Whether a request was refused since HEADER is suspended, and nothing of it was sent."""
+        assert "the secret HEADER is suspended" in answer.body.decode(), answer
+        assert "HEADER is suspended" in self.world.log
+        return self.is_refused(answer, "HEADER")
+
     def is_refused(self, answer: Answer, name: str = "BEARER") -> bool:
         """Whether a request was answered with 418, logged, and nothing of it was sent on."""
         assert answer.status == 418, answer
@@ -121,6 +129,16 @@ def vm(_shared: Secrets) -> Secrets:
     _shared.record({name: (place,) for name, place in PLACES.items()})
     _shared.world.allow(*LINES)
     return _shared
+
+
+@pytest.fixture
+def vm_alone(vm: Secrets, upstream: Upstream, dns: FakeDns, tmp_path: Path) -> Iterator[Secrets]:
+    """One with a proxy of its own: after a keyring has refused, a proxy does not ask it at once."""
+    with running(tmp_path / "alone", upstream, dns) as world:
+        own = Secrets(world, vm.keyring)
+        own.record({name: (place,) for name, place in PLACES.items()})
+        world.allow(*LINES)
+        yield own
 
 
 def basic(user: str, password: str) -> str:
@@ -221,13 +239,27 @@ def test_no_refusal_repeats_a_placeholder(vm: Secrets) -> None:
     assert vm.world.upstream.raw == b""
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_a_short_body_is_refused_before_anything_leaves(vm: Secrets, method: str) -> None:
-    body = json.dumps({"said": f"TOKEN={vm.placeholder('BEARER')}", "more": "x" * 100}).encode()
-    assert vm.is_refused(vm.get(f"https://{HOST}/post", method=method, body=body))
-    vm.world.forget()
-    right = f"Authorization: Bearer {vm.placeholder('BEARER')}"
-    assert vm.is_refused(vm.get(f"https://{HOST}/post", right, method=method, body=body))
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_placeholder_in_a_body_passes_as_it_is_and_is_logged(vm: Secrets, is_right: bool) -> None:
+    """As of an agent that has printed its environment: each of its requests quotes it."""
+    word = vm.placeholder("BEARER")
+    body = json.dumps({"said": f"BEARER={word}", "more": "x" * 100}).encode()
+    fields = [f"Authorization: Bearer {word}"] * is_right
+    for host in ("other.test", HOST)[is_right:]:
+        said = f"the placeholder $BEARER is in the body of a request to {host}"
+        before = vm.world.log.count(said)
+        assert vm.get(f"https://{host}/post", *fields, method="POST", body=body).status == 200
+        assert vm.world.upstream.raw.endswith(body)
+        chunked = [*fields, "Transfer-Encoding: chunked"]
+        with vm.world.client() as client:
+            client.tunnel(f"{host}:443")
+            client.send(head("POST /post", *chunked, host=host))
+            for part in (body[:40], body[40:], b""):
+                client.send(b"%x\r\n%s\r\n" % (len(part), part))
+            assert client.answer("POST").status == 200
+        assert vm.world.log.count(said) == before + 2
+    assert vm.world.blocked == []
+    assert vm.world.upstream.raw.decode().count(value("BEARER")) == 2 * is_right
 
 
 def test_a_short_body_arrives_whole(vm: Secrets) -> None:
@@ -275,32 +307,6 @@ def test_what_counts_is_what_holds_when_a_short_body_is_complete(
     raw = vm.world.upstream.raw
     assert value("BEARER").encode() not in raw
     assert (b"the-new-value" in raw, raw == b"") == (status == 200, status == 418)
-
-
-@pytest.mark.parametrize("step", [1, 7, 50, 10_000])
-def test_a_long_body_ends_before_it_is_complete(vm: Secrets, step: int) -> None:
-    word = vm.placeholder("BEARER").encode()
-    body = b"x" * 200 + word + b"y" * 200
-    parts = [body[at : at + step] for at in range(0, len(body), step)]
-    fields = "Transfer-Encoding: chunked", f"Authorization: Bearer {word.decode()}"
-    with vm.world.client() as client:
-        client.tunnel()
-        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
-        client.send(head("POST /post", *fields) + chunks + b"0\r\n\r\n")
-        assert client.answer("POST").status == 0
-    raw = vm.world.upstream.raw
-    assert word not in raw.replace(b"\r\n", b"").replace(b"1" if step == 1 else b"\0", b"")
-    assert not raw.endswith(b"0\r\n\r\n")
-    assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
-
-
-def test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete(vm: Secrets) -> None:
-    body = b"x" * (3 << 20) + vm.placeholder("BEARER").encode()
-    vm.get(f"https://{HOST}/post", method="POST", body=body)
-    assert vm.placeholder("BEARER").encode() not in vm.world.upstream.raw
-    assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
-    vm.world.forget()
-    assert vm.get(f"https://{HOST}/post", method="POST", body=body[:-1]).status == 200
 
 
 def test_in_a_compressed_body_nothing_is_exchanged(vm: Secrets) -> None:
@@ -378,12 +384,28 @@ def test_a_websocket_gets_the_value_in_its_header_and_a_frame_does_not(vm: Secre
         ("no json", "the keyring failed"),
     ],
 )  # fmt: skip
-def test_without_a_value_nothing_is_sent(vm: Secrets, text: str, why: str) -> None:
+def test_without_a_value_nothing_is_sent(vm_alone: Secrets, text: str, why: str) -> None:
+    vm = vm_alone
     vm.keyring.write_text(text)
     answer = vm.get(f"https://{HOST}/ok", f"Authorization: Bearer {vm.placeholder('BEARER')}")
     assert vm.is_refused(answer)
     assert why in answer.body.decode()
-    assert vm.get().status == 200  # other requests go on
+    assert vm.get("https://other.test/ok").status == 200  # requests to other hosts go on
+    vm.world.forget()
+    # to this host none does: a guess of the value could be in it
+    assert vm.get().status == 418
+    assert vm.world.upstream.raw == b""
+
+
+def test_a_keyring_whose_user_cancels_opens_few_windows(vm_alone: Secrets) -> None:
+    vm_alone.keyring.write_text(keyring_in_file.LOCKED)
+    asked = vm_alone.keyring.with_suffix(".refused")
+    asked.unlink(missing_ok=True)
+    for name in 20 * ["BEARER", "BASIC"]:
+        vm_alone.world.forget()
+        assert vm_alone.get("https://allowed.test/ok", f"X: {name}").status == 418
+    assert asked.read_text() == "x"
+    assert "asked again after a pause" in json.dumps(vm_alone.world.blocked)
 
 
 def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> None:
@@ -395,12 +417,14 @@ def test_a_keyring_that_does_not_answer_stops_no_other_request(vm: Secrets) -> N
         for client in clients:
             client.tunnel()
             client.send(head("GET /ok", right))
-        assert vm.get(f"https://{HOST}/other").status == 200
+        assert vm.get("https://other.test/ok").status == 200
         vm.keyring.write_text(kept)
         assert [client.answer().status for client in clients] == [200] * len(clients)
 
 
 def test_a_value_in_the_file_does_not_wait_for_the_keyring(vm: Secrets) -> None:
+    other = Place("other.test", 443, Kind.HEADER, "X-Api-Key")
+    vm.record({"BEARER": (PLACES["BEARER"],), "HEADER": (other,)})
     kept = vm.keyring.read_text()
     file = Path(os.environ["XDG_STATE_HOME"], "gitguardfs", store.FILE)
     values = json.loads(file.read_text())
@@ -412,7 +436,7 @@ def test_a_value_in_the_file_does_not_wait_for_the_keyring(vm: Secrets) -> None:
         client.tunnel()
         client.send(head("GET /ok", f"Authorization: Bearer {vm.placeholder('BEARER')}"))
         vm.wait_until_asked()
-        assert vm.get(f"https://{HOST}/other", own).status == 200
+        assert vm.get("https://other.test/ok", own).status == 200
         vm.keyring.write_text(kept)
         assert client.answer().status == 200
     store.delete(secrets.key(vm.directory, "HEADER"))
@@ -495,13 +519,220 @@ def test_what_a_server_repeats_in_its_header_is_masked(vm: Secrets) -> None:
     assert vm.is_refused(answer, "QUERY")
 
 
-def test_what_was_not_put_into_a_request_is_not_masked_in_its_response(vm: Secrets) -> None:
-    """A guess would be confirmed, also by a host that never had the value."""
-    store.write(secrets.key(vm.directory, "HEADER"), "a-value-to-guess")
-    assert vm.get(f"https://{HOST}/ok", f"X-Api-Key: {vm.placeholder('HEADER')}").status == 200
-    for host in ("other.test", HOST):
-        answer = vm.get(f"https://{host}/echo", "X: a-value-to-guess")
-        assert answer.headers["X-Sent-0"] == "X: a-value-to-guess"
+# Guesses of a value
+
+
+GUESSED = itertools.count()
+
+
+class Guessed:
+    """A secret whose value an attacker guesses: a new one each time, since it ends suspended."""
+
+    def __init__(self, vm: Secrets) -> None:
+        self.vm = vm
+        self.value = f"{next(GUESSED) + 0xB0B0_0000:08x}"
+        self.set(self.value)
+
+    def set(self, text: str) -> None:
+        store.write(secrets.key(self.vm.directory, "HEADER"), text)
+
+    def ask(self, guesses: str, *more: str, host: str = HOST, path: str = "/echo") -> Answer:
+        """Send guesses with the placeholder if it is the secret's host; it repeats them."""
+        own = [f"X-Api-Key: {self.vm.placeholder('HEADER')}"] * (host == HOST)
+        return self.vm.get(f"https://{host}{path}?q={guesses}", *own, *more)
+
+    @property
+    def is_suspended(self) -> bool:
+        return secrets.suspended_names(self.vm.directory) == {"HEADER"}
+
+
+def wrong(number: int) -> str:
+    return "".join(f"{n:08x}" for n in range(0xA000_0000, 0xA000_0000 + number))
+
+
+def test_one_right_guess_among_many_ends_the_secret_and_does_not_say_which(vm: Secrets) -> None:
+    guessed = Guessed(vm)
+    for _ in range(2):
+        answer = guessed.ask(wrong(900))
+        assert answer.headers["Location"].endswith(wrong(900))  # what is wrong is not masked
+    vm.world.forget()
+    many = wrong(450) + guessed.value + wrong(450)
+    answer = guessed.ask(many)
+    assert vm.is_refused_as_suspended(answer)
+    assert guessed.value not in answer.body.decode().replace(many, "")
+    assert guessed.is_suspended
+    # Nothing depends on a guess any more: each half is answered in the same way.
+    for half in (many[:3600], many[3600:], guessed.value, wrong(1)):
+        vm.world.forget()
+        assert vm.is_refused_as_suspended(guessed.ask(half))
+        for host in ("other.test", HOST):
+            answer = vm.get(f"https://{host}/echo?q={half}")
+            assert answer.headers["Location"].endswith(half)
+    for path in (vm.directory.parent, Path(os.environ["XDG_STATE_HOME"])):
+        for file in [one for one in path.rglob("*.json") if one.name != store.FILE]:
+            assert guessed.value not in file.read_text()
+
+
+def test_a_suspended_value_stays_so_until_there_is_another(
+    vm: Secrets, upstream: Upstream, dns: FakeDns, tmp_path: Path
+) -> None:
+    guessed = Guessed(vm)
+    assert vm.is_refused_as_suspended(guessed.ask(guessed.value))
+    with pytest.raises(UserError, match="held this value"):
+        guessed.set(guessed.value)
+    shutil.copy(vm.directory / secrets.FILE, tmp_path / "record")
+    with running(tmp_path / vm.directory.name, upstream, dns) as world:  # a proxy that starts anew
+        own = Secrets(world, vm.keyring)
+        shutil.copy(tmp_path / "record", own.directory / secrets.FILE)
+        world.allow(*LINES)
+        field = f"X-Api-Key: {own.placeholder('HEADER')}"
+        assert own.is_refused_as_suspended(own.get(f"https://{HOST}/ok", field))
+    guessed.set("another-value")
+    assert not guessed.is_suspended
+    vm.world.forget()
+    assert guessed.ask("x").status == 302
+    assert "X-Api-Key: another-value" in vm.world.upstream.raw.decode()
+    store.delete(secrets.key(vm.directory, "HEADER"))
+    with pytest.raises(UserError, match="held this value"):
+        guessed.set(guessed.value)
+
+
+@pytest.mark.parametrize("where", [store.FILE, "the keyring"])
+def test_another_vm_with_the_same_value_does_not_help_to_guess(
+    vm: Secrets, upstream: Upstream, dns: FakeDns, tmp_path: Path, where: str
+) -> None:
+    guessed = Guessed(vm)
+    with running(tmp_path / "second", upstream, dns) as world:
+        second = Secrets(world, vm.keyring)
+        secrets.save(
+            second.directory,
+            [Secret("HEADER", secrets.new_placeholder("HEADER"), (PLACES["HEADER"],), where)],
+        )
+        key = secrets.key(second.directory, "HEADER")
+        store.write(key, guessed.value)
+        if where == store.FILE:
+            file = Path(os.environ["XDG_STATE_HOME"], "gitguardfs", store.FILE)
+            file.write_text(json.dumps({**json.loads(file.read_text()), key: guessed.value}))
+        world.allow(*LINES)
+        field = f"X-Api-Key: {second.placeholder('HEADER')}"
+        assert second.get(f"https://{HOST}/echo?q={wrong(9)}", field).status == 302
+        world.forget()
+        assert vm.is_refused_as_suspended(guessed.ask(wrong(9) + guessed.value))
+        for half in (wrong(9), guessed.value):
+            answer = second.get(f"https://{HOST}/echo?q={half}", field)
+            assert second.is_refused_as_suspended(answer)
+            answer = second.get(f"https://other.test/echo?q={half}")
+            assert answer.headers["Location"].endswith(half)
+            world.forget()
+        assert secrets.suspended_names(second.directory) == {"HEADER"}
+        store.delete(key)
+
+
+def in_forms(text: str) -> dict[str, tuple[str, str]]:
+    """A guess in a URL, and in a field."""
+    pair = base64.b64encode(f"me:{text}".encode()).decode()
+    return {
+        "the path": (f"/{text}", "X: y"), "the query": (f"?a={text}&b", "X: y"),
+        "escaped": ("?" + "".join(f"%{ord(c):02x}" for c in text), "X: y"),
+        "escaped twice": ("?" + "".join(f"%25{ord(c):02x}" for c in text), "X: y"),
+        "a field": ("", f"X: a{text}b"), "a field's name": ("", f"X-{text}: y"),
+        "basic": ("", basic("me", text)), "capital letters": ("", f"X: {text.upper()}"),
+        "a pair in base64": (f"?{pair}", "X: y"),
+        "base64": (f"?{base64.b64encode(text.encode()).decode()}", "X: y"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", in_forms("guess"))
+@pytest.mark.parametrize("host", [HOST, "other.test"])
+def test_a_guess_is_found_in_each_form_that_a_server_could_repeat(
+    vm: Secrets, form: str, host: str
+) -> None:
+    guessed = Guessed(vm)
+    assert guessed.ask("x").status == 302  # the proxy has read the value now
+    vm.world.forget()
+    end, field = in_forms(guessed.value)[form]
+    assert vm.is_refused_as_suspended(vm.get(f"https://{host}/echo{end}", field))
+
+
+@pytest.mark.parametrize("length", ["Content-Length", "chunked"])
+def test_a_guess_in_a_body_is_found_before_the_body_is_complete(vm: Secrets, length: str) -> None:
+    guessed = Guessed(vm)
+    own = f"X-Api-Key: {vm.placeholder('HEADER')}"
+    body = f"{wrong(9)}{guessed.value}{wrong(9)}".encode()
+    if length == "Content-Length":
+        answer = vm.get(f"https://{HOST}/post", own, method="POST", body=body)
+        assert vm.is_refused_as_suspended(answer)
+    else:
+        with vm.world.client() as client:
+            client.tunnel()
+            client.send(head("POST /post", own, "Transfer-Encoding: chunked"))
+            for part in (body[:75], body[75:], b""):
+                client.send(b"%x\r\n%s\r\n" % (len(part), part))
+            assert client.answer("POST").status == 0
+        raw = vm.world.upstream.raw.replace(b"\r\n", b"").partition(b"chunked")[2]
+        assert guessed.value.encode() not in raw.replace(b"4b", b"").replace(b"51", b"")
+        assert not vm.world.upstream.raw.endswith(b"0\r\n\r\n")
+        assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+    assert guessed.is_suspended
+
+
+def test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete(vm: Secrets) -> None:
+    guessed = Guessed(vm)
+    body = b"x" * (3 << 20) + guessed.value.encode()
+    assert vm.get(f"https://{HOST}/post", method="POST", body=body[:-1]).status == 200
+    vm.world.forget()
+    vm.get(f"https://{HOST}/post", method="POST", body=body)
+    assert guessed.value.encode() not in vm.world.upstream.raw
+    assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+
+
+def test_a_request_under_way_confirms_no_guess_when_its_value_is_suspended(vm: Secrets) -> None:
+    """Its server could repeat in its answer what other requests, or its own body, have told it."""
+    guessed = Guessed(vm)
+    own = f"X-Api-Key: {vm.placeholder('HEADER')}"
+    LATER.clear()
+    with vm.world.client() as waiting, vm.world.client() as sending:
+        for client in (waiting, sending):
+            client.tunnel()
+        waiting.send(head("GET /echo/later", own))
+        sending.send(head("POST /post", own, "Transfer-Encoding: chunked") + b"1\r\nx\r\n")
+        vm.world.wait_until(lambda: vm.world.upstream.raw.count(guessed.value.encode()) == 2)
+        assert b"HEADER is suspended" in guessed.ask(guessed.value).body
+        LATER.set()
+        sending.send(b"1\r\nx\r\n0\r\n\r\n")
+        assert [client.answer().status for client in (waiting, sending)] == [0, 0]
+    assert not vm.world.upstream.raw.endswith(b"0\r\n\r\n")
+
+
+def test_guesses_that_were_sent_before_the_value_was_read_are_found_too(vm: Secrets) -> None:
+    """A server could repeat them later, in the answer to a request with the placeholder."""
+    guessed = Guessed(vm)
+    assert vm.is_refused_as_suspended(vm.get(f"https://{HOST}/ok?q={guessed.value}"))
+
+
+def test_what_cannot_be_written_down_is_suspended_too(vm: Secrets) -> None:
+    guessed = Guessed(vm)
+    file = Path(os.environ["XDG_STATE_HOME"], "gitguardfs", suspended.FILE)
+    kept = file.read_bytes() if file.exists() else b""
+    file.unlink(missing_ok=True)
+    temporary = file.with_name(f".{file.name}.full")  # a directory: as if the disk were full
+    temporary.mkdir()
+    assert vm.is_refused_as_suspended(guessed.ask(guessed.value))
+    assert "cannot write down" in vm.world.log
+    for half in (guessed.value, wrong(1)):
+        vm.world.forget()
+        assert vm.is_refused_as_suspended(guessed.ask(half))
+        assert vm.get(f"https://other.test/echo?q={half}").status == 302
+    assert not file.exists()
+    temporary.rmdir()
+    vm.world.forget()
+    assert vm.is_refused_as_suspended(guessed.ask(wrong(1)))  # it is written down now
+    assert guessed.is_suspended
+    file.write_text("{")
+    vm.world.forget()
+    assert b"damaged" in vm.get().body
+    assert vm.world.upstream.raw == b""
+    file.write_bytes(kept) if kept else file.unlink()
 
 
 @pytest.mark.parametrize("where", ["name", "coding"])
@@ -631,7 +862,8 @@ def test_python_by_its_own_library(vm: Secrets, tmp_path: Path) -> None:
     assert f"X-Api-Key: {value('HEADER')}" in vm.world.upstream.raw.decode()
 
 
-def test_git_over_https(vm: Secrets, tmp_path: Path) -> None:
+def test_git_over_https(vm_alone: Secrets, tmp_path: Path) -> None:
+    vm = vm_alone
     name = preset(vm, "github")
     said = run(vm, tmp_path, "git", "ls-remote", "https://github.com/private/repo")
     assert said == f"{'1' * 40}\tHEAD\n"

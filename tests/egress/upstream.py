@@ -201,10 +201,16 @@ def _echo(client: socket.socket, head: bytes, buffer: bytearray, more: Callable[
         buffer.clear()
 
 
+LATER = threading.Event()
+"""When a request for /echo/later is answered."""
+
+
 def _repeat(client: socket.socket, head: bytes, target: str) -> None:
     """Answer with what the client has sent; also as no HTTP that anybody can read."""
     sent = [line for line in head.split(b"\r\n")[1:] if not line.startswith(b"Host:")]
     what = target.partition("/echo")[2].partition("?")[0]
+    if what == "/later":
+        LATER.wait(20)
     if what == "/cut":
         client.sendall(b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(sent))
     elif what == "/broken":

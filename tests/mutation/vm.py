@@ -368,7 +368,7 @@ MUTANTS = (
     Mutant(
         "watch-prints-what-the-agent-wrote",
         "the agent's text acts on the user's terminal, or makes rows of its own",
-        "egress/digest.py",
+        "errors.py",
         'return shown(text).encode("ascii", "backslashreplace").decode()',
         "return text",
         (f"{REFUSALS}::test_no_text_of_the_agents_begins_a_row_or_acts_on_the_terminal",),

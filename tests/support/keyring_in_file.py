@@ -2,7 +2,8 @@
 
 The variable GITGUARD_TEST_KEYRING names the file. If the file's text is LOCKED, the keyring is
 locked; if it is SILENT, it does not answer until that changes, or SILENCE seconds have passed;
-a file with the suffix ``.asked`` shows that it was asked.
+a file with the suffix ``.asked`` shows that it was asked. One with the suffix ``.refused`` has a
+character for each question to the locked keyring.
 
     PYTHON_KEYRING_BACKEND=tests.support.keyring_in_file.Keyring
 """
@@ -37,6 +38,8 @@ class Keyring(KeyringBackend):
     def _load(self) -> dict[str, str]:
         text = self._path.read_text() if self._path.exists() else "{}"
         if text == LOCKED:
+            with self._path.with_suffix(".refused").open("a") as file:
+                file.write("x")
             raise KeyringLocked("locked")
         if text == SILENT:
             self._path.with_suffix(".asked").touch()

@@ -15,10 +15,11 @@ from pathlib import Path
 import keyring
 import pytest
 from keyring.backends import fail
+from keyring.errors import KeyringLocked
 
 from gitguardfs.credentials import store
 from gitguardfs.errors import UserError
-from gitguardfs.questions import OneByOne
+from gitguardfs.questions import OneByOne, PausedError
 from tests.support import keyring_in_file
 
 KEY = "vm/hello-1234/TOKEN"
@@ -121,13 +122,14 @@ def test_what_a_killed_process_has_left_is_deleted(file: Path) -> None:
 
 
 def test_a_locked_keyring_is_an_error_that_does_not_name_the_value(
-    real_keyring: Path, file: Path
+    real_keyring: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.write(KEY, "another")
     real_keyring.write_text(keyring_in_file.LOCKED)
     with pytest.raises(UserError, match="KeyringLocked"):
         store.write("new", "the value")
     for use in (store.read, store.delete, lambda key: store.write(key, "the value")):
+        monkeypatch.setattr(store, "_QUESTIONS", OneByOne())
         with pytest.raises(UserError, match=r"KeyringLocked.*unlock") as caught:
             use(KEY)
         assert "the value" not in str(caught.value)
@@ -186,6 +188,23 @@ def test_while_a_question_is_overdue_others_are_not_asked(
     assert threading.active_count() == threads + 1
 
 
+def test_after_a_refusal_the_pause_doubles_until_there_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_by_one, clock, asked = OneByOne(), [0], []
+
+    def question() -> None:
+        asked.append(clock[0])
+        if clock[0] != 310:
+            raise KeyringLocked
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    for clock[0] in range(400):
+        with contextlib.suppress(PausedError, KeyringLocked):
+            one_by_one.ask(question, 10)
+    assert asked == [0, 10, 30, 70, 150, 310, 311, 321, 341, 381]
+
+
 def test_a_value_in_the_file_does_not_wait_for_the_keyring(real_keyring: Path) -> None:
     store.write(KEY, "value")
     keyring.set_keyring(fail.Keyring())
@@ -196,13 +215,18 @@ def test_a_value_in_the_file_does_not_wait_for_the_keyring(real_keyring: Path) -
     assert (store.read("other"), store.read("none")) == ("in the file", None)
 
 
-def test_what_could_not_be_deleted_can_be_deleted_later(real_keyring: Path, file: Path) -> None:
+def test_what_could_not_be_deleted_can_be_deleted_later(
+    real_keyring: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.write(KEY, "value")
     saved = real_keyring.read_text()
     real_keyring.write_text(keyring_in_file.LOCKED)
     with pytest.raises(UserError, match="KeyringLocked"):
         store.delete(KEY)
+    with pytest.raises(UserError, match="after a pause"):
+        store.delete(KEY)
     real_keyring.write_text(saved)
+    monkeypatch.setattr(store, "_QUESTIONS", OneByOne())  # of another process
     assert store.keys("vm/hello-1234/") == [KEY]
     assert store.delete(KEY)
     store.write(KEY, "value")

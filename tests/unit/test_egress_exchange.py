@@ -6,13 +6,14 @@ import base64
 import contextlib
 import itertools
 import urllib.parse
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.credentials.secrets import Kind, Place, Secret
-from gitguardfs.egress import exchange
+from gitguardfs.egress import exchange, masks
 from gitguardfs.egress.exchange import BodySearch, Head, MisplacedError
 from gitguardfs.egress.masks import Masks
 from gitguardfs.egress.requests import CheckedRequest
@@ -241,53 +242,61 @@ def test_a_body_is_searched_across_its_parts(
     before: bytes, after: bytes, cuts: list[int], there: bool
 ) -> None:
     text = before + (P if there else P[:-1] + b"~") + after
-    search = BodySearch((OTHER, SECRET))
+    search = BodySearch({"OTHER": [OTHER.placeholder.encode(), b"x"], "TOKEN": [P.lower()]})
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    said = [search.why_refused(text[a:b]) for a, b in itertools.pairwise(edges)]
-    assert any("TOKEN is in the body" in one for one in said) == there
+    said = [search.found(text[a:b]) for a, b in itertools.pairwise(edges)]
+    assert any("TOKEN" in one for one in said) == there
     if there:  # before the last of it has left
-        first = next(n for n, one in enumerate(said) if one)
+        first = next(n for n, one in enumerate(said) if "TOKEN" in one)
         assert len(P) + len(before) <= edges[first + 1]
         assert edges[first] < len(P) + len(before)
 
 
-def test_without_secrets_a_body_is_never_refused() -> None:
-    search = BodySearch(())
-    assert not search.why_refused(P) + search.why_refused(b"")
-
-
 @pytest.mark.parametrize("use", PLACES, ids=lambda place: place.kind.value)
 def test_what_a_server_repeats_is_masked(use: Place) -> None:
-    masks = Masks()
+    own = Masks()
     value = r"it's the\value"
-    masks.add(exchange.Use(SECRET, use), value)
+    own.add(exchange.Use(SECRET, use), value)
     for form in (
         value, urllib.parse.quote(value, safe=""), urllib.parse.quote(value),
         urllib.parse.quote(value, safe="").lower(), urllib.parse.quote_plus(value),
         "it's%20the%5Cvalue",
     ):  # fmt: skip
-        assert masks.masked(b"x=" + form.encode() + b"!") == b"x=" + P + b"!"
+        assert own.masked(b"x=" + form.encode() + b"!") == b"x=" + P + b"!"
     if use.kind is Kind.BASIC:
-        assert masks.masked(basic(b"me", value.encode())) == basic(b"me", P)
+        assert own.masked(basic(b"me", value.encode())) == basic(b"me", P)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.kind.value)
+def test_a_guess_is_found_in_all_forms_that_are_masked(place: Place) -> None:
+    value = r"it's the\Value"
+    secret = replace(SECRET, places=(place,))
+    words = masks.forms(secret, value)
+    for form in masks._masking(secret, place, value):
+        for guess in (form, form.upper(), escaped(form), base64.b64encode(form)):
+            before = head(b"/?q=" + guess.replace(b" ", b"+"), (b"X", b"y"))
+            assert exchange.is_in(head(b"/", (b"X", b"<%b>" % guess)), words), guess
+            assert b" " in guess or exchange.is_in(before, words), guess
+    assert not exchange.is_in(head(b"/?q=" + P, (b"X", P)), words)
 
 
 def test_of_two_values_the_longer_is_masked_first() -> None:
-    masks = Masks()
-    masks.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
-    masks.add(exchange.Use(OTHER, PLACES[0]), "correct-horse-battery-staple")
-    assert masks.masked(b"correct-horse-battery-staple") == OTHER.placeholder.encode()
-    assert masks.masked(b"correct-horse") == P
+    own = Masks()
+    own.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
+    own.add(exchange.Use(OTHER, PLACES[0]), "correct-horse-battery-staple")
+    assert own.masked(b"correct-horse-battery-staple") == OTHER.placeholder.encode()
+    assert own.masked(b"correct-horse") == P
 
 
 def test_a_value_that_looks_like_a_length_does_not_change_one() -> None:
-    masks = Masks()
-    masks.add(exchange.Use(SECRET, PLACES[2]), "keep-alive")
+    own = Masks()
+    own.add(exchange.Use(SECRET, PLACES[2]), "keep-alive")
     kept = ((b"Connection", b"keep-alive"), (b"content-length", b"keep-alive"))
-    assert masks.masked_fields((*kept, (b"X", b"keep-alive"))) == (*kept, (b"X", P))
+    assert own.masked_fields((*kept, (b"X", b"keep-alive"))) == (*kept, (b"X", P))
 
 
 @pytest.mark.parametrize("name", [b"Connection", b"Upgrade", b"X"])
 def test_a_field_of_the_connection_does_not_hold_a_value_either(name: bytes) -> None:
-    masks = Masks()
-    masks.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
-    assert masks.masked_fields(((name, b"correct-horse"),)) == ((name, P),)
+    own = Masks()
+    own.add(exchange.Use(SECRET, PLACES[2]), "correct-horse")
+    assert own.masked_fields(((name, b"correct-horse"),)) == ((name, P),)

@@ -31,6 +31,9 @@ def test_what_alters_a_terminal_is_escaped(raw: str) -> None:
         ("sh\udcff", "sh\\xff"),
         ("\ud800", "\\ud800"),
         (b"caf\xc3\xa9", "café"),
+        ("a b c", "a b c"),
+        ("a   b", "a \\x20\\x20b"),
+        ("a\u2800\u3164b", "a\\u2800\\u3164b"),
     ],
 )
 def test_a_name_is_shown(name: str | bytes, said: str) -> None:

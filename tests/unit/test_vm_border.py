@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs.credentials import secrets
+from gitguardfs.credentials import secrets, suspended
 from gitguardfs.credentials.secrets import Kind, Place, Secret, new_placeholder
 from gitguardfs.egress import usage
 from gitguardfs.egress.usage import UsageLog
@@ -64,7 +64,7 @@ KEYS: dict[str, Any] = {
 KEYS_WITHIN = {
     "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},
     "ports": {"host_port", "guest_port", "by", "open"},
-    "secrets": {"name", "hosts", "where"},
+    "secrets": {"name", "hosts", "where", "suspended"},
     "openings": {"name", "direction", "host", "guest", "what"},
 }
 
@@ -95,7 +95,12 @@ def test_the_json_says_what_there_is(state: State) -> None:
         {"host_port": 3000, "guest_port": 3000, "by": "--publish", "open": False},
     ]
     assert found["secrets"] == [
-        {"name": "TOKEN", "hosts": ["api.test"], "where": "Authorization: Bearer"}
+        {
+            "name": "TOKEN",
+            "hosts": ["api.test"],
+            "where": "Authorization: Bearer",
+            "suspended": False,
+        }
     ]
     lines = {one["line"]: one for one in found["allowlist"]["lines"]}
     assert list(lines)[:3] == [UNUSED, USED, SOCKET]
@@ -107,6 +112,15 @@ def test_the_json_says_what_there_is(state: State) -> None:
         "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed", "image", "disk",
     ]  # fmt: skip
     assert "gitguard-secret" not in json.dumps(found)
+
+
+def test_a_suspended_secret_is_told_with_what_helps(state: State) -> None:
+    suspended.suspend(secrets.key(Path(state.directory), "TOKEN"), "the-value-itself")
+    assert json.loads(status(state, "--json"))["border"]["secrets"][0]["suspended"]
+    assert "gitguard vm secret rotate TOKEN" in status(state)
+    (suspended.directory() / suspended.FILE).write_text("{")
+    assert "is damaged" in json.loads(status(state, "--json"))["border"]["secrets_error"]
+    assert "suspended-secrets.json is damaged" in status(state)
 
 
 def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:

@@ -432,8 +432,8 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
     found = secrets.found(str(tmp_path))
     assert found == [".env", "certs/dev.key", "src/.ENV.local"]
     said = secrets.warning(found)
-    assert ".env, certs/dev.key, src/.ENV.local" in said
-    assert "--hide .ENV.local --hide .env --hide dev.key" in said
+    assert "\n  .env\n  certs/dev.key\n  src/.ENV.local\n" in said
+    assert said.endswith("gitguard vm up --hide '*.key' --hide .ENV.local --hide .env")
     assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
 
 
@@ -447,9 +447,9 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     """The printed options can be pasted: a shell turns them into settings that hide all secrets."""
     import shlex
 
-    for name in ("a b.pem", "x'y.key", "*.p12"):
+    for name in ("a b.pem", "x'y.key", "*.p12", "a token,\x1b  \\.txt", f"token{'x' * 200}.txt"):
         (tmp_path / name).touch()
-    words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).splitlines()[-1])
+    words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).partition("them:\n")[2])
     hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
     assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
 
@@ -462,13 +462,32 @@ def test_a_search_that_is_cut_off_says_so(
     secrets.found(str(tmp_path))
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(secrets, "MAX_ENTRIES", 2)
-    secrets.found(str(tmp_path))
+    for name in "0123456789":
+        (tmp_path / f"{name}.key").touch()
+    assert len(secrets.found(str(tmp_path))) <= 3  # also of one directory no more are looked at
     assert "searched only 3 entries of" in capsys.readouterr().err
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
     assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
+
+
+def test_no_name_makes_a_row_of_its_own_in_the_warning() -> None:
+    false = "gitguard vm allow GET x"
+    fillers = (" ", "\u2800", "\u6f22", ". ")
+    names = [f".env.{n}{filler * 40}{false}" for n, filler in enumerate(fillers)]
+    said = secrets.warning([f"{'d' * 30}/{name}" for name in names]).splitlines()
+    assert max(map(len, said)) < 80
+    assert all(line.isascii() and not line.lstrip().startswith(false) for line in said)
+
+
+def test_the_warning_is_short_however_many_files_there_are() -> None:
+    assert len(secrets.warning([f"{n}.pem" for n in range(200_000)])) < 300
+    said = secrets.warning([f".env.{n}" for n in range(200_000)])
+    assert len(said) < 500
+    assert "and 199995 more" in said
+    assert "to hide some of them" in said
 
 
 # Logs
@@ -484,9 +503,22 @@ def test_logs_cannot_act_on_the_terminal(state: State) -> None:
     Path(state.console).write_bytes(console)
     said = "\n".join(logs.lines(state))
     assert "OK done" in said
-    assert "x\tz" in said
+    assert "x z" in said
     assert "last" in said
-    assert all(c.isprintable() or c in "\n\t" for c in said)
+    assert all(c.isprintable() or c == "\n" for c in said)
+
+
+@pytest.mark.parametrize("filler", [" ", "\t", "\u2800", "\u6f22", ". ", "x"])
+def test_no_row_of_a_log_is_the_guests_alone(state: State, filler: str) -> None:
+    false = f"== {state.path('mitmdump.log')}"
+    for path in (state.console, state.path("mitmdump.log")):
+        Path(path).write_text(f"{false}\nx{filler * 100}{false}\n")
+    for width in (None, 80):
+        own = ("console: ", "mitmdump: ", "== ")
+        rows = list(logs.lines(state, width))
+        assert all(row.startswith(own) for row in rows)
+        assert len([row for row in rows if row.startswith("== ")]) == 3
+        assert width is None or all(len(row) < width and row.isascii() for row in rows)
 
 
 def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
@@ -554,8 +586,9 @@ def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
 def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
     Path(state.console).write_bytes(b"a" * (3 * CHUNK_BYTES) + b"\nlast\n")
     found = [line for line in logs.lines(state) if not line.startswith("== ")]
-    assert max(map(len, found)) <= 2 * CHUNK_BYTES
-    assert "".join(found) == "a" * (3 * CHUNK_BYTES) + "last"
+    assert max(map(len, found)) <= 2 * CHUNK_BYTES + len("console: ")
+    text = "".join(line.removeprefix("console: ") for line in found)
+    assert text == "a" * (3 * CHUNK_BYTES) + "last"
 
 
 def test_the_last_line_is_what_was_said_last(state: State) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.credentials import secrets, suspended
+from gitguardfs.credentials.secrets import Kind, Place, Secret, new_placeholder
 from gitguardfs.egress import allowlist_lock, blocked, reports
 from gitguardfs.egress.allowlist import BlockKind
 from gitguardfs.egress.blocked import BlockedLog, BlockedRequest
@@ -339,6 +341,22 @@ def test_a_storm_is_a_few_rows(state: State) -> None:
         assert terminal.said.count("blocked GET https://a.test/same") <= 3
         assert terminal.said.count(" blocked GET ") < 3 * MAX_AT_ONCE
         assert "other requests: gitguard vm blocked" in terminal.said
+
+
+def test_a_suspended_secret_is_told_in_a_storm_too(state: State) -> None:
+    directory = Path(state.directory)
+    places = (Place("api.test", 443, Kind.BEARER, "Bearer"),)
+    for name in ("TOKEN", "OTHER"):
+        found = Secret(name, new_placeholder(name), places)
+        secrets.save(directory, [*secrets.load(directory), found])
+    suspended.suspend(secrets.key(directory, "OTHER"), "another value")
+    with watching(state) as terminal:
+        terminal.until("gitguard vm secret rotate OTHER")
+        block(state, *(f"https://a.test/{number}" for number in range(5_000)))
+        suspended.suspend(secrets.key(directory, "TOKEN"), "the value itself")
+        terminal.until("gitguard vm secret rotate TOKEN")
+        quiet(terminal)
+        assert terminal.said.count("is suspended") == 2
 
 
 def test_a_digest_counts_all_and_forgets_what_it_does_not_need() -> None:

@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from keyring.backends import fail
 
 from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.credentials import secrets, store
+from gitguardfs.credentials import secrets, store, suspended
 from gitguardfs.credentials.presets import PRESETS
 from gitguardfs.credentials.secrets import Kind
 from gitguardfs.egress import reports
@@ -60,6 +60,7 @@ def vm(tmp_path: Path) -> State:
 
 
 def run(vm: State, *words: str, value: str | bytes = VALUE) -> Result:
+    store._QUESTIONS = OneByOne()  # each command is a process of its own
     return CliRunner().invoke(command, ["secret", *words, "--project", vm.project], input=value)
 
 
@@ -102,9 +103,6 @@ def test_a_secret_is_kept_in_the_keyring_and_recorded_without_its_value(
     assert stat.S_IMODE(record.stat().st_mode) == 0o600
     assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
     assert VALUE not in record.read_text()
-    assert secrets.listed(Path(vm.directory)) == [
-        ("TOKEN", ("api.example.org",), "Authorization: Bearer")
-    ]
 
 
 def test_without_a_keyring_the_file_is_named(vm: State) -> None:
@@ -682,3 +680,43 @@ def test_the_record_of_a_vm_is_its_own(vm: State, tmp_path: Path) -> None:
     assert value(vm, "TOKEN") == VALUE
     with pytest.raises(UserError):
         vm_secrets.named(other, "TOKEN")
+
+
+@pytest.mark.parametrize(
+    "word", ["keep-alive", "Application/JSON", "api.example.org", "example.org", "secret-TOKEN-",
+             "gitguard", "password", "--------"],
+)  # fmt: skip
+def test_a_value_that_ordinary_requests_hold_is_refused(vm: State, word: str) -> None:
+    assert "ordinary requests" in refused(vm, "set", "TOKEN", *BEARER, value=word)
+
+
+def test_a_suspended_secret_is_shown_until_it_has_another_value(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    done(vm, "set", "OTHER", "--host", "b.example.org", "--bearer", value="another-value")
+    assert "suspended" not in done(vm, "list")
+    directory = Path(vm.directory)
+    assert suspended.suspend(secrets.key(directory, "TOKEN"), VALUE)
+    assert not suspended.suspend(secrets.key(directory, "TOKEN"), VALUE)
+    assert done(vm, "list").count("is suspended") == 1
+    assert secrets.suspended_names(directory) == {"TOKEN"}
+    assert VALUE not in (suspended.directory() / suspended.FILE).read_text()
+    assert "held this value" in refused(vm, "rotate", "TOKEN")
+    assert "held this value" in refused(vm, "rotate", "OTHER")
+    done(vm, "rotate", "TOKEN", value="a-new-value")
+    assert "suspended" not in done(vm, "list")
+    done(vm, "remove", "TOKEN")
+    assert "held this value" in refused(vm, "set", "TOKEN", *BEARER)
+
+
+def test_a_suspension_that_cannot_be_read_is_none_that_is_over(vm: State, tmp_path: Path) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    file = suspended.directory() / suspended.FILE
+    for bad in ("{", "[]", '{"salt": "x", "found": {}}', '{"salt": "", "found": {"a": [1]}}', "1"):
+        file.write_text(bad)
+        for use in (suspended.keys, lambda: suspended.is_suspended("key", "value")):
+            with pytest.raises(UserError, match="damaged"):
+                use()
+    file.unlink()
+    file.symlink_to(tmp_path / "none")
+    with pytest.raises(UserError, match="damaged"):
+        suspended.keys()

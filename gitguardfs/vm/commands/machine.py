@@ -37,8 +37,9 @@ def logs(project: str | None, follow: bool) -> None:
     from gitguardfs.vm import state
 
     where = state.existing(project)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     with suppress(KeyboardInterrupt):
-        for line in vm_logs.follow(where) if follow else vm_logs.lines(where):
+        for line in (vm_logs.follow if follow else vm_logs.lines)(where, width):
             click.echo(line)
 
 

@@ -125,9 +125,12 @@ def list_secrets(project: str | None) -> None:
     from gitguardfs.credentials import secrets
     from gitguardfs.vm import state as states
 
-    found = secrets.load(Path(states.existing(project).directory))
+    directory = Path(states.existing(project).directory)
+    found, suspended = secrets.load(directory), secrets.suspended_names(directory)
     for one in found:
         click.echo(f"{one.name}\n  to {', '.join(one.hosts)}\n  as {one.where}\n  in {one.kept}")
+        if one.name in suspended:
+            click.echo(f"  {secrets.why_suspended(one.name)}")
     if not found:
         click.echo("This VM has no secrets; gitguard vm secret set adds one.")
 
