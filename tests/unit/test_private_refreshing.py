@@ -22,8 +22,8 @@ from gitguardfs.private import command as private_command
 from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.command import command
-from tests.support.own_mounts import own_mount, unmount_own
 from gitguardfs.private.repositories import PrivateRepositories
+from tests.support.own_mounts import own_mount, unmount_own
 from tests.support.people import AGENT
 from tests.support.private_world import WorkTree, World, shown_project
 from tests.support.repos import as_host, git
@@ -175,7 +175,9 @@ def test_a_copy_that_cannot_be_shared_is_made_anew(project: World, how: str) -> 
     if how == "damaged":
         (project.copy / "packed-refs").write_text("damaged\n")
     if how == "another share":
-        project.repositories = repositories = PrivateRepositories(str(project.store), "others")
+        project.repositories = repositories = PrivateRepositories(
+            str(project.store), "others", project.root
+        )
     place = WorkTree(b"proj", AGENT + 1, AGENT) if how == "another agent" else project.place
     if how in ("damaged", "used"):
         project.name = "moved"

@@ -122,7 +122,9 @@ def test_work_trees_of_the_agents_are_no_submodules(project: World, host: bytes)
     """If their directories are the guest's own: ``git add .`` leaves them out."""
     (project.project / ".git/info").mkdir(exist_ok=True)
     (project.project / ".git/info/exclude").write_bytes(host)
-    project.prepare(PrivateRepositories(str(project.store), "projects", LocalNames(("deps",))))
+    project.prepare(
+        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
+    )
     project.show()
     for place in (".worktrees/a", "dir/.claude/worktrees/b", ".claude/worktrees/c"):
         project.agent("worktree", "add", "--quiet", place)
