@@ -90,8 +90,8 @@ class Share:
             target = os.readlink(DOTGIT, dir_fd=self._work_tree)
             if target.startswith(b"/"):
                 raise Unusable(
-                    "is a symlink with an absolute path, which means nothing in this share. On the"
-                    ' host, this makes it a relative one: ln -sfnr "$(readlink .git)" .git'
+                    "is a symlink with an absolute path, which means nothing in this share. If it"
+                    " leads into the share, make it a relative one: ln -sfn ../PATH .git"
                 )
             path = self.below(self.path, target)
             return path, self.open_directory(path, "its .git is a symlink")
@@ -105,8 +105,8 @@ class Share:
         found = self._open_worktree(target)
         if found is None:
             raise Unusable(
-                f"leads to {told(target)}, which is not known to be in this share. If it is, write"
-                " a relative path in .git: gitdir: ../PATH"
+                f"leads to {told(target)}, which is not known to be in this share. If it is, let"
+                " .git have a relative path: gitdir: ../PATH"
             )
         return found
 
