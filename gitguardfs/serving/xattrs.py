@@ -72,25 +72,32 @@ class Xattrs:
         Raises RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
         they are read-only. Of an access list, raises what a change of the mode does.
         """
-        if name in (ACCESS_LIST, DEFAULT_LIST) and self._policy.xattr is not XattrPolicy.RO:
-            self._set_mode(caller, node_id, name, value)
+        if self._is_list(name):
+            mode = self._mode_to_change(caller, node_id)
+            if name == ACCESS_LIST:
+                mode = mode & ~0o777 | permissions_of(value)
+                self._metadata.setattr(caller, node_id, SetAttr(mode=mode), None)
             return
         self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
 
-    def _set_mode(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
-        """Set the permissions of an access list; do nothing for that of new files."""
+    def _is_list(self, name: bytes) -> bool:
+        return name in (ACCESS_LIST, DEFAULT_LIST) and self._policy.xattr is not XattrPolicy.RO
+
+    def _mode_to_change(self, caller: Caller, node_id: NodeId) -> int:
+        """Return the permission bits of a node whose access list is changed."""
         self._access.node(node_id, change=True)
         attributes = self._metadata.getattr(caller, node_id).attributes
         assert attributes is not None
         if caller.uid not in (0, attributes.uid):  # older kernels do not check it
             raise os_error(errno.EPERM)
-        if name == ACCESS_LIST:
-            mode = S_IMODE(attributes.mode) & ~0o777 | permissions_of(value)
-            self._metadata.setattr(caller, node_id, SetAttr(mode=mode), None)
+        return S_IMODE(attributes.mode)
 
     @guarded_by(GuardedBy.NODE)
     def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
-        """Remove an attribute. Raises as ``setxattr`` does."""
+        """Remove an attribute; there is no access list. Raises as ``setxattr`` does."""
+        if self._is_list(name):
+            self._mode_to_change(caller, node_id)
+            return
         self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
 
     def _change(self, node_id: NodeId, name: bytes, change: Callable[[int], None]) -> None:

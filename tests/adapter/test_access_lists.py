@@ -38,6 +38,8 @@ async def test_an_access_list_sets_the_mode(make_world: MakeWorld, policy: Xattr
     await world.ops.setxattr(node, ACCESS, access_list(OWNER, GROUP, OTHERS), ctx)
     assert (await world.ops.getattr(node, ctx)).st_mode & 0o7777 == 0o4651
     await world.ops.setxattr(node, DEFAULT, access_list(OWNER, GROUP, OTHERS), ctx)
+    for name in (ACCESS, DEFAULT):
+        await world.ops.removexattr(node, name, ctx)
     for wrong in (b"", b"\2", access_list(), access_list(OWNER, GROUP), b"\2\0\0\0x",
                   access_list(OWNER, GROUP, OTHERS, version=3)):  # fmt: skip
         await refused(world.ops.setxattr(node, ACCESS, wrong, ctx), errno.EINVAL)
@@ -45,6 +47,7 @@ async def test_an_access_list_sets_the_mode(make_world: MakeWorld, policy: Xattr
     for name in (ACCESS, DEFAULT):
         changed = access_list(OWNER, GROUP, OTHERS)
         await refused(world.ops.setxattr(node, name, changed, other), errno.EPERM)
+        await refused(world.ops.removexattr(node, name, other), errno.EPERM)
     assert stat.S_IMODE((world.source / "f").stat().st_mode) == 0o4651
 
 
