@@ -35,7 +35,7 @@ _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9](?: |$)")
 """The first line of an interim response. 101 is final: the connection changes its protocol."""
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-zA-Z]+")
 _LENGTH, _CODING = b"content-length", b"transfer-encoding"
-_BODILESS = (101, 204, 304)
+_BODILESS = (204, 304)
 """Statuses without a body. mitmproxy would refuse one that is in chunks, or send a body's end."""
 
 
@@ -135,8 +135,8 @@ def _response_head(lines: list[bytes]) -> Response:
             validate.parse_transfer_encoding(b",".join(codings))
         except ValueError:
             raise ValueError("a Transfer-Encoding that is not known") from None
-        if response.http_version != "HTTP/1.1":
-            raise ValueError("a Transfer-Encoding before HTTP/1.1")
+        if response.http_version != "HTTP/1.1" or response.status_code == 101:
+            raise ValueError("a Transfer-Encoding before HTTP/1.1, or of a response without a body")
     if not all(re.fullmatch(rb"[0-9]{1,18}", length) for length in lengths):
         raise ValueError("a Content-Length that is not a number")
     if len(set(map(int, lengths))) > 1:
