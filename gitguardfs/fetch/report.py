@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from gitguardfs.errors import counted
 from gitguardfs.fetch import bundle
 from gitguardfs.fetch.merging import Merge, Outcome
-from gitguardfs.fetch.summary import Branch
+from gitguardfs.fetch.summary import Branch, cut
 
 SHORT = 10
 """The characters of a commit's id that are shown."""
@@ -97,7 +97,7 @@ def _merge_lines(merged: Merge, agent: str) -> Iterator[str]:
     agents = f"{agent}/{merged.branch}"
     if merged.outcome is Outcome.CONFLICT:
         yield f"{agents} was not merged into {merged.into}: conflicts, and nothing was changed"
-        yield from (f"  {name}" for name in merged.conflicts)
+        yield from (f"  {cut(name)}" for name in merged.conflicts)
         return
     commit = (merged.commit or "")[:SHORT]
     words = {
