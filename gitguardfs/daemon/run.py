@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -51,6 +52,9 @@ def run(
     ``is_service`` is whether this is the main process of a service that waits for a notification.
     ``new_session`` makes the session that serves the mount.
     """
+    # A new process closes its copies of the source's files, and may wait for a hung server then.
+    # subprocess waits for that in vfork(2) with Python's lock held, and so would all threads.
+    subprocess._USE_VFORK = False  # type: ignore[misc]  # documented in Python's manual
 
     def launch(serve: _Serve, options: MountOptions) -> int:
         logs.log_to_stderr(options.debug)

@@ -176,8 +176,15 @@ def bindfs(source: Path, path: Path, *options: str) -> Iterator[Path]:
 
 def unmount(path: Path) -> None:
     """Take every mount off ``path``, also a dead one; no daemon is told."""
-    while any(line.split()[4] == str(path) for line in MOUNTINFO.read_text().splitlines()):
-        subprocess.run(["umount", "-i", "-l", path], check=True, capture_output=True)
+    while before := _listed(path):
+        done = subprocess.run(["umount", "-i", "-l", path], capture_output=True, text=True)
+        # A daemon may have removed the lid meanwhile.
+        assert done.returncode == 0 or _listed(path) != before, done.stderr
+
+
+def _listed(path: Path) -> list[str]:
+    lines = MOUNTINFO.read_text().splitlines()
+    return [line for line in lines if line.split()[4] == str(path)]
 
 
 def daemons(here: Path) -> list[int]:
