@@ -16,6 +16,7 @@ from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private import restart, seeding
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
+from gitguardfs.private.partial import COMMAND
 from gitguardfs.private.reader import Source, source_of
 from gitguardfs.private.share import Unusable
 from gitguardfs.private.store import (
@@ -146,6 +147,11 @@ class PrivateRepositories:
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former, self._local)
+                if seeding.lacks_files(directory):
+                    log.warning(
+                        "%s: the human's clone is partial: the agent's git refuses to switch to a"
+                        " commit that lacks files (on the host: %s)", shown(place.path), COMMAND,
+                    )  # fmt: skip
             self._pause(directory, LOOK_SECONDS)
             return
 
