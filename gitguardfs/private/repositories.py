@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from gitguardfs.errors import os_error, shown
 from gitguardfs.guard.local_names import LocalNames
-from gitguardfs.private import restart, seeding
+from gitguardfs.private import restart, seeding, sparse
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
 from gitguardfs.private.partial import COMMAND
@@ -21,6 +21,7 @@ from gitguardfs.private.reader import Source, source_of
 from gitguardfs.private.share import Unusable
 from gitguardfs.private.store import (
     AGENT,
+    HOST,
     Store,
     description,
     has_agent,
@@ -222,6 +223,7 @@ class PrivateRepositories:
                     if self._begins_anew(directory, place, host, source, looks):
                         return True
                     seeding.refresh_host(directory, source, state)
+                    sparse.note(os.path.join(directory, HOST), self._local)
                 self._said.pop(directory, None)
             except (GitFailed, Unusable) as error:
                 self._say(directory, place, f"it {error}")

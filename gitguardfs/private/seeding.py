@@ -206,7 +206,10 @@ def seed_agent(
         for name in ("exclude", "sparse-checkout"):
             files[f"info/{name}"] = _information(host, name.encode())
         _make_index(new, copy, host, source)
-        if local is not None and (left_out := sparse.leave_out(new, copy, local)):
+        left_out = set[bytes]()
+        if local is not None:
+            left_out = sparse.leave_out(new, copy, local) | sparse.tracked(copy, local)
+        if left_out:
             files["config"] += sparse.CONFIG
             files["info/sparse-checkout"] = sparse.patterns(
                 files["info/sparse-checkout"] if sparse.is_on(config) else b"", left_out

@@ -14,6 +14,7 @@ without_hooks() {
 }
 
 without_hooks fetch --quiet host || exit
+sh "$common/hooks/reference-transaction" leave-out
 lacks=${common%/*}/host.git/lacks-files
 if [ -e "$lacks" ]; then
     echo "sync: the human's clone is partial: git refuses to switch to a commit that lacks files"
