@@ -21,6 +21,7 @@ from gitguardfs.doctor import (
     local_checks,
     mount_checks,
     other_mounts,
+    partial_checks,
     policy_checks,
     privilege_checks,
     share_checks,
@@ -185,6 +186,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
     checks: dict[str, Check] = {
         "the raw share": share_checks.check,
         "directories of the guest's own": local_checks.check,
+        "partial clones": partial_checks.check,
         "privileges": privilege_checks.check,
     }
     if usable:

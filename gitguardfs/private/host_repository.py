@@ -116,7 +116,7 @@ class HostRepository:
     def state(self) -> bytes:
         """Return a text that changes when HEAD, a branch or a tag does. Raises Unusable, OSError.
 
-        It costs a stat a file.
+        Also when a partial clone has fetched what it lacked. It costs a stat a file.
         """
         seen: list[object] = []
         for fd, name in (
@@ -126,6 +126,8 @@ class HostRepository:
         ):  # fmt: skip
             seen.append(self._stamp(fd, name))
         seen += [(name, _stamp(st)) for name, st in self._loose_refs()]
+        with suppress(OSError):
+            seen += [one for one in _packs(self._common) if one.endswith(b".promisor")]
         return hashlib.sha256(repr(seen).encode()).hexdigest().encode()
 
     def _stamp(self, fd: int, name: bytes) -> object:
@@ -329,6 +331,15 @@ def refs_in(text: bytes) -> dict[bytes, bytes]:
         for value, _, name in pairs
         if name.startswith(_KINDS) and _OBJECT.fullmatch(value) and _REF.fullmatch(name)
     }
+
+
+def _packs(git_dir: int) -> list[bytes]:
+    """Return the names in a repository's directory of packs. Raises OSError."""
+    fd = open_path(git_dir, b"objects/pack", DIRECTORY)
+    try:
+        return names_in(fd)
+    finally:
+        os.close(fd)
 
 
 def _is_loose(fd: int, name: bytes) -> bool:

@@ -13,13 +13,15 @@ from typing import NamedTuple, Protocol
 
 from gitguardfs.errors import os_error, shown
 from gitguardfs.guard.local_names import LocalNames
-from gitguardfs.private import restart, seeding
+from gitguardfs.private import restart, seeding, sparse
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
+from gitguardfs.private.partial import COMMAND
 from gitguardfs.private.reader import Source, source_of
 from gitguardfs.private.share import Unusable
 from gitguardfs.private.store import (
     AGENT,
+    HOST,
     Store,
     description,
     has_agent,
@@ -152,6 +154,11 @@ class PrivateRepositories:
                 owner = (place.uid, place.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former, self._local)
+                if seeding.lacks_files(directory):
+                    log.warning(
+                        "%s: the human's clone is partial: the agent's git refuses to switch to a"
+                        " commit that lacks files (on the host: %s)", shown(place.path), COMMAND,
+                    )  # fmt: skip
             self._pause(directory, LOOK_SECONDS)
             return
 
@@ -226,6 +233,7 @@ class PrivateRepositories:
                     if self._begins_anew(directory, place, host, source, looks):
                         return True
                     seeding.refresh_host(directory, source, state)
+                    sparse.note(os.path.join(directory, HOST), self._local)
                 self._said.pop(directory, None)
                 note_reason(directory, "")
             except (GitFailed, Unusable) as error:

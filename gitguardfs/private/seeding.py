@@ -17,7 +17,7 @@ from contextlib import suppress
 from gitguardfs import store_directory
 from gitguardfs.errors import os_error
 from gitguardfs.guard.local_names import LocalNames
-from gitguardfs.private import agent_files, git, reader, restart, sparse, store
+from gitguardfs.private import agent_files, git, partial, reader, restart, sparse, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in
 from gitguardfs.private.reader import Source
@@ -115,9 +115,9 @@ def _copy_whole(new: str, source: Source, state: bytes) -> None:
         _clone(new, source)
     config = reader.config_of(source.object_format, is_partial=source.is_partial)
     store.write(os.path.join(copy, "config"), config)
+    store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
     if source.is_partial:
         _copy_part(new, source)
-    store.write(os.path.join(copy, "HEAD"), reader.head_text(source.head))
     store.write(os.path.join(new, "host.state"), state, 0o600)
 
 
@@ -139,33 +139,38 @@ def _clone(new: str, source: Source) -> None:
 
 
 def _copy_part(directory: str, source: Source) -> None:
-    """Copy what the host has of its branches, where some objects are missing.
+    """Copy what the host has of its branches, where some objects are missing (``partial``).
 
     git fetches no such repository: the objects are packed here, and the branches written.
     """
     copy = os.path.join(directory, store.HOST)
-    branches = os.path.join(copy, "packed-refs")
-    known = refs_in(store.read(branches)).values() if os.path.exists(branches) else ()
+    words = ("cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+    had = git.run(words, directory=copy, limit=SECONDS).split()
     with reader.made(directory, source) as path:
-        had = git.run(
-            ("cat-file", "--batch-check=%(objectname)"), directory=path, limit=SECONDS,
-            content=b"\n".join(known) + b"\n", keep=source.descriptors,
-        )  # fmt: skip
-        without = [b"^" + name for name in had.split(b"\n") if name and b" " not in name]
+        chosen, lacks = partial.chosen(path, source)
         names = git.run(
             (
-                "pack-objects", "--quiet", "--revs", "--missing=allow-any", "--non-empty",
-                "--delta-base-offset", f"../{store.HOST}/objects/pack/pack",
+                "pack-objects", "--quiet", "--non-empty", "--delta-base-offset",
+                f"../{store.HOST}/objects/pack/pack",
             ),
             directory=path, limit=SECONDS, keep=source.descriptors,
-            content=b"\n".join([*source.all_refs.values(), *without]) + b"\n",
+            content=b"".join(name + b"\n" for name in chosen.difference(had)),
         )  # fmt: skip
     for name in names.split():
         pack = os.path.join(copy, "objects/pack", f"pack-{name.decode()}")
         store.write(f"{pack}.promisor", b"")  # says that objects may be missing
     if source.shallow:
         store.write(os.path.join(copy, "shallow"), source.shallow)
-    store.write(branches, reader.packed(source.all_refs))
+    store.write(os.path.join(copy, "packed-refs"), reader.packed(source.all_refs))
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(copy, partial.LACKS))
+    if lacks:
+        store.write(os.path.join(copy, partial.LACKS), partial.COMMAND.encode() + b"\n")
+
+
+def lacks_files(directory: str) -> bool:
+    """Return whether the human's clone is partial, and lacks files."""
+    return os.path.exists(os.path.join(directory, store.HOST, partial.LACKS))
 
 
 def copied(directory: str) -> Source:
@@ -249,7 +254,10 @@ def seed_agent(
             files[f"info/{name}"] = _information(host, name.encode())
         files["info/exclude"] = agent_files.exclude(files["info/exclude"], local)
         _make_index(new, copy, host, source)
-        if local is not None and (left_out := sparse.leave_out(new, copy, local)):
+        left_out = set[bytes]()
+        if local is not None:
+            left_out = sparse.leave_out(new, copy, local) | sparse.tracked(copy, local)
+        if left_out:
             files["config"] += sparse.CONFIG
             files["info/sparse-checkout"] = sparse.patterns(
                 files["info/sparse-checkout"] if sparse.is_on(config) else b"", left_out

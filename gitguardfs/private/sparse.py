@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from gitguardfs.guard.local_names import LocalNames
-from gitguardfs.private import git
+from gitguardfs.private import git, store
 from gitguardfs.private.host_repository import Config
 
 LIMIT = 60.0
 """Seconds for one git command. An index of 100,000 files takes less than one."""
+BRANCHES = 20
+NOTE = "left-out"
+"""A file of the copy with patterns, which the agent's hook adds to the agent's own."""
 CONFIG = b"""\
 [core]
 \tsparseCheckout = true
@@ -50,6 +54,28 @@ def leave_out(repository: str, copy: str, local: LocalNames) -> set[bytes]:
             limit=LIMIT, more=more, content=b"\0".join(hidden),
         )  # fmt: skip
     return found
+
+
+def tracked(copy: str, local: LocalNames) -> set[bytes]:
+    """Return the directories that the view does not show, and the human's branches have files in.
+
+    Asked are HEAD and the newest branches. Raises GitFailed, OSError.
+    """
+    words = ("for-each-ref", "--sort=-committerdate", f"--count={BRANCHES}", "--format=%(refname)")
+    heads = git.run((*words, "refs/heads"), directory=copy, limit=LIMIT).split()
+    found = set[bytes]()
+    for tip in (b"HEAD", *heads):
+        with suppress(git.GitFailed):  # no commit yet, or a partial clone
+            ls_tree = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", os.fsdecode(tip))
+            files = git.run(ls_tree, directory=copy, limit=LIMIT).split(b"\0")
+            found |= local.directories_of(files)
+    return found
+
+
+def note(copy: str, local: LocalNames | None) -> None:
+    """Note these directories for the agent's hook. Raises GitFailed, OSError."""
+    if local is not None and (found := tracked(copy, local)):
+        store.write(os.path.join(copy, NOTE), patterns(b"", found).partition(b"\n")[2])
 
 
 def patterns(former: bytes, left_out: set[bytes]) -> bytes:

@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "doctor": {
         "accounts", "audit", "command_line", "findings", "guard", "linux", "local", "mounting",
-        "render",
+        "private", "render",
     },
     "commands": {
         "command_line", "options", "linux", "mounting", "daemon", "sessions", "vm_mount",

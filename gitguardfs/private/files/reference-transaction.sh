@@ -4,7 +4,7 @@
 # `git sync` calls it with the word `publish`; then it also says that there are commits.
 
 case $1 in
-publish) ;;
+publish | leave-out) ;;
 committed)
     # To rename a branch, git deletes it first, and makes the new one without a word. So what is
     # deleted stays in the file until something else changes.
@@ -22,6 +22,21 @@ committed)
 esac
 
 common=$(git rev-parse --git-common-dir) && common=$(cd "$common" && pwd -P) || exit 0
+# Below a directory of the guest's own the view shows nothing of the human's. What the human commits
+# there is in no work tree of the agent's, as git has it for a sparse checkout.
+left_out=${common%/*}/host.git/left-out
+if [ -s "$left_out" ]; then
+    sparse=$common/info/sparse-checkout
+    [ -s "$sparse" ] || echo '/*' >"$sparse"
+    if new=$(grep -vxFf "$sparse" "$left_out"); then
+        printf '%s\n' "$new" >>"$sparse"
+        git config core.sparseCheckout true
+        git config core.sparseCheckoutCone false
+        git config sparse.expectFilesOutsideOfPatterns true
+    fi
+fi
+[ "$1" != leave-out ] || exit 0
+
 # The first line of a file; without a process, since this runs often.
 line() {
     line=

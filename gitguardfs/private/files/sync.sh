@@ -18,6 +18,12 @@ reason=$(git config remote.host.url)/gitguard-reason
 if [ -s "$reason" ]; then
     echo "sync: $(cat "$reason")" >&2
 fi
+sh "$common/hooks/reference-transaction" leave-out
+lacks=${common%/*}/host.git/lacks-files
+if [ -e "$lacks" ]; then
+    echo "sync: the human's clone is partial: git refuses to switch to a commit that lacks files"
+    echo "sync: (\"unable to read tree\", \"could not fetch\"); on the host: $(cat "$lacks")"
+fi
 branch=$(git symbolic-ref --quiet --short HEAD) || {
     echo "sync: HEAD is detached: git switch BRANCH" >&2
     exit 1
