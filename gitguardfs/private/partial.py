@@ -13,6 +13,7 @@ from gitguardfs.private.git import GitFailed
 from gitguardfs.private.reader import Source
 
 SECONDS = 600.0
+"""For each git command: as long as a whole copy may take."""
 LOOKED_AT = 1000
 """Of how many commits the files come over, if they are there: the checked-out one, the branches and
 tags, and the newest others."""
