@@ -82,6 +82,7 @@ def world() -> Iterator[World]:
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
         options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store")]
+        options += ["--protect", "*.lock"]  # as those of package managers
         with gitguardfs(here / "source", here / "view", *options) as mounted:
             yield World(here, mounted)
 
