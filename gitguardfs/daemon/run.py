@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from signal import Signals
@@ -286,7 +286,8 @@ def _serve(
         is_gone = mounted is not None and mountinfo.current(mounted) is None
         return keeper.TAKEN_AWAY if is_gone else Exit.SYSTEM
     if signal is None:
-        log.info("%s: unmounted", options.mountpoint)
+        with suppress(Exception):  # of a log; the keeper would mount the view again
+            log.info("%s: unmounted", options.mountpoint)
     return Exit.OK
 
 

@@ -102,6 +102,18 @@ def test_what_the_agent_committed_is_there_after_a_reboot(
 
 
 @EACH
+def test_a_work_tree_that_the_host_links_after_a_boot_has_a_repository(
+    rebooted: World, each: Guard
+) -> None:
+    """After a boot the seal lies on the share's root; vm-mount puts the share below its seal."""
+    git(rebooted.at[each.tag] / "demo", "worktree", "add", "--quiet", "--detach", "linked")
+    seen = rebooted.machine.sh(
+        "git log --format=%s", cwd=f"{each.view}/demo/linked", uid=AGENT
+    ).split("\n")
+    assert seen[-1] == "first"
+
+
+@EACH
 def test_dependencies_of_the_agents_are_there_after_a_reboot(rebooted: World, each: Guard) -> None:
     are_modules_kept(rebooted.machine, each, rebooted.at[each.tag])
 

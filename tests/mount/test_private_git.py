@@ -91,6 +91,7 @@ def made(*more: str) -> Iterator[World]:
         os.chown(here / "home", AGENT, AGENT)
         (here / "home/.gitconfig").write_text("[user]\nname = Agent\nemail = agent@example.org\n")
         options = ["--map", MAP, "--git", "private", "--private-store", str(here / "store"), *more]
+        options += ["--protect", "*.lock"]  # as those of package managers
         with (
             bound(here / "host", here / "source") as source,
             gitguardfs(source, here / "view", "--seal", *options) as mounted,

@@ -106,3 +106,21 @@ def test_what_the_human_commits_in_a_partial_clone_comes_over(part: World) -> No
     assert "+2" in part.agent("diff", "host/main~", "host/main")
     part.agent("switch", "--quiet", "--detach", "host/main~2")
     assert (part.view / "a").read_text() == "0\n"
+
+
+def test_a_shallow_clone_has_all_files_of_the_commits_that_it_has(part: World) -> None:
+    shallow = World(part.area, "shallow")
+    url = f"file://{part.project.parent / 'proj'}"  # from a path alone git clones all
+    part.host("clone", "--quiet", "--depth=1", "--no-single-branch", url, "../shallow")
+    shallow.host("branch", "topic", "origin/topic")
+    shallow.prepare()
+    shallow.show()
+    before = files(shallow.view)
+    for beyond in (["switch", "--detach", "HEAD~"], ["reset", "--hard", "HEAD~"]):
+        shallow.agent(*beyond, check=False)
+        assert files(shallow.view) == before, beyond
+    shallow.agent("switch", "--quiet", "--create", "topic", "host/topic")
+    assert files(shallow.view)["a"] == "topic\n"
+    shallow.agent("switch", "--quiet", "main")
+    assert files(shallow.view) == before
+    assert "partial" not in shallow.agent("sync")

@@ -190,8 +190,9 @@ publish() {
     } >"$refs/every" || return
     fit <"$refs/every" >"$refs/packed-refs" || return
     # It is written anew after each commit: quickly rather than short.
+    # By its output: for a file, git makes NAME.lock first, and the user may protect *.lock.
     if GIT_DIR=$refs git -c pack.window=0 -c pack.compression=1 bundle create --quiet \
-        "$place.new.$$" --branches --tags --stdin <"$refs/known" 2>"$refs/said"; then
+        - --branches --tags --stdin <"$refs/known" 2>"$refs/said" >"$place.new.$$"; then
         mv -f "$place.new.$$" "$place" || return
         [ "$1" != publish ] || echo "sync: your commits are in .gitguard/agent.bundle"
     elif grep -q 'empty bundle' "$refs/said" && [ ! -s "$said" ]; then
