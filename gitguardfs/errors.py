@@ -59,7 +59,7 @@ def shown(text: str | bytes, keep: str = "") -> str:
     Other users choose the names of files, mounts, tags and processes. ESC, newlines, bidirectional
     controls and bytes that are not UTF-8 would alter what root sees, or control the terminal. So
     would many blanks: what follows them seems to be a row of its own. Of several blanks all but the
-    first are escaped. Characters in ``keep`` are not escaped; with some, blanks are neither.
+    first are escaped. Characters in ``keep`` are kept, and with them all blanks.
     """
     if isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")

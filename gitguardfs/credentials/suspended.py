@@ -33,7 +33,7 @@ _unwritten: set[str] = set()
 
 
 class _Record(NamedTuple):
-    """What the file holds."""
+    """The content of the file."""
 
     salt: str
     found: dict[str, list[str]]

@@ -114,5 +114,16 @@ class Context:
         seen = mountinfo.top_at(self.mountpoint, self.table)
         return seen if seen is not None and seen.fstype == FSTYPE else None
 
+    @property
+    def options(self) -> tuple[str, ...] | None:
+        """The options that a daemon of the view was started with; None if unknown."""
+        return next((one.options for one in self.daemons if one.options is not None), None)
+
+    def option(self, name: str) -> str:
+        """Return the value of an option that counts, the last one; "" if it is not given."""
+        split = (option.partition("=") for option in self.options or ())
+        values = [text for key, _, text in split if key == name]
+        return values[-1] if values else ""
+
 
 Check = Callable[[Context], list[Result]]

@@ -33,19 +33,12 @@ def check_option(context: Context) -> list[Result]:
         f"no symlink that is made in {context.mountpoint} leads out on the host",
         f"symlinks that are made in {context.mountpoint} are stored as given",
     )
-    given = [daemon.options for daemon in context.daemons if daemon.options is not None]
-    if not given or last(given[0], "git") == "off":
+    if context.options is None or context.option("git") == "off":
         return []
-    if last(given[0], "links") == "raw":
+    if context.option("links") == "raw":
         why = "links=raw: git and other programs of the host write where they lead"
         return [row.finding(why, RAW, Severity.MEDIUM)]
     return [row.ok()]
-
-
-def last(options: tuple[str, ...], name: str) -> str:
-    """Return the value of an option that counts, the last one; empty if it is not given."""
-    values = [text for key, _, text in (one.partition("=") for one in options) if key == name]
-    return values[-1] if values else ""
 
 
 def check(context: Context, user: User, workdir: str) -> Result:

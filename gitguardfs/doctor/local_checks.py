@@ -27,11 +27,10 @@ from gitguardfs.render.size import told
 
 def check(context: Context) -> list[Result]:
     """Check the store of a view with ``--local``; [] without that, or without root's rights."""
-    options = next((d.options for d in context.daemons if d.options is not None), None)
-    if not context.is_root or options is None:
+    if not context.is_root or context.options is None:
         return []
     try:
-        place = listing.stores(options)
+        place = listing.stores(context.options)
         if place is None:
             return []
         with ExitStack() as stack:

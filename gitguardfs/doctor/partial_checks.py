@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from gitguardfs.constants import PRIVATE_STORE
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.link_checks import last
 from gitguardfs.errors import shown
 from gitguardfs.findings import Result, Row
 from gitguardfs.private import partial, seeding, store
@@ -15,11 +14,10 @@ from gitguardfs.private import partial, seeding, store
 
 def check(context: Context) -> list[Result]:
     """Note each work tree in the store of a view with ``--git=private`` that lacks files."""
-    options = next((d.options for d in context.daemons if d.options is not None), ())
-    if not context.is_root or last(options, "git") != "private":
+    if not context.is_root or context.option("git") != "private":
         return []
     row = Row("git.partial", "the human's clone is partial, and lacks files", "")
-    entries = store.entries(last(options, "private-store") or PRIVATE_STORE)
+    entries = store.entries(context.option("private-store") or PRIVATE_STORE)
     return [
         row.note(
             f"{shown(entry.work_tree)}: the agent's git refuses to switch to a commit that lacks"

@@ -54,7 +54,7 @@ def forms(secret: Secret, value: str) -> frozenset[bytes]:
 
 
 def _masking(secret: Secret, place: Place, value: str) -> dict[bytes, bytes]:
-    """Return what stands in the place of each form of a value."""
+    """Return the masking text for each form of a value."""
     placeholder = secret.placeholder.encode()
     escaped = [
         quote(value, safe=safe)

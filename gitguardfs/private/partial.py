@@ -1,4 +1,4 @@
-"""Chooses what is copied of a partial clone: every commit, but no directory that lacks a file.
+"""Chooses the objects to copy of a partial clone: all commits, and no directory that lacks a file.
 
 git changes a work tree file by file, and takes the old one away before it finds that the new one's
 object is missing. A commit whose top directory is missing it refuses before that.
@@ -13,13 +13,14 @@ from gitguardfs.private.git import GitFailed
 from gitguardfs.private.reader import Source
 
 SECONDS = 600.0
+"""For each git command: as long as a whole copy may take."""
 LOOKED_AT = 1000
 """Of how many commits the files come over, if they are there: the checked-out one, the branches and
 tags, and the newest others."""
 LACKS = "lacks-files"
 """A file of the copy that is there while an object is missing."""
 COMMAND = "git fetch --refetch --no-filter"
-"""What fetches all that is missing, on the host."""
+"""The host's command that fetches all missing objects."""
 _DIRECTORY, _MODULE = b"40000", b"160000"
 
 Tree = tuple[set[bytes], set[bytes]]

@@ -32,7 +32,7 @@ DEPTH = 200
 MANY_PACKS = 30
 """Each fetch makes a pack; so many slow git down."""
 NOTHING = Source(Head(b"refs/heads/empty-git-sync-says-why", b""), {}, b"sha1", b"", [])
-"""What is taken for the content of a repository that cannot be copied.
+"""The content of a repository that cannot be copied.
 
 The branch has this name so that `git log` and `git status` tell an agent what to do.
 """

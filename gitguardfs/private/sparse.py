@@ -17,6 +17,7 @@ from gitguardfs.private.host_repository import Config
 LIMIT = 60.0
 """Seconds for one git command. An index of 100,000 files takes less than one."""
 BRANCHES = 20
+"""The human's newest branches, which are looked through as HEAD is; each takes a git command."""
 NOTE = "left-out"
 """A file of the copy with patterns, which the agent's hook adds to the agent's own."""
 CONFIG = b"""\
@@ -57,9 +58,9 @@ def leave_out(repository: str, copy: str, local: LocalNames) -> set[bytes]:
 
 
 def tracked(copy: str, local: LocalNames) -> set[bytes]:
-    """Return the directories that the view does not show, and the human's branches have files in.
+    """Return the directories of the guest's own in which the human has committed files.
 
-    Asked are HEAD and the newest branches. Raises GitFailed, OSError.
+    HEAD and the newest branches are looked through. Raises GitFailed, OSError.
     """
     words = ("for-each-ref", "--sort=-committerdate", f"--count={BRANCHES}", "--format=%(refname)")
     heads = git.run((*words, "refs/heads"), directory=copy, limit=LIMIT).split()
@@ -73,7 +74,7 @@ def tracked(copy: str, local: LocalNames) -> set[bytes]:
 
 
 def note(copy: str, local: LocalNames | None) -> None:
-    """Note these directories for the agent's hook. Raises GitFailed, OSError."""
+    """Note the directories of ``tracked`` for the agent's hook. Raises GitFailed, OSError."""
     if local is not None and (found := tracked(copy, local)):
         store.write(os.path.join(copy, NOTE), patterns(b"", found).partition(b"\n")[2])
 

@@ -9,6 +9,8 @@
 ``<id>/host.state``       0600        what the host's repository looked like when fetched
 ``<id>/host.git/``        0755        the store owner's copy of the human's branches
 ``…/gitguard-reason``     0644        in it: why nothing new came, for git sync
+``…/lacks-files``         0644        in it: the human's clone is partial, and lacks files
+``…/left-out``            0644        in it: sparse patterns, for the agent's hook
 ``<id>/agent.unborn``     0600        what the agent's was made as, before the first commit
 ``<id>/agent/``           0700        the agent's repository, which is the agent's
 ========================  ==========  ================================================

@@ -198,11 +198,7 @@ def test_a_daemon_with_an_open_file_gives_up_as_well(here: Path) -> None:
         file = os.open(hung.view / "file", os.O_WRONLY)
         os.write(file, b"written")
         hung.share.add(Fault(("FLUSH",), held=True))
-        hung.process.send_signal(signal.SIGTERM)
-        until(lambda: _is_closed(hung.view), "the view is gone")
-        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
-        hung.share.clear()
-        assert hung.process.wait(LIMIT) == 2
+        _give_up(hung, signal.SIGTERM)
         with suppress(OSError):  # the view is dead
             os.close(file)
 
@@ -216,13 +212,18 @@ def test_a_process_that_is_being_started_does_not_keep_it(here: Path) -> None:
         (fault,) = hung.share.add(Fault(("FLUSH",), held=True))
         (here / "go").touch()
         until(lambda: hung.share.hits(fault), "the server has the request")
-        hung.process.send_signal(signal.SIGTERM)
-        until(lambda: _is_closed(hung.view), "the view is gone")
-        until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
-        hung.share.clear()
-        assert hung.process.wait(LIMIT) == 2
+        _give_up(hung, signal.SIGTERM)
         with suppress(OSError):  # the view is dead
             os.close(file)
+
+
+def _give_up(hung: Hung, number: signal.Signals) -> None:
+    """End a daemon whose server hangs; all is done before the server answers again."""
+    hung.process.send_signal(number)
+    until(lambda: _is_closed(hung.view), "the view is gone")
+    until(lambda: _is_free(hung.share.path), "the next daemon can take the seal over")
+    hung.share.clear()
+    assert hung.process.wait(LIMIT) == 2
 
 
 def _is_free(share: Path) -> bool:

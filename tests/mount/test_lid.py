@@ -111,7 +111,7 @@ def _end(here: Path, number: signal.Signals) -> None:
     until(lambda: not daemons(here), "the daemon ends")
 
 
-def _at(path: Path) -> list[str]:
+def mounts_at(path: Path) -> list[str]:
     """Return the names of the mounts at ``path``, lowest first; views by their type."""
     found = [m for m in mountinfo.listed() if m.mount_point == os.fsencode(path)]
     return [m.fstype if m.is_fuse else m.source for m in found]
@@ -157,7 +157,7 @@ def test_the_place_below_is_neither_seen_nor_written_while_a_daemon_is_replaced(
         for _ in range(4):
             _end(here, number)
             _start(here, "--nonempty", *options)
-            assert _at(here / "view") == [LID, VIEW], "no second lid"
+            assert mounts_at(here / "view") == [LID, VIEW], "no second lid"
         (here / "stop").touch()
         seen = set(spy.communicate(timeout=LIMIT)[0].split())
     assert seen <= {"file", "written", ".git"}
@@ -177,24 +177,24 @@ def test_a_source_below_its_own_view_is_not_seen_meanwhile(
         for _ in range(4):
             _end(here, number)
             subprocess.run(start, check=True, env=ENVIRONMENT, capture_output=True)
-            assert _at(here / "source") == ["gitguardfs-seal", VIEW]
+            assert mounts_at(here / "source") == ["gitguardfs-seal", VIEW]
         (here / "stop").touch()
         seen = set(spy.communicate(timeout=LIMIT)[0].split())
     assert seen <= {"file", "written"}
     subprocess.run(["umount", here / "source"], check=True)
     until(lambda: not daemons(here), "the daemon ends")
     assert (here / "source/.git/config").read_text() == "secret"
-    assert _at(here / "source") == []
+    assert mounts_at(here / "source") == []
 
 
 def test_a_start_that_fails_leaves_the_place_as_it_was(here: Path) -> None:
     fails = ("-o", "fsname=" + "x" * 5000)
     assert _run(here, *fails).returncode == 32
-    assert _at(here / "view") == []
+    assert mounts_at(here / "view") == []
     _start(here)
     _end(here, signal.SIGKILL)
     assert _run(here, *fails).returncode == 32
-    assert _at(here / "view") == [LID]
+    assert mounts_at(here / "view") == [LID]
     with pytest.raises(PermissionError):
         as_user(os.listdir, here / "view")
     with pytest.raises(OSError):
@@ -245,7 +245,7 @@ def test_a_killed_daemon_in_the_background_is_started_again(here: Path) -> None:
             os.kill(pid, signal.SIGKILL)
             until(lambda: daemons(here)[1:] not in ([], [pid]), "another one")  # noqa: B023
             until(lambda: _is_served(here / "view"), "the view is back")
-            assert _at(here / "source") == ["gitguardfs-seal"]
+            assert mounts_at(here / "source") == ["gitguardfs-seal"]
             assert _ask(inside, str(here / "view")).split()[0] == "file"
             first, pid, *_ = daemons(here)  # and for a moment, a child that writes utab
             assert first == keeper
@@ -266,7 +266,7 @@ def _is_served(view: Path) -> bool:
     with suppress(OSError):
         os.statvfs(view)
         now = [m for m in mountinfo.listed() if m.path == str(view)]
-        return now == before and _at(view) == [LID, VIEW]
+        return now == before and mounts_at(view) == [LID, VIEW]
     return False
 
 
@@ -303,7 +303,7 @@ def test_what_its_owner_has_unmounted_stays_unmounted(here: Path) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "other", here / "view"], check=True)
         os.kill(daemon, signal.SIGKILL)
     until(lambda: not daemons(here), "the keeper ends")
-    assert _at(here / "view") == ["other"]
+    assert mounts_at(here / "view") == ["other"]
 
 
 def test_another_directory_is_not_guarded_in_the_place_of_the_former(here: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_start_that_fails_is_tried_again(here: Path) -> None:
     daemon = _start(here, "--audit-log", str(here / "logs/log"))
     (here / "logs").rename(here / "away")
     os.kill(daemon, signal.SIGKILL)
-    until(lambda: _at(here / "view") == [LID] or not _is_served(here / "view"), "it is away")
+    until(lambda: mounts_at(here / "view") == [LID] or not _is_served(here / "view"), "it is away")
     time.sleep(2 * PAUSE)
     (here / "away").rename(here / "logs")
     _comes_back(here, daemon)
@@ -359,7 +359,7 @@ def test_signals_to_both_processes_keep_their_meaning(here: Path) -> None:
     until(lambda: waits.read_text() == "do_wait", "the keeper knows that it is ready")
     os.kill(first, signal.SIGTERM)
     until(lambda: not daemons(here), "both end")
-    assert _at(here / "view") == []
+    assert mounts_at(here / "view") == []
 
 
 def test_a_caller_that_ignores_its_children_changes_nothing(here: Path) -> None:
@@ -368,7 +368,7 @@ def test_a_caller_that_ignores_its_children_changes_nothing(here: Path) -> None:
     _comes_back(here, daemon)
     subprocess.run(["umount", here / "view"], check=True)
     until(lambda: not daemons(here), "both end")
-    assert _at(here / "view") == _at(here / "source") == []
+    assert mounts_at(here / "view") == mounts_at(here / "source") == []
 
 
 _NOT_READY = """
@@ -388,7 +388,7 @@ def test_umount_of_a_view_that_is_not_ready_says_that_the_seal_stays(here: Path)
     done = subprocess.run(["umount", here / "view"], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert f"a seal stays (umount {here}/source opens the share)" in done.stderr
-    assert _at(here / "source") == ["gitguardfs-seal"]
+    assert mounts_at(here / "source") == ["gitguardfs-seal"]
 
 
 def test_the_keeper_holds_nothing(here: Path) -> None:
@@ -411,7 +411,7 @@ def test_a_view_over_its_source_leaves_that_closed(here: Path) -> None:
         with gitguardfs(here / "source", here / "source") as mounted:
             subprocess.run(["fusermount3", "-u", here / "source"], check=True)
             mounted.process.wait(LIMIT)
-            assert _at(here / "source") == ["gitguardfs-seal"]
+            assert mounts_at(here / "source") == ["gitguardfs-seal"]
 
     with pytest.raises(AssertionError, match=f"(?s)ended with 2.*umount {here}/source opens it"):
         take_away()
@@ -422,7 +422,7 @@ def test_to_unmount_a_dead_view_opens_its_place(here: Path) -> None:
     _end(here, signal.SIGKILL)
     done = subprocess.run(["umount", here / "view"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert _at(here / "view") == []
+    assert mounts_at(here / "view") == []
 
 
 def test_to_unmount_a_dead_view_says_that_a_seal_stays(here: Path) -> None:
@@ -430,7 +430,7 @@ def test_to_unmount_a_dead_view_says_that_a_seal_stays(here: Path) -> None:
     _end(here, signal.SIGKILL)
     done = subprocess.run(["umount", here / "view"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and f"umount {here}/source opens" in done.stderr
-    assert _at(here / "view") == []
+    assert mounts_at(here / "view") == []
     subprocess.run(["umount", here / "source"], check=True)
 
 
@@ -438,12 +438,12 @@ def test_a_view_that_left_lazily_keeps_nobody_from_its_place(here: Path) -> None
     first = _start(here)
     with open(here / "view/file") as file:
         subprocess.run(["umount", "-l", here / "view"], check=True)
-        assert _at(here / "view") == []
+        assert mounts_at(here / "view") == []
         done = _run(here)
         assert done.returncode == 0, done.stderr
         assert file.read() == "text"
     until(lambda: first not in daemons(here), "the first one ends")
-    assert _at(here / "view") == [LID, VIEW]
+    assert mounts_at(here / "view") == [LID, VIEW]
     assert (here / "view/file").read_text() == "text"
 
 
@@ -466,7 +466,7 @@ def test_who_only_holds_an_old_view_stops_nothing(here: Path, number: signal.Sig
                 for old in (first, second):
                     assert _ask(old, ".") == os.strerror(errno.ENOTCONN)
                     assert _ask(old, str(here / "view")) == "file"
-        assert _at(here / "source") == ["gitguardfs-seal"]
+        assert mounts_at(here / "source") == ["gitguardfs-seal"]
 
 
 _NOTHING = "import sys; print('stays', flush=True); sys.stdin.read()"
@@ -567,7 +567,7 @@ def test_a_user_unmounts_their_own_view(own_view: Path, how: Sequence[str]) -> N
         [path, *how[1:], own_view], capture_output=True, text=True, check=False, **AS_AGENT
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert _at(own_view) == []
+    assert mounts_at(own_view) == []
     until(lambda: not daemons(own_view.parent), "the daemon ends")
 
 
@@ -577,7 +577,7 @@ def test_a_user_unmounts_their_own_dead_view(own_view: Path) -> None:
         ["umount", own_view], capture_output=True, text=True, check=False, **AS_AGENT
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert _at(own_view) == []
+    assert mounts_at(own_view) == []
 
 
 def test_a_users_busy_view_stays(own_view: Path) -> None:
@@ -586,14 +586,14 @@ def test_a_users_busy_view_stays(own_view: Path) -> None:
             ["umount", own_view], capture_output=True, text=True, check=False, **AS_AGENT
         )
         assert done.returncode == 32 and "busy" in done.stderr, done.stderr
-        assert _at(own_view) == [VIEW]
+        assert mounts_at(own_view) == [VIEW]
     unmount(own_view)
 
 
 def test_root_unmounts_a_users_view(own_view: Path) -> None:
     done = subprocess.run(["umount", own_view], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert _at(own_view) == []
+    assert mounts_at(own_view) == []
 
 
 @pytest.mark.parametrize("how", [("umount",), ("umount", "-l"), ("/sbin/umount.fuse.gitguardfs",)])
@@ -603,7 +603,7 @@ def test_a_user_does_not_unmount_the_view_of_another(here: Path, how: Sequence[s
         [*how, here / "view"], capture_output=True, text=True, check=False, **AS_AGENT
     )
     assert done.returncode != 0
-    assert _at(here / "view") == [LID, VIEW]
+    assert mounts_at(here / "view") == [LID, VIEW]
     if how[0].startswith("/"):
         assert done.stderr == (
             f"umount.fuse.gitguardfs: {here}/view was mounted by root"

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "doctor-first-option-counts",
         "links=raw that a later option takes back is a finding",
-        "doctor/link_checks.py",
+        "doctor/context.py",
         "return values[-1] if values",
         "return values[0] if values",
         ("unit/test_doctor_verdicts.py",),

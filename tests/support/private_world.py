@@ -26,7 +26,6 @@ from tests.support.people import AGENT
 from tests.support.repos import HOST_GID, HOST_UID, as_host, copy_project
 from tests.support.repos import git as host_git
 
-IS_ROOT = os.geteuid() == 0
 _OWN = """
 import os, sys
 os.umask(0)

@@ -96,7 +96,7 @@ def test_a_view_without_a_seal_does_not_wait_for_it(mount: _Mount) -> None:
     mount.is_unmounted = True
     since = time.monotonic()
     assert mount.end(waits=False) is None
-    assert time.monotonic() - since < signals.HELPER_LIMIT / 2
+    assert time.monotonic() - since < signals.HELPER_LIMIT
 
 
 @pytest.mark.one_thread
@@ -162,7 +162,7 @@ def test_it_is_not_waited_for_for_ever(mount: _Mount, monkeypatch: pytest.Monkey
 def test_without_an_unmount_it_is_not_waited_for(mount: _Mount) -> None:
     since = time.monotonic()
     assert mount.end() is None
-    assert time.monotonic() - since < signals.HELPER_LIMIT / 2
+    assert time.monotonic() - since < signals.HELPER_LIMIT
 
 
 def test_in_the_end_all_signals_are_ignored(mount: _Mount) -> None:
