@@ -23,6 +23,10 @@ MAX_ESCAPED = 3
 """How many times a text is unescaped to look for a placeholder in it."""
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{11,}")
 """Characters that can hold MIN_VALUE bytes, or more, in base64."""
+_JSON_ESCAPE = re.compile(rb'\\(?:(?:u00|x)([0-9A-Fa-f]{2})|(["/\\]))')
+"""An escape of JSON, or of a program's text, that stands for one byte."""
+_LONGEST_ESCAPE = 6
+"""Bytes of the longest form of one byte with one escape."""
 _MARK = re.compile(PLACEHOLDER.pattern.encode(), re.IGNORECASE)
 _AUTHORIZATION = b"authorization"
 
@@ -70,20 +74,29 @@ def uses(request: CheckedRequest, head: Head, secrets: Sequence[Secret]) -> list
 
 
 class BodySearch:
-    """Searches a body, part by part, for words as they are written, in capital letters or not."""
+    """Searches a body, part by part, for words in any case, also in escapes of URLs and JSON."""
 
     def __init__(self, words: Mapping[str, Collection[bytes]]) -> None:
         """Search for ``words``, which are in lower case. Those with one name count as the same."""
         self._words = words
         lengths = [len(word) for some in words.values() for word in some]
-        self._overlap = max(lengths, default=1) - 1
+        self._overlap = _LONGEST_ESCAPE * max(lengths, default=0)
         self._end = b""
 
     def found(self, part: bytes) -> set[str]:
         """Return the names of words in the next part, also of such that began in the last one."""
-        text = self._end + part.lower()
+        text = self._end + part
         self._end = text[-self._overlap :] if self._overlap else b""
-        return {name for name, some in self._words.items() if any(word in text for word in some)}
+        forms = [
+            form.lower()
+            for one in dict.fromkeys((text, urllib.parse.unquote_to_bytes(text)))
+            for form in (one, _without_json(one))
+        ]
+        return {
+            name
+            for name, some in self._words.items()
+            if any(word in form for form in dict.fromkeys(forms) for word in some)
+        }
 
 
 def is_in(head: Head, words: Collection[bytes]) -> bool:
@@ -189,16 +202,21 @@ def _why(secret: Secret, where: str) -> str:
 
 
 def _forms(text: bytes) -> Iterator[bytes]:
-    """Yield a text as it is, unescaped, and what it holds in base64."""
+    """Yield a text as it is, unescaped, and what it holds in base64, which may begin anywhere."""
     for _ in range(MAX_ESCAPED):
         yield text
+        yield _without_json(text)
         for run in _BASE64_RUN.findall(text):
-            yield _decoded(run)
+            yield from (_decoded(run[at:]) for at in range(4))
         unescaped = urllib.parse.unquote_to_bytes(text)
         if unescaped == text:
             return
         text = unescaped
     yield text
+
+
+def _without_json(text: bytes) -> bytes:
+    return _JSON_ESCAPE.sub(lambda found: found[2] or bytes.fromhex(found[1].decode()), text)
 
 
 def _decoded(run: bytes) -> bytes:

@@ -252,6 +252,30 @@ def test_a_body_is_searched_across_its_parts(
         assert edges[first] < len(P) + len(before)
 
 
+@pytest.mark.parametrize("escape", ["%{:02x}", "%{:02X}", r"\u{:04x}", r"\u{:04X}", "%5Cu{:04x}"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_word_in_a_body_is_found_if_it_is_escaped(escape: str, size: int) -> None:
+    body = b'{"a": "' + "".join(map(escape.format, b"Some/Value")).encode() + b'"}'
+    if size < 1000 and "%5C" in escape:
+        return  # in parts only what is escaped once
+    for text in (body, body[:30] + b"x" + body[30:]):
+        search = BodySearch({"A": [b"some/value"], "B": [b"other"]})
+        parts = [text[at : at + size] for at in range(0, len(text), size)]
+        assert set().union(*map(search.found, parts)) == ({"A"} if text is body else set())
+    assert BodySearch({"A": [b"some/value"]}).found(rb"Some\/value") == {"A"}
+
+
+@pytest.mark.parametrize("before", ["", "x", "/", "/redirect/", "/un-safe/", "/_/"])
+def test_a_guess_is_found_in_base64_wherever_that_begins(before: str) -> None:
+    text = base64.urlsafe_b64encode(b"https://other.test/b0b0abcd").rstrip(b"=")
+    assert exchange.is_in(head(before.encode() + text), [b"b0b0abcd"])
+
+
+def test_a_guess_is_found_in_the_json_of_a_field() -> None:
+    field = (b"Dropbox-API-Arg", rb'{"path": "\u0062\u0030b0abcd"}')
+    assert exchange.is_in(head(b"/", field), [b"b0b0abcd"])
+
+
 @pytest.mark.parametrize("use", PLACES, ids=lambda place: place.kind.value)
 def test_what_a_server_repeats_is_masked(use: Place) -> None:
     own = Masks()
