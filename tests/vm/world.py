@@ -6,6 +6,7 @@ import os
 import pwd
 import shlex
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -27,8 +28,17 @@ from tests.support.repos import HOST_GID, HOST_UID, git, make_project
 BOOT_LIMIT = 900.0
 """Seconds after which a `vm up` is taken to hang."""
 LIMIT = 300.0
-ADDRESS = "127.0.0.2"
-"""The registry's address: a name would have to be resolved, and no proxy is used for 127.0.0.1."""
+
+
+def _own_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("203.0.113.1", 9))  # which sends nothing
+        return str(sock.getsockname()[0])
+
+
+ADDRESS = _own_address()
+"""The registry's, an address of this machine: a name would have to be resolved, and clients use no
+proxy for a loopback address."""
 LARGE = 100 << 20
 """Bytes of the large file: more than the proxy may ever need."""
 
