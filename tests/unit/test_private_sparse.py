@@ -18,7 +18,7 @@ HIDDEN = "node_modules/a/index.js"
 def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
     with world() as project:
         local = LocalNames(("node_modules",))
-        project.prepare(PrivateRepositories(str(project.store), "projects", local))
+        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
         project.show()
         if how in ("merge", "rebase"):
             (project.view / "b").write_text("mine\n")
@@ -26,7 +26,7 @@ def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
         project.host("switch", "--quiet", *(["topic"] if how == "switch" else ["main"]))
         project.commit("vendored", {HIDDEN: "1\n", "dir/c": "human's\n"})
         (project.view / "dir/c").write_text("human's\n" if how == "sync" else "1\n")
-        project.prepare(PrivateRepositories(str(project.store), "projects", local))
+        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
         if how == "sync":
             project.agent("sync")
         else:
