@@ -29,10 +29,20 @@ if [ -s "$left_out" ]; then
     sparse=$common/info/sparse-checkout
     [ -s "$sparse" ] || echo '/*' >"$sparse"
     if new=$(grep -vxFf "$sparse" "$left_out"); then
+        config() {
+            git --git-dir="$common" config "$@"
+        }
+        # Patterns of a sparse checkout that was switched off would take files from the work tree.
+        if [ "$(config --type=bool core.sparseCheckout)" != true ]; then
+            echo '/*' >"$sparse"
+            new=$(cat "$left_out")
+        fi
         printf '%s\n' "$new" >>"$sparse"
-        git config core.sparseCheckout true
-        git config core.sparseCheckoutCone false
-        git config sparse.expectFilesOutsideOfPatterns true
+        scope=--local
+        [ "$(config --type=bool extensions.worktreeConfig)" != true ] || scope=--worktree
+        config "$scope" core.sparseCheckout true
+        config "$scope" core.sparseCheckoutCone false
+        config "$scope" sparse.expectFilesOutsideOfPatterns true
     fi
 fi
 [ "$1" != leave-out ] || exit 0
