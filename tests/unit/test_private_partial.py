@@ -106,3 +106,19 @@ def test_what_the_human_commits_in_a_partial_clone_comes_over(part: World) -> No
     assert "+2" in part.agent("diff", "host/main~", "host/main")
     part.agent("switch", "--quiet", "--detach", "host/main~2")
     assert (part.view / "a").read_text() == "0\n"
+
+
+def test_directories_of_any_size_do_not_fill_the_memory(
+    part: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "MAX_BYTES", 300)
+    part.view = part.area / "part-view"
+    part.prepare()
+    part.show()
+    assert f"too large directories for a partial clone: {partial.COMMAND}" in part.agent(
+        "sync", check=False
+    )
+    part.host("fetch", "--quiet", "--refetch", "--no-filter")
+    part.prepare()
+    part.show()
+    assert part.agent("status", "--short", "--branch") == "## main...host/main"
