@@ -94,7 +94,8 @@ def _shares(new: str, source: Source, state: bytes, other: str) -> bool:
     try:
         with store.locked(other, 0.0):
             have = copied(other)
-            if not is_same_kind(have, source) or set(have.refs.values()).isdisjoint(source.all_refs.values()):
+            has_some = not set(have.refs.values()).isdisjoint(source.all_refs.values())
+            if not (has_some and is_same_kind(have, source)):
                 return False
             without = shutil.ignore_patterns(store.REASON)
             shutil.copytree(former, copy, ignore=without, copy_function=os.link)

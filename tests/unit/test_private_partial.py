@@ -122,3 +122,22 @@ def test_directories_of_any_size_do_not_fill_the_memory(
     part.prepare()
     part.show()
     assert part.agent("status", "--short", "--branch") == "## main...host/main"
+
+
+def test_a_clone_that_becomes_partial_takes_no_file_away(part: World) -> None:
+    source = World(part.area, "proj")
+    whole = World(part.area, "whole")
+    whole.view = part.area / "whole-view"
+    source.host("clone", "--quiet", ".", "../whole")
+    whole.prepare()
+    whole.show()
+    source.host("switch", "--quiet", "--create", "side")
+    source.commit("side", {"a": "side\n", "dir/c": "side\n"})
+    whole.host("fetch", "--quiet", "--filter=blob:none", f"file://{source.project}", "side:side")
+    whole.prepare()
+    assert "the human's clone is partial" in whole.agent("sync")
+    before = files(whole.view)
+    assert before
+    whole.agent("switch", "side", check=False)
+    assert files(whole.view) == before
+    assert whole.agent("status", "--short", "--branch") == "## main...host/main"
