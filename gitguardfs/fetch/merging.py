@@ -143,6 +143,7 @@ def _move(repository: HostRepository, ref: str, ours: str | None, commit: str, w
         _locked(index),
         TemporaryDirectory(prefix="gitguard-", dir=os.path.dirname(index)) as directory,
     ):
+        check_ready(repository)  # something may have been staged meanwhile
         new, empty = os.path.join(directory, "index"), os.path.join(directory, "empty")
         os.mkdir(empty)
         changed = None

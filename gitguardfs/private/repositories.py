@@ -168,6 +168,8 @@ class PrivateRepositories:
     ) -> None:  # fmt: skip
         state = looks.state if looks is not None else b""
         is_reset = os.path.lexists(directory) and not has_agent(directory)
+        # What was empty for a reason may have become something else.
+        is_reset = is_reset and seeding.is_same_kind(seeding.copied(directory), source)
         if is_reset and not _is_another_project(directory, host, source, looks):
             seeding.refresh_host(directory, source, state)
             note_reason(directory, "")

@@ -94,12 +94,11 @@ def _shares(new: str, source: Source, state: bytes, other: str) -> bool:
     try:
         with store.locked(other, 0.0):
             have = copied(other)
-            is_same_kind = (have.object_format, have.is_partial) == (
-                source.object_format, source.is_partial,
-            )  # fmt: skip
-            if not is_same_kind or set(have.refs.values()).isdisjoint(source.all_refs.values()):
+            has_some = not set(have.refs.values()).isdisjoint(source.all_refs.values())
+            if not (has_some and is_same_kind(have, source)):
                 return False
-            shutil.copytree(former, copy, copy_function=os.link)
+            without = shutil.ignore_patterns(store.REASON)
+            shutil.copytree(former, copy, ignore=without, copy_function=os.link)
         refresh_host(new, source, state)
     except (GitFailed, Unusable, OSError):  # it is used, or was removed or damaged meanwhile
         store_directory.remove_tree(copy)
@@ -185,6 +184,11 @@ def copied(directory: str) -> Source:
     object_format = b"sha256" if b"objectFormat = sha256" in config else b"sha1"
     is_partial = b"partialClone" in config
     return Source(head, refs, object_format, b"", [], is_partial) if refs else NOTHING
+
+
+def is_same_kind(one: Source, other: Source) -> bool:
+    """Return whether git can fetch from one into a copy of the other."""
+    return (one.object_format, one.is_partial) == (other.object_format, other.is_partial)
 
 
 def is_limited(source: Source) -> bool:

@@ -257,6 +257,24 @@ def test_another_branch_is_checked_out_meanwhile(world: World, at: str) -> None:
         assert world.git(world.host, "rev-parse", "main") == before
 
 
+def test_what_is_staged_meanwhile_stays_staged(world: World) -> None:
+    theirs = world.commit({"c.txt": "c\n"})
+    world.publish()
+    world.fetched()
+    (world.host / "a.txt").write_text("staged\n")
+    git = world.home / "git"
+    git.write_text(
+        f'#!/bin/sh\ncase "$*" in *merge-base*) git -C {world.host} add a.txt ;; esac\n'
+        'exec git "$@"\n'
+    )
+    git.chmod(0o755)
+    found = find_repository(str(world.host), world.environment())
+    slow = replace(found, git=replace(found.git, program=str(git)))
+    with pytest.raises(UserError, match="changes are staged"):
+        merging.merge(slow, "main", theirs)
+    assert world.git(world.host, "diff", "--cached", "--name-only") == "a.txt"
+
+
 def test_no_branch_is_checked_out(world: World) -> None:
     commit = world.commit({"c.txt": "c\n"})
     world.publish()

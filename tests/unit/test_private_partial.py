@@ -124,3 +124,38 @@ def test_a_shallow_clone_has_all_files_of_the_commits_that_it_has(part: World) -
     shallow.agent("switch", "--quiet", "main")
     assert files(shallow.view) == before
     assert "partial" not in shallow.agent("sync")
+
+
+def test_directories_of_any_size_do_not_fill_the_memory(
+    part: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial, "MAX_BYTES", 300)
+    part.view = part.area / "part-view"
+    part.prepare()
+    part.show()
+    assert f"too large directories for a partial clone: {partial.COMMAND}" in part.agent(
+        "sync", check=False
+    )
+    part.host("fetch", "--quiet", "--refetch", "--no-filter")
+    part.prepare()
+    part.show()
+    assert part.agent("status", "--short", "--branch") == "## main...host/main"
+
+
+def test_a_clone_that_becomes_partial_takes_no_file_away(part: World) -> None:
+    source = World(part.area, "proj")
+    whole = World(part.area, "whole")
+    whole.view = part.area / "whole-view"
+    source.host("clone", "--quiet", ".", "../whole")
+    whole.prepare()
+    whole.show()
+    source.host("switch", "--quiet", "--create", "side")
+    source.commit("side", {"a": "side\n", "dir/c": "side\n"})
+    whole.host("fetch", "--quiet", "--filter=blob:none", f"file://{source.project}", "side:side")
+    whole.prepare()
+    assert "the human's clone is partial" in whole.agent("sync")
+    before = files(whole.view)
+    assert before
+    whole.agent("switch", "side", check=False)
+    assert files(whole.view) == before
+    assert whole.agent("status", "--short", "--branch") == "## main...host/main"

@@ -14,6 +14,7 @@ import pytest
 
 from gitguardfs.guard.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
+from gitguardfs.private.store import reset
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
 from tests.support.repos import SECRET, as_host, differences, git, metadata
@@ -349,6 +350,27 @@ def test_objects_elsewhere_in_the_share(project: World, of: str, is_relative: bo
     other = _other(project)
     assert other.agent("status", "--short", "--branch") == "## main...host/main"
     assert other.agent("fsck") == ""
+
+
+def test_a_copy_that_shares_objects_does_not_share_the_reason(project: World) -> None:
+    project.prepare()
+    (project.copy / "gitguard-reason").write_text("it was damaged\n")
+    project.host("clone", "--quiet", ".", "../other")
+    assert "damaged" not in _other(project).agent("sync")
+
+
+def test_a_reset_takes_what_the_copy_could_not_hold(project: World) -> None:
+    shutil.rmtree(project.project / ".git")
+    project.host("init", "--quiet", "--initial-branch=main", "--object-format=sha256")
+    project.commit("new", {})
+    alternates = project.project / ".git/objects/info/alternates"
+    alternates.write_text("/nowhere/objects\n")
+    project.prepare()
+    reset(str(project.directory))
+    alternates.unlink()
+    project.prepare(project.daemon())
+    project.show()
+    assert project.agent("log", "--format=%s") == "new"
 
 
 def test_a_bare_repository_beside_its_work_trees_is_bare_for_the_agent(project: World) -> None:

@@ -41,3 +41,28 @@ def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
         project.agent("commit", "--quiet", "--all", "--message", "more")
         assert project.agent("diff", "--name-only", "HEAD~").split() == ["b"]
         assert HIDDEN in project.agent("ls-tree", "-r", "--name-only", "HEAD").split()
+
+
+@pytest.mark.parametrize("whose", ["host", "agent"])
+def test_a_sparse_checkout_that_was_switched_off_takes_no_files(whose: str) -> None:
+    """Its patterns stay in the repository, and its settings in config.worktree."""
+    with world() as project:
+        local = LocalNames(("node_modules",))
+        if whose == "host":
+            project.host("sparse-checkout", "set", "other")
+            project.host("sparse-checkout", "disable")
+        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.show()
+        if whose == "agent":
+            project.agent("sparse-checkout", "set", "other")
+            project.agent("sparse-checkout", "disable")
+        project.commit("vendored", {HIDDEN: "1\n", "dir/c": "human's\n"})
+        (project.view / "dir/c").write_text("human's\n")
+        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.agent("sync")
+        project.agent("switch", "--quiet", "--create", "mine", "HEAD~")
+        project.agent("switch", "--quiet", "main")
+        assert project.agent("ls-files", "-t", "dir", "node_modules").split("\n") == [
+            "H dir/c", f"S {HIDDEN}",
+        ]  # fmt: skip
+        assert project.agent("status", "--porcelain") == ""

@@ -22,6 +22,16 @@ committed)
 esac
 
 common=$(git rev-parse --git-common-dir) && common=$(cd "$common" && pwd -P) || exit 0
+config() {
+    git --git-dir="$common" config "$@"
+}
+# A human's clone that has become partial: git switch would take files away before it finds that an
+# object is missing, unless it knows that objects may be.
+if [ -e "${common%/*}/host.git/lacks-files" ] && ! config remote.host.promisor >/dev/null; then
+    config core.repositoryFormatVersion 1
+    config extensions.partialClone host
+    config remote.host.promisor true
+fi
 # Below a directory of the guest's own the view shows nothing of the human's. What the human commits
 # there is in no work tree of the agent's, as git has it for a sparse checkout.
 left_out=${common%/*}/host.git/left-out
@@ -29,10 +39,17 @@ if [ -s "$left_out" ]; then
     sparse=$common/info/sparse-checkout
     [ -s "$sparse" ] || echo '/*' >"$sparse"
     if new=$(grep -vxFf "$sparse" "$left_out"); then
+        # Patterns of a sparse checkout that was switched off would take files from the work tree.
+        if [ "$(config --type=bool core.sparseCheckout)" != true ]; then
+            echo '/*' >"$sparse"
+            new=$(cat "$left_out")
+        fi
         printf '%s\n' "$new" >>"$sparse"
-        git config core.sparseCheckout true
-        git config core.sparseCheckoutCone false
-        git config sparse.expectFilesOutsideOfPatterns true
+        scope=--local
+        [ "$(config --type=bool extensions.worktreeConfig)" != true ] || scope=--worktree
+        config "$scope" core.sparseCheckout true
+        config "$scope" core.sparseCheckoutCone false
+        config "$scope" sparse.expectFilesOutsideOfPatterns true
     fi
 fi
 [ "$1" != leave-out ] || exit 0
