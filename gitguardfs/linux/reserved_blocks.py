@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from time import monotonic
 from typing import TypeVar, TypeVarTuple
 
 from gitguardfs.errors import os_error
@@ -21,9 +20,8 @@ _CAP_SYS_RESOURCE = 24
 _VERSION_3 = 0x20080522
 
 AMPLE = 1 << 30
-"""Bytes that are not written in LOOK_SECONDS: while so many are free, no call has to be held back.
-To hold it back takes about 20 microseconds."""
-LOOK_SECONDS = 0.1
+"""Bytes: while so many are free, no call has to be held back, which takes about 20 microseconds.
+Who may write on the disk can fill it in one step (fallocate(2)), so each call looks at it."""
 
 _libc = ctypes.PyDLL(None, use_errno=True)  # these calls wait for nothing
 
@@ -49,8 +47,6 @@ class RootsBlocks:
         ``fd`` is a descriptor on the disk, which its owner closes after the last call.
         """
         self._fd = fd
-        self._is_ample = False
-        self._next_look = 0.0
         self._header = _Header(_VERSION_3, 0)
         self._all, self._fewer = (_Sets * 2)(), (_Sets * 2)()
         for sets in (self._all, self._fewer):
@@ -66,13 +62,8 @@ class RootsBlocks:
 
         Raises what ``call`` raises.
         """
-        now = monotonic()
-        if now >= self._next_look:
-            disk = os.fstatvfs(self._fd)
-            has_none = disk.f_bavail == disk.f_bfree
-            self._is_ample = has_none or disk.f_bavail * disk.f_frsize > AMPLE
-            self._next_look = now + LOOK_SECONDS
-        if self._is_ample:
+        disk = os.fstatvfs(self._fd)
+        if disk.f_bavail == disk.f_bfree or disk.f_bavail * disk.f_frsize > AMPLE:
             return call(*args)
         _libc.setfsuid(_NOBODY)  # this takes rights away as well, which the next call gives back
         try:

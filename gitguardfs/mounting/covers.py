@@ -113,8 +113,8 @@ def unseen_mounts() -> Iterator[None]:
     own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     own_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        syscalls.unshare_mounts()
         try:
+            syscalls.unshare_mounts()
             yield
         finally:
             syscalls.enter_mounts(own_namespace)

@@ -609,3 +609,28 @@ def test_a_user_does_not_unmount_the_view_of_another(here: Path, how: Sequence[s
             f"umount.fuse.gitguardfs: {here}/view was mounted by root"
             f" (as that user or as root: umount {here}/view)\n"
         )
+
+
+_UNSEEN = """
+import os
+from gitguardfs.linux import syscalls
+from gitguardfs.mounting import covers
+
+def refuse(*_):
+    raise OSError
+
+before = os.readlink("/proc/self/ns/mnt")
+syscalls.mount = refuse
+try:
+    with covers.unseen_mounts():
+        pass
+except OSError:
+    print(os.readlink("/proc/self/ns/mnt") == before)
+"""
+
+
+def test_who_cannot_hide_mounts_is_where_they_are_seen() -> None:
+    """The seal of a guard that fails to start would be put on where nobody sees it."""
+    arguments = [sys.executable, "-c", _UNSEEN]
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
