@@ -41,10 +41,10 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
 def test_another_up_finds_what_was_there(host: World) -> None:
     """The guest is set up again, since a setting differs; its root follows no link of the agent."""
     session = host.up("--git", "private", "--git-name", "Another", what="second boot")
-    assert host.sh("git config user.name") == "Another"
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
     assert host.sh("cat ~/moved-aside.*") == "in the way"
     host.sh("rm ~/fill ~/rest")
+    assert host.sh("git config user.name") == "Another"
     assert host.sh("cat node_modules/own") == "x"
     # The agent's own git, the default of users: the others use a project whose .git is closed.
     for place in (".", "nested", "linked"):
