@@ -29,6 +29,7 @@ from gitguardfs.egress import upstream_proxy
 from gitguardfs.egress.files import StateFiles
 from gitguardfs.egress.upstream_proxy import OPTION, VARIABLE, UpstreamProxy, chosen, parsed
 from gitguardfs.errors import UserError
+from gitguardfs.questions import OneByOne
 from gitguardfs.vm import company_proxy
 from gitguardfs.vm.state import State
 from tests.support import keyring_in_file
@@ -52,6 +53,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    monkeypatch.setattr(store, "_QUESTIONS", OneByOne())
     keyring.set_keyring(fail.Keyring())
     (tmp_path / "state").mkdir()
     return State("/srv/p", str(tmp_path / "state"))
