@@ -234,7 +234,7 @@ def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
 def test_a_second_up_is_one_line(vm: World) -> None:
     done = vm.vm("up", "--", "true")
     assert done.returncode == 3
-    others = ("warning", "git uses", "to hide", "and ", "  ")
+    others = ("warning", "git uses", "to hide", "gitguard vm up --hide", "  ")
     (line,) = [one for one in done.stderr.splitlines() if not one.startswith(others)]
     assert "gitguard vm ssh" in line
 
