@@ -30,10 +30,10 @@ def operations_on(source: Path, mountpoint: Path) -> Any:
     All that the benchmark knows of how a mount is built. The two descriptors are open as long as
     the process.
     """
-    from gitguardfs.daemon import build
+    from gitguardfs.fs.audit_log import AuditLog
+    from gitguardfs.mounting import build
     from gitguardfs.mounting.preflight import MountPaths
     from gitguardfs.options import mount_options
-    from gitguardfs.serving.audit_log import AuditLog
 
     source_fd, mountpoint_fd = (
         os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (source, mountpoint)
@@ -82,7 +82,7 @@ class _Requests:
     """Sends requests to the operations as the kernel would; what a kind took last is kept."""
 
     def __init__(self, operations: Any) -> None:
-        from gitguardfs.protocol import Caller, GuestGid, GuestUid
+        from gitguardfs.base.protocol import Caller, GuestGid, GuestUid
 
         self._operations = operations
         self._caller = Caller(GuestUid(0), GuestGid(0), os.getpid())

@@ -71,7 +71,7 @@ make_mountpoint() {
     "$(sed -n '1s/^#!\([^ ]*\).*/\1/p' "$GITGUARDFS")" -I -c '
 import sys
 sys.path.insert(0, sys.argv[1])
-from gitguardfs.vm_mount.mountpoint import main
+from gitguardfs.guest.mountpoint import main
 main(*sys.argv[2:])' "$PREFIX/lib" "${0##*/}" "$mountpoint"
 }
 

@@ -72,7 +72,7 @@ if [[ "$zsh" != /usr/share/zsh/site-functions ]]; then
     mv -T "$destdir/usr/share/zsh/site-functions" "$destdir$zsh"
 fi
 
-unit=$(in_package -c 'from gitguardfs.render.systemd import PACKAGED_COMMAND, template
+unit=$(in_package -c 'from gitguardfs.guest.systemd import PACKAGED_COMMAND, template
 print(template(PACKAGED_COMMAND), end="")' && echo .)
 printf %s "${unit%.}" |
     install -D -m 0644 /dev/stdin "$destdir/usr/lib/systemd/system/gitguardfs@.service"

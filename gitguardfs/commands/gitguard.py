@@ -9,10 +9,10 @@ from typing import NamedTuple
 import click
 
 from gitguardfs import __version__
-from gitguardfs.command_line import CommandGroup
+from gitguardfs.base.command_line import CommandGroup
+from gitguardfs.base.constants import FSTYPE, SUBTYPE
+from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands.run import of_gitguard, run
-from gitguardfs.constants import FSTYPE, SUBTYPE
-from gitguardfs.errors import Exit, UserError
 
 
 class Subcommand(NamedTuple):
@@ -24,30 +24,38 @@ class Subcommand(NamedTuple):
 
 
 COMMANDS = {
-    "share": Subcommand("gitguardfs.host.share", "Print how to share a directory with a guest."),
-    "units": Subcommand("gitguardfs.host.units", "Print what mounts and guards a share at boot."),
+    "share": Subcommand(
+        "gitguardfs.host.commands.share", "Print how to share a directory with a guest."
+    ),
+    "units": Subcommand(
+        "gitguardfs.host.commands.units", "Print what mounts and guards a share at boot."
+    ),
     "audit": Subcommand(
-        "gitguardfs.audit.command", "Find what an agent could use on the host without .git."
+        "gitguardfs.host.commands.audit", "Find what an agent could use on the host without .git."
     ),
-    "fetch": Subcommand("gitguardfs.fetch.command", "Take what an agent committed, checked."),
+    "fetch": Subcommand("gitguardfs.host.commands.fetch", "Take what an agent committed, checked."),
     "lima": Subcommand(
-        "gitguardfs.host.lima", "Write the file of a Lima VM that guards a project."
+        "gitguardfs.host.commands.lima", "Write the file of a Lima VM that guards a project."
     ),
-    "krun": Subcommand("gitguardfs.host.krun", "Run an agent in a microVM of podman and krun."),
+    "krun": Subcommand(
+        "gitguardfs.host.commands.krun", "Run an agent in a microVM of podman and krun."
+    ),
     "doctor": Subcommand(
-        "gitguardfs.doctor.command", "Check that a project is guarded.", needs_linux=True
+        "gitguardfs.commands.doctor", "Check that a project is guarded.", needs_linux=True
     ),
     "private": Subcommand(
-        "gitguardfs.private.command",
+        "gitguardfs.commands.private",
         "List and delete the agent's own repositories.",
         needs_linux=True,
     ),
     "local": Subcommand(
-        "gitguardfs.local.command",
+        "gitguardfs.commands.local",
         "List, remove and move directories of the guest's own.",
         needs_linux=True,
     ),
-    "vm": Subcommand("gitguardfs.vm.command", "Run an agent in a VM without direct internet."),
+    "vm": Subcommand(
+        "gitguardfs.host.commands.vm.group", "Run an agent in a VM without direct internet."
+    ),
 }
 
 

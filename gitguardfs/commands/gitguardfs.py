@@ -8,17 +8,10 @@ import platform
 import click
 
 from gitguardfs import __version__
+from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands.run import run
-from gitguardfs.errors import Exit, UserError
 from gitguardfs.options.mount_options import MountOptions, build
-from gitguardfs.options.parsing import (
-    RawOptions,
-    add,
-    asks_for_seal,
-    merge,
-    parse_o,
-    spelling_of,
-)
+from gitguardfs.options.parsing import RawOptions, add, asks_for_seal, merge, parse_o, spelling_of
 from gitguardfs.options.table import MOUNT, OPTIONS, SECTIONS, Option
 
 EPILOG = """\b
@@ -167,7 +160,7 @@ def _options(source: str, mountpoint: str, o: tuple[str, ...], given: RawOptions
 def _run(options: MountOptions) -> int:
     try:
         # Imported after the usage checks: --help works without pyfuse3.
-        from gitguardfs.daemon import run as mount
+        from gitguardfs.mounting import run as mount
         from gitguardfs.sessions.choice import session_factory
 
         new_session = session_factory(options.no_cpu_idle)

@@ -11,7 +11,7 @@ import click
 PROGRAMS = {
     "gitguardfs": "gitguardfs.commands.gitguardfs:command",
     "gitguard": "gitguardfs.commands.gitguard:group",
-    "vm-mount": "gitguardfs.vm_mount.command:command",
+    "vm-mount": "gitguardfs.guest.run:command",
 }
 """By name of the program: module and attribute of its command, imported on demand."""
 

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import click
 
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.commands.programs import completion_variable
-from gitguardfs.errors import Exit, GitguardExit, UserError, shown
 
 ALIKE = 0.8
 """How like two options must be for one to be offered for the other: --protct for --protect."""

@@ -17,13 +17,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gitguardfs.base.constants import FSTYPE
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.signals import UNMOUNTED
 from gitguardfs.commands.run import call
-from gitguardfs.constants import FSTYPE
-from gitguardfs.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, lid, preflight, seal, utab
-from gitguardfs.signals import UNMOUNTED
 
 NAME = f"umount.{FSTYPE}"
 SETTLE_LIMIT = 60.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gitguardfs.commands.run import run
-from gitguardfs.vm_mount.command import command
+from gitguardfs.guest.run import command
 
 
 def main() -> None:

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
+from gitguardfs.base.findings import Result, Row
+from gitguardfs.base.paths import is_inside
 from gitguardfs.doctor import link_checks, on_repository, planting, search
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
-from gitguardfs.paths import is_inside
 
 TITLES = {
     "R1": "rename .git and what is in it",

@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gitguardfs import accounts
-from gitguardfs.constants import FSTYPE, MAX_ID, SYSTEM_PATH
-from gitguardfs.errors import Exit, UserError
-from gitguardfs.findings import Result
+from gitguardfs.base.constants import FSTYPE, MAX_ID, SYSTEM_PATH
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.findings import Result
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting.guards import GuardDaemon
+from gitguardfs.options import accounts
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor.context import Context
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer
 

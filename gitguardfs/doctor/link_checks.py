@@ -11,10 +11,10 @@ import os
 from contextlib import suppress
 from errno import EXDEV
 
+from gitguardfs.base.errors import UserError, shown
+from gitguardfs.base.findings import Result, Row, Severity
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.mount_checks import sources_of
-from gitguardfs.errors import UserError, shown
-from gitguardfs.findings import Result, Row, Severity
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.linux.safe_open import open_directory

@@ -10,19 +10,19 @@ import shlex
 from contextlib import ExitStack
 from functools import partial
 
-from gitguardfs.constants import SHARE_TYPES
+from gitguardfs.base.constants import SHARE_TYPES
+from gitguardfs.base.errors import UserError
+from gitguardfs.base.findings import Result, Row, Severity
+from gitguardfs.base.size import told
 from gitguardfs.doctor import share_attempts
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.share_checks import guard_devices, reaches
-from gitguardfs.errors import UserError
-from gitguardfs.findings import Result, Row, Severity
+from gitguardfs.guest import local_listing as listing
+from gitguardfs.guest.local_listing import Share, State
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import NoAnswer
-from gitguardfs.local import listing
-from gitguardfs.local.listing import Share, State
-from gitguardfs.render.size import told
 
 
 def check(context: Context) -> list[Result]:

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from gitguardfs.constants import DEAD, FSTYPE, SUBTYPE
+from gitguardfs.base import quote
+from gitguardfs.base.constants import DEAD, FSTYPE, SUBTYPE
+from gitguardfs.base.errors import UserError
+from gitguardfs.base.findings import Result, Row, Severity, Status
+from gitguardfs.base.paths import is_inside
 from gitguardfs.doctor.context import Context, Table, read_table
-from gitguardfs.errors import UserError
-from gitguardfs.findings import Result, Row, Severity, Status
+from gitguardfs.guest import local_listing as listing
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
-from gitguardfs.local import listing
 from gitguardfs.mounting import guards, lid
 from gitguardfs.mounting.guards import GuardDaemon
-from gitguardfs.paths import is_inside
-from gitguardfs.render import quote
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
 

@@ -12,13 +12,13 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
+from gitguardfs.base.paths import is_inside
 from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Table
 from gitguardfs.linux import mountinfo, processes, run_as, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.namespaces import NS_GET_USERNS, NamespaceId, mounted_namespace
 from gitguardfs.linux.run_as import SetupFailed, User, preparing
-from gitguardfs.paths import is_inside
 
 
 def unmount_covers(

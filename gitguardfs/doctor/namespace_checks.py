@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor import namespace_attempts, other_mounts
 from gitguardfs.doctor.context import Context
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import mountinfo, namespaces, run_as
 from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from errno import EACCES, EINVAL, ENOENT, ENOTDIR, EOPNOTSUPP, EPERM, EROFS
 from functools import partial
 
-from gitguardfs.constants import PERMISSION_BITS
+from gitguardfs.base.constants import PERMISSION_BITS
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 from gitguardfs.doctor import reading
 from gitguardfs.doctor.planting import at, write
 from gitguardfs.doctor.reading import open_path
 from gitguardfs.linux.run_as import preparing, undoing
 from gitguardfs.linux.syscalls import linkat_by_proc, linkat_empty_path, rename_path
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 
 AWAY = ".gitguard-doctor"
 """Part of the name of an object that is moved for a moment; it shows the origin if left behind."""

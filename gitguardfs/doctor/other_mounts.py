@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.accounts import user_id
-from gitguardfs.constants import FSTYPE
+from gitguardfs.base import quote
+from gitguardfs.base.constants import FSTYPE
+from gitguardfs.base.errors import UserError
+from gitguardfs.base.findings import Result, Row
+from gitguardfs.base.paths import is_inside
 from gitguardfs.doctor.context import Context, Table, holding
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, serving, sources_of
-from gitguardfs.errors import UserError
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
-from gitguardfs.paths import is_inside
-from gitguardfs.render import quote
+from gitguardfs.options.accounts import user_id
 
 
 def shown_at(root: str, path: str, wanted: str) -> str | None:

@@ -5,10 +5,10 @@ Only root knows the daemon's options, and sees the whole store.
 
 from __future__ import annotations
 
-from gitguardfs.constants import PRIVATE_STORE
+from gitguardfs.base.constants import PRIVATE_STORE
+from gitguardfs.base.errors import shown
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor.context import Context
-from gitguardfs.errors import shown
-from gitguardfs.findings import Result, Row
 from gitguardfs.private import partial, seeding, store
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from errno import EACCES, EINVAL, EOPNOTSUPP
 from functools import partial
 
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from gitguardfs.linux.run_as import preparing
 from gitguardfs.linux.syscalls import linkat_by_proc, rename_path
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 
 HEAD_TEXT = "ref: refs/heads/main\n"
 POINTER_TEXT = "gitdir: ../nowhere\n"

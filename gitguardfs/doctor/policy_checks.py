@@ -6,11 +6,11 @@ import errno
 import os
 import stat
 
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor import search
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.errors import os_error
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 

@@ -11,14 +11,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.constants import AGENT
+from gitguardfs.base import quote
+from gitguardfs.base.constants import AGENT
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.findings import Result, Row, Status
 from gitguardfs.doctor import lima_checks, writable_checks
 from gitguardfs.doctor.context import CheckedSystem, Context
-from gitguardfs.errors import os_error
-from gitguardfs.findings import Result, Row, Status
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
-from gitguardfs.render import quote
 
 ROOT_GROUPS = {
     "docker": "can start containers with access to the whole disk",

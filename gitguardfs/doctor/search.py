@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from gitguardfs.guard import dotgit, repository
-from gitguardfs.paths import mode_at
+from gitguardfs.base.paths import mode_at
+from gitguardfs.names import dotgit, repository
 
 ENTRIES = 50_000
 """Most names that a search reads: more than most projects have without dependencies."""

@@ -23,7 +23,7 @@ from errno import (
     ESRCH,
 )
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 from gitguardfs.linux.run_as import NoAnswer, preparing
 from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 

@@ -7,13 +7,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from gitguardfs.constants import FSTYPE, SHARE_TYPES
+from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
+from gitguardfs.base.errors import shown
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.errors import shown
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import holders
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon

@@ -10,8 +10,8 @@ import shutil
 import stat
 from collections.abc import Iterator
 
+from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor.context import CheckedSystem
-from gitguardfs.findings import Result, Row
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting.guards import GuardDaemon

@@ -16,16 +16,16 @@ from functools import partial
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import NodeId, make
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
-from gitguardfs.guard import dotgit as names
-from gitguardfs.guard import repository
-from gitguardfs.guard.rules import ALLOW, Refused, RuleSet, Verdict
-from gitguardfs.protocol import NodeId, make
+from gitguardfs.names import dotgit as names
+from gitguardfs.names import repository
+from gitguardfs.names.rules import ALLOW, Refused, RuleSet, Verdict
 
 MAX_SHOWN = 40
 """Components of a path that the audit log and messages show; trees can be deeper."""

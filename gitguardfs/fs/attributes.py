@@ -11,13 +11,13 @@ from functools import lru_cache
 from operator import attrgetter
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
-from gitguardfs.bindfs.idmap import IdMap
-from gitguardfs.constants import PERMISSION_BITS, SET_ID_BITS
+from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
+from gitguardfs.base.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
-from gitguardfs.guard import links
-from gitguardfs.guard.rules import ALLOW, Verdict
+from gitguardfs.names import links
+from gitguardfs.names.rules import ALLOW, Verdict
+from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
 
 WRITE_BITS = 0o222
 

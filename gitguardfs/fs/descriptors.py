@@ -19,10 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TypeVar, TypeVarTuple
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import NodeId
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.linux import syscalls
-from gitguardfs.protocol import NodeId
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -15,9 +15,9 @@ from contextlib import suppress
 from itertools import count
 from typing import cast
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import GuestUid, HandleId
 from gitguardfs.fs.nodes import Node
-from gitguardfs.protocol import GuestUid, HandleId
 
 MAX_NAMES = 1 << 20
 """Names in all snapshots of directories together; at about 80 bytes each, 80 MiB."""

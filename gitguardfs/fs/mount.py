@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from stat import S_IFBLK, S_IFREG
 
-from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import CACHED_OWNERS, AttributeMapper, Override
 from gitguardfs.fs.descriptors import DescriptorCache
@@ -23,8 +22,9 @@ from gitguardfs.fs.rename_check import RenameCheck
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.guard import links
-from gitguardfs.guard.rules import RuleSet
+from gitguardfs.names import links
+from gitguardfs.names.rules import RuleSet
+from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
 
 

@@ -10,9 +10,9 @@ from stat import S_IFDIR, S_IFREG, S_ISDIR
 
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.source import DOTGIT, Source
-from gitguardfs.guard import dotgit as names
-from gitguardfs.guard import repository, work_tree
-from gitguardfs.guard.rules import RuleSet
+from gitguardfs.names import dotgit as names
+from gitguardfs.names import repository, work_tree
+from gitguardfs.names.rules import RuleSet
 
 
 class NewNameCheck:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 
+from gitguardfs.base.protocol import EntryReply, GuestUid
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node, ObjectKey, stale
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
-from gitguardfs.guard import repository
-from gitguardfs.guard.dotgit import any_spelling
-from gitguardfs.protocol import EntryReply, GuestUid
+from gitguardfs.names import repository
+from gitguardfs.names.dotgit import any_spelling
 
 IsOpen = Callable[[os.stat_result], bool]
 """Says whether the guest has a file with the number and type of a stat result open."""

@@ -21,10 +21,10 @@ from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from typing import cast
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import NodeId
 from gitguardfs.fs.numbers import SHARE_NUMBERS, Numbers, is_local
-from gitguardfs.guard.rules import ALLOW, Verdict
-from gitguardfs.protocol import NodeId
+from gitguardfs.names.rules import ALLOW, Verdict
 
 ROOT_ID = NodeId(1)
 PLAIN_VARIANT, GUARDED = 0, 1

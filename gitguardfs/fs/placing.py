@@ -13,15 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
-from gitguardfs.constants import MAX_SYMLINKS
-from gitguardfs.errors import os_error
+from gitguardfs.base.constants import MAX_SYMLINKS
+from gitguardfs.base.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, stale
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
-from gitguardfs.guard import links
-from gitguardfs.guard.rules import ALLOW
+from gitguardfs.names import links
+from gitguardfs.names.rules import ALLOW
 
 MAX_DIRECTORIES = 4096
 """Directories that are searched for symlinks when a directory is moved up: some 50 ms locally."""

@@ -6,15 +6,15 @@ import errno
 import os
 from stat import S_IFMT, S_ISDIR, S_ISLNK
 
-from gitguardfs.bindfs.change_policy import ChangePolicy
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller, NodeId
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, Caller, NodeId
+from gitguardfs.options.change_policy import ChangePolicy
 
 RENAME_FLAGS = RENAME_NOREPLACE | RENAME_EXCHANGE
 """The flags allowed. RENAME_WHITEOUT is not: it leaves a device, for overlay mounts only."""

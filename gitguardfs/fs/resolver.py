@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from stat import S_IFDIR, S_ISLNK
 
+from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
@@ -16,8 +17,7 @@ from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
 from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
-from gitguardfs.guard.rules import ALLOW, HIDE, Refused, Verdict
-from gitguardfs.protocol import EntryReply, GuestUid, NodeId
+from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
 
 
 class Resolver:

@@ -20,7 +20,7 @@ from gitguardfs.fs.ancestors import walk_up
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import NEVER, Node, NodeTable, ancestors
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import Refused, RuleSet, Verdict
+from gitguardfs.names.rules import Refused, RuleSet, Verdict
 
 clock = monotonic
 """The clock of verdicts, in seconds."""

@@ -17,8 +17,8 @@ from stat import S_IFDIR, S_IFLNK, S_IFREG
 from typing import Any
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
-from gitguardfs.guard import repository
 from gitguardfs.linux import syscalls
+from gitguardfs.names import repository
 
 KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """The open flags that a handle keeps beside the access mode. The guest's kernel handles O_DIRECT

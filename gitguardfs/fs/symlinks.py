@@ -19,17 +19,17 @@ from itertools import count
 from stat import S_ISDIR, S_ISLNK, S_ISVTX
 from typing import NamedTuple
 
-from gitguardfs.bindfs.change_policy import SymlinkPolicy
-from gitguardfs.constants import MAX_SYMLINKS
-from gitguardfs.errors import os_error
+from gitguardfs.base.constants import MAX_SYMLINKS
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import Attributes, Caller
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import GUARDED, LinkedSubtree, Node, NodeTable, ObjectKey, stale
 from gitguardfs.fs.source import Source
-from gitguardfs.guard import links
-from gitguardfs.guard.rules import Verdict
+from gitguardfs.names import links
+from gitguardfs.names.rules import Verdict
+from gitguardfs.options.change_policy import SymlinkPolicy
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.protocol import Attributes, Caller
 
 LEADS_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 OUTSIDE = "symlink out of the source"

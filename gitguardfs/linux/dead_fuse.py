@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Self
 
-from gitguardfs.constants import DEAD
+from gitguardfs.base.constants import DEAD
 from gitguardfs.linux import mountinfo, syscalls
 
 _PAUSE = 0.05

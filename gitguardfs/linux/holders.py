@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gitguardfs.constants import SHARE_TYPES
+from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.linux import dead_fuse, mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import AnyStr
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 
 PROC = "/proc"
 

@@ -6,8 +6,8 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
-from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.base.constants import SYSTEM_PATH
+from gitguardfs.base.errors import Exit, UserError
 
 Ids = tuple[int, int]
 """uid and gid."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

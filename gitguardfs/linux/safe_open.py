@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
 from typing import TypeVar
 
-from gitguardfs.constants import DEAD, MAX_SYMLINKS
-from gitguardfs.errors import Exit, UserError, os_error, shown
+from gitguardfs.base.constants import DEAD, MAX_SYMLINKS
+from gitguardfs.base.errors import Exit, UserError, os_error, shown
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gitguardfs.constants import SELINUX_LABEL
+from gitguardfs.base.constants import SELINUX_LABEL
 
 Ask = Callable[[str, str], str]
 """Sends a query to a file of selinuxfs and returns the answer. Raises OSError."""

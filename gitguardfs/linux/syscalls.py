@@ -6,8 +6,8 @@ import ctypes
 import errno
 import os
 
-from gitguardfs.errors import os_error
-from gitguardfs.protocol import NOW
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import NOW
 
 AT_FDCWD = -100
 AT_SYMLINK_FOLLOW = 0x400

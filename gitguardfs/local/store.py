@@ -19,9 +19,9 @@ import os
 import re
 import shlex
 
-from gitguardfs import store_directory
-from gitguardfs.constants import HOLDER, LOCAL_STORE
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.base import store_directory
+from gitguardfs.base.constants import HOLDER, LOCAL_STORE
+from gitguardfs.base.errors import Exit, UserError
 
 OPTION = "--local-store"
 TREE = "tree"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 
-from gitguardfs.constants import SUBTYPE
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.base.constants import SUBTYPE
+from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import seal
 from gitguardfs.options import fstab_entries

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SUBTYPE
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.base.constants import DEAD, FSTYPE, FUSE_DEVICE, SUBTYPE
+from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, processes, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps

@@ -15,7 +15,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 from gitguardfs.linux import mountinfo, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers

@@ -8,13 +8,13 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from gitguardfs.constants import DEAD, FSTYPE, FUSE_DEVICE, SYSTEM_PATH
-from gitguardfs.errors import Exit, UserError, shown
-from gitguardfs.guard import dotgit, repository
-from gitguardfs.guard.rules import GitMode, GuardRules
+from gitguardfs.base.constants import DEAD, FSTYPE, FUSE_DEVICE, SYSTEM_PATH
+from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.base.paths import is_inside, mode_at
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import lid
-from gitguardfs.paths import is_inside, mode_at
+from gitguardfs.names import dotgit, repository
+from gitguardfs.names.rules import GitMode, GuardRules
 
 FUSERMOUNT = "fusermount3"
 

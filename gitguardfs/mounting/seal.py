@@ -20,8 +20,8 @@ import shlex
 from contextlib import suppress
 from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
-from gitguardfs.constants import SHARE_TYPES
-from gitguardfs.errors import Exit, UserError, os_error
+from gitguardfs.base.constants import SHARE_TYPES
+from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, utab

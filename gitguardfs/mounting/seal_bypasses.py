@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from enum import IntEnum
 
-from gitguardfs.errors import shown
+from gitguardfs.base.errors import shown
 from gitguardfs.linux import holders, mountinfo, namespaces, syscalls
 from gitguardfs.linux.holders import MountedDirectory
 from gitguardfs.linux.mountinfo import MountInfo

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from gitguardfs.constants import SHARE_TYPES
-from gitguardfs.errors import Exit, UserError
+from gitguardfs.base.constants import SHARE_TYPES
+from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.mounting import seal
 

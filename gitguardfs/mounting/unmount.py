@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from gitguardfs.errors import Exit, UserError, shown
+from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.base.signals import STOP_KEEP_SEAL
 from gitguardfs.linux import mountinfo, processes, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards, seal
-from gitguardfs.signals import STOP_KEEP_SEAL
 
 STOP_LIMIT = 15.0
 """Seconds within which a daemon that was told to stop must end."""

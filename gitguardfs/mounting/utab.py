@@ -19,7 +19,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 
-from gitguardfs.constants import FSTYPE, SUBTYPE, SYSTEM_PATH
+from gitguardfs.base.constants import FSTYPE, SUBTYPE, SYSTEM_PATH
 from gitguardfs.linux import mountinfo
 
 PATH = "/run/mount/utab"

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from gitguardfs.constants import FSTYPE, SHARE_TYPES
+from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
 
 MARK = "x-gitguardfs"
 """The option by which gitguardfs recognises the lines that it has written."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gitguardfs import accounts
-from gitguardfs.accounts import group_id, user_id
-from gitguardfs.bindfs.idmap import IdMap, MapError
-from gitguardfs.bindfs.mirror import Mirror
-from gitguardfs.errors import UserError, warn
+from gitguardfs.base.errors import UserError, warn
+from gitguardfs.options import accounts
+from gitguardfs.options.accounts import group_id, user_id
+from gitguardfs.options.idmap import IdMap, MapError
+from gitguardfs.options.mirror import Mirror
 
 AUTO = "auto"
 

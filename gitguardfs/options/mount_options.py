@@ -11,25 +11,20 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
-from gitguardfs.accounts import group_id, user_id
-from gitguardfs.bindfs.change_policy import (
+from gitguardfs.base.errors import UserError, warn
+from gitguardfs.names.rules import GitMode, GuardRules, LinkMode, check_glob
+from gitguardfs.options.accounts import group_id, user_id
+from gitguardfs.options.change_policy import (
     ChangePolicy,
     ChangeRule,
     Deletion,
     SymlinkPolicy,
     XattrPolicy,
 )
-from gitguardfs.bindfs.overrides import Overrides
-from gitguardfs.bindfs.permissions import Perms
-from gitguardfs.errors import UserError, warn
-from gitguardfs.guard.rules import GitMode, GuardRules, LinkMode, check_glob
-from gitguardfs.options.id_maps import (
-    IdMapSpec,
-    add_passwd_files,
-    parse_maps,
-    parse_mirror,
-)
+from gitguardfs.options.id_maps import IdMapSpec, add_passwd_files, parse_maps, parse_mirror
+from gitguardfs.options.overrides import Overrides
 from gitguardfs.options.parsing import RawOptions, seconds
+from gitguardfs.options.permissions import Perms
 
 _SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from gitguardfs.errors import UserError
+from gitguardfs.base.errors import UserError
 from gitguardfs.options.table import BY_NAME, BY_SHORT, Option
 
 RawOptions = dict[str, object]

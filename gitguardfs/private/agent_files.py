@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import store
 from gitguardfs.private.host_repository import Config
 from gitguardfs.private.reader import Source
@@ -177,6 +177,6 @@ def sync() -> bytes:
 
 
 def _file(path: str) -> str:
-    from gitguardfs.installation import text  # not at the start: it imports a lot
+    from gitguardfs.base.installation import text  # not at the start: it imports a lot
 
     return text(path)

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.errors import os_error
+from gitguardfs.base.constants import SYSTEM_PATH
+from gitguardfs.base.errors import os_error
 
 FILE_BYTES = 4 << 30
 """The largest file that git may write: a repository with larger packs is fetched in part."""

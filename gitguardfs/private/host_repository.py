@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 from gitguardfs.private import git
 from gitguardfs.private.share import (
     DIRECTORY,

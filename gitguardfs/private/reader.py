@@ -12,15 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gitguardfs import store_directory
+from gitguardfs.base import store_directory
 from gitguardfs.private import git
-from gitguardfs.private.host_repository import (
-    Head,
-    HostRepository,
-    Objects,
-    head_of,
-    refs_in,
-)
+from gitguardfs.private.host_repository import Head, HostRepository, Objects, head_of, refs_in
 from gitguardfs.private.share import Unusable
 
 NAME = "reader"

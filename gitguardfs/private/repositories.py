@@ -11,8 +11,8 @@ from errno import EACCES, EAGAIN
 from threading import Event, Lock, Thread
 from typing import NamedTuple, Protocol
 
-from gitguardfs.errors import os_error, shown
-from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.base.errors import os_error, shown
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import restart, seeding, sparse
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened

@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from gitguardfs import store_directory
-from gitguardfs.errors import os_error
-from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.base import store_directory
+from gitguardfs.base.errors import os_error
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import agent_files, git, partial, reader, restart, sparse, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in

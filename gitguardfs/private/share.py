@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
-from gitguardfs.errors import os_error, shown
+from gitguardfs.base.errors import os_error, shown
 from gitguardfs.linux import syscalls
 
 DOTGIT = b".git"

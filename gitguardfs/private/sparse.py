@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 
-from gitguardfs.guard.local_names import LocalNames
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import git, store
 from gitguardfs.private.host_repository import Config
 

@@ -37,10 +37,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gitguardfs import store_directory
-from gitguardfs.constants import PRIVATE_STORE
-from gitguardfs.errors import os_error
-from gitguardfs.store_directory import remove_tree
+from gitguardfs.base import store_directory
+from gitguardfs.base.constants import PRIVATE_STORE
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.store_directory import remove_tree
 
 STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Protocol
 
-from gitguardfs.protocol import (
+from gitguardfs.base.protocol import (
     Caller,
     DirEntry,
     DirOffset,
@@ -17,8 +17,8 @@ from gitguardfs.protocol import (
     ReadData,
     SetAttr,
 )
-from gitguardfs.serving.blocking import Blocking
-from gitguardfs.serving.boundary import Boundary
+from gitguardfs.fs.blocking import Blocking
+from gitguardfs.fs.boundary import Boundary
 
 
 class Requests(Protocol):

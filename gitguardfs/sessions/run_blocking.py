@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar
 
-from gitguardfs.serving.blocking import Blocking
+from gitguardfs.fs.blocking import Blocking
 
 R = TypeVar("R")
 

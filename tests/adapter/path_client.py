@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 from gitguardfs.linux import syscalls
 
 _PROC = re.compile(rb"/proc/self/fd/(\d+)")

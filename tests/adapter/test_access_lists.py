@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import ChangePolicy, ChangeRule, XattrPolicy
-from gitguardfs.guard.rules import GuardRules
+from gitguardfs.names.rules import GuardRules
+from gitguardfs.options.change_policy import ChangePolicy, ChangeRule, XattrPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, refused
 

@@ -10,8 +10,8 @@ from stat import S_IFREG, S_IMODE
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.options.idmap import IdMap
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import (
     Context,

@@ -12,10 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fs import source
+from gitguardfs.fs import blocking, source
+from gitguardfs.fs.blocking import INLINE_LIMIT
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.serving import blocking
-from gitguardfs.serving.blocking import INLINE_LIMIT
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World
 

@@ -11,16 +11,15 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, StatvfsData
 
-from gitguardfs.bindfs.rate_limit import RateLimit
-from gitguardfs.errors import os_error
-from gitguardfs.fs import source
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import HandleId, RequestError
+from gitguardfs.fs import files, source
 from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.boundary import GUARDED_BY, GuardedBy
+from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import Refused
-from gitguardfs.protocol import HandleId, RequestError
-from gitguardfs.serving import files
-from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
-from gitguardfs.serving.files import Files
+from gitguardfs.names.rules import Refused
+from gitguardfs.options.rate_limit import RateLimit
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
 from tests.adapter.conftest import MakeWorld

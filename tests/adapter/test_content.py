@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import XattrPolicy
 from gitguardfs.fs import source
+from gitguardfs.fs.blocking import INLINE_LIMIT
+from gitguardfs.fs.files import RACY_NS
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.serving.blocking import INLINE_LIMIT
-from gitguardfs.serving.files import RACY_NS
+from gitguardfs.options.change_policy import XattrPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
@@ -198,7 +198,7 @@ async def test_pages_are_kept_while_nothing_changed(
     node = await world.id("f")
     assert await _open_close(world, "f") == (False, False), "it was changed a moment ago"
     later = time.time_ns() + 10 * RACY_NS
-    monkeypatch.setattr("gitguardfs.serving.files.time.time_ns", lambda: later)
+    monkeypatch.setattr("gitguardfs.fs.files.time.time_ns", lambda: later)
     assert await _open_close(world, "f") == (True, False)
     (world.source / "f").write_text("two!")
     world.invalidated.clear()
@@ -215,7 +215,7 @@ async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
     (world.source / "f").write_text("text")
     node = await world.id("f")
     later = time.time_ns() + 10 * RACY_NS
-    monkeypatch.setattr("gitguardfs.serving.files.time.time_ns", lambda: later)
+    monkeypatch.setattr("gitguardfs.fs.files.time.time_ns", lambda: later)
     assert await _open_close(world, "f") == (True, False)
     handle = await world.open("f", os.O_WRONLY)
     with monkeypatch.context() as patch:

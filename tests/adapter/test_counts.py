@@ -15,8 +15,8 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import FAILED, Token, World, open_descriptors, refused, stand_ins
 

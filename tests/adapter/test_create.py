@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.errors import os_error
+from gitguardfs.base.errors import os_error
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld

@@ -15,8 +15,8 @@ import pytest
 
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.links import neutral
-from gitguardfs.guard.rules import GuardRules
+from gitguardfs.names.links import neutral
+from gitguardfs.names.rules import GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, count_calls, mkdir, refused, remove, symlink, touch
 

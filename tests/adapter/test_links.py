@@ -9,11 +9,11 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import Deletion, SymlinkPolicy
-from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitMode, GuardRules
-from gitguardfs.protocol import RENAME_EXCHANGE
+from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.options.change_policy import Deletion, SymlinkPolicy
+from gitguardfs.options.idmap import IdMap
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -8,11 +8,11 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.bindfs.change_policy import SymlinkPolicy
-from gitguardfs.bindfs.idmap import IdMap
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.guard.rules import GitMode, GuardRules
-from gitguardfs.serving.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
+from gitguardfs.fs.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
+from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.options.change_policy import SymlinkPolicy
+from gitguardfs.options.idmap import IdMap
 from gitguardfs.sessions.pyfuse3_session import names_only
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from tests.adapter.conftest import MakeWorld

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import SymlinkPolicy
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.numbers import FIRST_OWN_ID
-from gitguardfs.guard.rules import GuardRules
-from gitguardfs.protocol import RENAME_EXCHANGE
+from gitguardfs.names.rules import GuardRules
+from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

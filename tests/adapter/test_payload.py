@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import GitMode, GuardRules
-from gitguardfs.protocol import RENAME_EXCHANGE
+from gitguardfs.names.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

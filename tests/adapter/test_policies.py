@@ -10,10 +10,10 @@ from typing import Literal
 
 import pytest
 
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import GitMode, GuardRules
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE
+from gitguardfs.names.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gitguardfs.bindfs.change_policy import ChangePolicy
-from gitguardfs.guard.rules import GuardRules
-from gitguardfs.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.names.rules import GuardRules
+from gitguardfs.options.change_policy import ChangePolicy
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.test_table import snapshot
+from tests.adapter.view.test_table import snapshot
 from tests.adapter.world import World, refused
 
 UNKNOWN = "unknown"

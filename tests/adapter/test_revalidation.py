@@ -18,7 +18,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
-from gitguardfs.guard.rules import GitMode, GuardRules
+from gitguardfs.names.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Fields, Later, Token, World, open_descriptors, refused
 

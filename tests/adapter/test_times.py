@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import protocol
-from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.base import protocol
+from gitguardfs.base.protocol import Caller, SetAttr
+from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.operations import Operations
 from gitguardfs.linux import syscalls
+from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.protocol import Caller, SetAttr
-from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.serving.operations import Operations
 
 CALLER = Caller(0, 0)
 OLD = 1_000_000_000_000_000_000

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.linux import syscalls
-from gitguardfs.protocol import RENAME_EXCHANGE
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused, symlink, touch
 

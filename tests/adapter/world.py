@@ -16,20 +16,20 @@ import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.bindfs.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
-from gitguardfs.bindfs.idmap import IdMap
+from gitguardfs.base.protocol import Attributes, EntryReply, RequestError
 from gitguardfs.fs import mount, revalidation
 from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID, Node
-from gitguardfs.guard.rules import GuardRules
+from gitguardfs.fs.operations import Operations
+from gitguardfs.names.rules import GuardRules
+from gitguardfs.options.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
+from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.protocol import Attributes, EntryReply, RequestError
-from gitguardfs.serving.audit_log import AuditLog
-from gitguardfs.serving.operations import Operations
-from gitguardfs.serving.private_git import Repositories
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
+from gitguardfs.view.private_git import Repositories
 
 P = TypeVar("P")
 Later = Callable[[], None]

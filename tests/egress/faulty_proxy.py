@@ -7,10 +7,10 @@ import gc
 import logging
 import sys
 
-from gitguardfs.egress import addon, clients, faults, http1, proxy, tunnel
-from gitguardfs.egress.allowlist import Allowlist
-from gitguardfs.egress.blocked import BlockedLog
-from gitguardfs.egress.upstream_proxy import UpstreamProxy
+from gitguardfs.host.egress import addon, clients, faults, http1, proxy, tunnel
+from gitguardfs.host.egress.allowlist import Allowlist
+from gitguardfs.host.egress.blocked import BlockedLog
+from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
 
 
 def broken(*_: object) -> None:

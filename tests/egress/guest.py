@@ -17,10 +17,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.vm import guest_files, provision, qemu_command
-from gitguardfs.vm.guest_files import GuestFile
-from gitguardfs.vm.settings import Settings
+from gitguardfs.base.constants import SYSTEM_PATH
+from gitguardfs.host.vm import guest_files, provision, qemu_command
+from gitguardfs.host.vm.guest_files import GuestFile
+from gitguardfs.host.vm.settings import Settings
 from tests.egress.world import World
 
 PATIENCE = 120.0

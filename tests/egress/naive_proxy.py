@@ -1,7 +1,7 @@
 """A proxy as one would write it first: mitmproxy with an fnmatch of the URL that it shows.
 
 It shows that the attempts of bypasses.py get out where nothing stops them.
-Takes the arguments of gitguardfs.egress.proxy.
+Takes the arguments of gitguardfs.host.egress.proxy.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mitmproxy import http
 from mitmproxy.options import Options
 from mitmproxy.tools.dump import DumpMaster
 
-from gitguardfs.egress import proxy
-from gitguardfs.egress.files import StateFiles
-from gitguardfs.egress.start import LISTENING
+from gitguardfs.host.egress import proxy
+from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.host.egress.start import LISTENING
 
 
 class Naive:

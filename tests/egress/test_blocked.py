@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress.urls import BLOCKED_URL, OWN_HOST
-from gitguardfs.vm import guest_files, provision
-from gitguardfs.vm.settings import Settings
+from gitguardfs.host.egress.urls import BLOCKED_URL, OWN_HOST
+from gitguardfs.host.vm import guest_files, provision
+from gitguardfs.host.vm.settings import Settings
 from tests.egress.bypasses import head
 from tests.egress.upstream import FakeDns, Upstream
 from tests.egress.world import World, running

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress.clients import MAX_CONNECTIONS
-from gitguardfs.render import qemu
-from gitguardfs.vm import qemu_command, relay
-from gitguardfs.vm.state import State
+from gitguardfs.host.egress.clients import MAX_CONNECTIONS
+from gitguardfs.host.share import qemu
+from gitguardfs.host.vm import qemu_command, relay
+from gitguardfs.host.vm.state import State
 from tests.egress.bypasses import head
 from tests.egress.upstream import PUBLIC
 from tests.egress.world import LIMIT, SLOW, SLOW_PORT, World
-from tests.unit.test_vm_qemu import MACHINE, values
+from tests.unit.vm.test_vm_qemu import MACHINE, values
 
 DOWNLOAD, UPLOAD = 2 << 20, 6 << 20
 """Bytes of the kernel's buffers that are enough for a connection; of an upload, QEMU's own take

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from gitguardfs.egress.http1 import MAX_HEAD, MAX_LINES, MAX_RECORDS
+from gitguardfs.host.egress.http1 import MAX_HEAD, MAX_LINES, MAX_RECORDS
 from tests.egress.bypasses import head
 from tests.egress.test_messages import accept, is_closed
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gitguardfs.egress import reports, requests
+from gitguardfs.host.egress import reports, requests
 from tests.egress.bypasses import H2C, H2C_FRAMES, head
 from tests.egress.world import World
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress.clients import MAX_CONNECTIONS
+from gitguardfs.host.egress.clients import MAX_CONNECTIONS
 from tests.egress.bypasses import head
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
 from tests.egress.world import LIMIT, SLOW, SLOW_PORT, Client, World, running

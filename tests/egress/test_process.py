@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress.proxy import ca_certificate, start_proxy
-from gitguardfs.errors import UserError
-from gitguardfs.vm import report
-from gitguardfs.vm.state import State
+from gitguardfs.base.errors import UserError
+from gitguardfs.host.egress.proxy import ca_certificate, start_proxy
+from gitguardfs.host.vm import report
+from gitguardfs.host.vm.state import State
 from tests.egress.bypasses import head
 from tests.egress.test_refusals import FAULTY
 from tests.egress.upstream import FakeDns, Upstream
@@ -25,7 +25,7 @@ from tests.egress.world import LIMIT, running
 STARTER = """
 import sys, time
 from pathlib import Path
-from gitguardfs.egress.proxy import start_proxy
+from gitguardfs.host.egress.proxy import start_proxy
 print(start_proxy(Path(sys.argv[1])).pid, flush=True)
 time.sleep(600)
 """

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.egress import reports
-from gitguardfs.egress.allowlist import BlockKind
-from gitguardfs.egress.blocked import BlockedLog
-from gitguardfs.egress.clients import MAX_CONNECTIONS, MAX_WAITING
-from gitguardfs.egress.proxy import MAX_DATA
+from gitguardfs.host.egress import reports
+from gitguardfs.host.egress.allowlist import BlockKind
+from gitguardfs.host.egress.blocked import BlockedLog
+from gitguardfs.host.egress.clients import MAX_CONNECTIONS, MAX_WAITING
+from gitguardfs.host.egress.proxy import MAX_DATA
 from tests.egress.bypasses import head
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
 from tests.egress.world import LIMIT, SLOW, SLOW_PORT, Client, World, running

@@ -19,14 +19,14 @@ from urllib.parse import quote
 import keyring
 import pytest
 
-from gitguardfs.credentials import secrets, store, suspended
-from gitguardfs.credentials.presets import PRESETS
-from gitguardfs.credentials.secrets import Kind, Place, Secret
-from gitguardfs.egress import reports
-from gitguardfs.egress.limited_reader import MAX_KEPT
-from gitguardfs.errors import UserError
-from gitguardfs.questions import OneByOne
-from gitguardfs.vm import guest_secrets
+from gitguardfs.base.errors import UserError
+from gitguardfs.base.questions import OneByOne
+from gitguardfs.host.credentials import secrets, store, suspended
+from gitguardfs.host.credentials.presets import PRESETS
+from gitguardfs.host.credentials.secrets import Kind, Place, Secret
+from gitguardfs.host.egress import reports
+from gitguardfs.host.egress.limited_reader import MAX_KEPT
+from gitguardfs.host.vm import guest_secrets
 from tests.egress.bypasses import head
 from tests.egress.upstream import LATER, WEBSOCKET_KEY, FakeDns, Upstream
 from tests.egress.world import LIMIT, Answer, World, running

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.constants import SYSTEM_PATH
-from gitguardfs.vm import guest_tools
+from gitguardfs.base.constants import SYSTEM_PATH
+from gitguardfs.host.vm import guest_tools
 from tests.egress import guest as guests
 from tests.egress.guest import Guest
 from tests.egress.upstream import Upstream

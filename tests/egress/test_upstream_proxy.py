@@ -15,11 +15,11 @@ import keyring
 import pytest
 from keyring.backends import fail
 
-from gitguardfs.egress import start
-from gitguardfs.egress.files import StateFiles
-from gitguardfs.errors import UserError
-from gitguardfs.vm import report
-from gitguardfs.vm.state import State
+from gitguardfs.base.errors import UserError
+from gitguardfs.host.egress import start
+from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.host.vm import report
+from gitguardfs.host.vm.state import State
 from tests.egress.company import ESTABLISHED, HELD, PORT, CompanyProxy, company_proxy
 from tests.egress.test_refusals import FAULTY
 from tests.egress.test_websocket import Peer
@@ -351,7 +351,7 @@ def test_the_setting_counts_before_the_environment(
     company: CompanyProxy, upstream: Upstream, dns: FakeDns, state: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from gitguardfs.credentials import store
+    from gitguardfs.host.credentials import store
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.credentials import secrets
-from gitguardfs.credentials.secrets import Kind, Place, Secret
-from gitguardfs.egress import usage
-from gitguardfs.vm import state as states
+from gitguardfs.host.credentials import secrets
+from gitguardfs.host.credentials.secrets import Kind, Place, Secret
+from gitguardfs.host.egress import usage
+from gitguardfs.host.vm import state as states
 from tests.egress.upstream import FakeDns, Upstream
 from tests.egress.world import World, running
 from tests.support.terminal import running as terminal_of

@@ -21,7 +21,7 @@ from wsproto.events import (
     TextMessage,
 )
 
-from gitguardfs.egress import reports
+from gitguardfs.host.egress import reports
 from tests.egress.bypasses import head
 from tests.egress.test_messages import WHOLE, accept, is_closed, served
 from tests.egress.test_refusals import FAULTY

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gitguardfs.egress import start
-from gitguardfs.egress.proxy import ca_certificate
+from gitguardfs.host.egress import start
+from gitguardfs.host.egress.proxy import ca_certificate
 from tests.egress.upstream import FakeDns, Upstream
 
 LIMIT = 20.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gitguardfs.vm_mount.command import MODULES
+from gitguardfs.guest.run import MODULES
 from tests.guest import emulator
 from tests.guest import image as images
 from tests.guest.channel import Channel, Done, GuestGone

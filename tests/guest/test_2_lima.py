@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gitguardfs.constants import HOLDER, PROJECT_SHARE
-from gitguardfs.host import lima as host_lima
-from gitguardfs.render import lima
-from gitguardfs.render.lima import LimaSpec, Tool
+from gitguardfs.base.constants import HOLDER, PROJECT_SHARE
+from gitguardfs.host.commands import lima as host_lima
+from gitguardfs.host.share import lima_yaml as lima
+from gitguardfs.host.share.lima_yaml import LimaSpec, Tool
 from tests.guest.channel import Done
 from tests.guest.machine import Machine
 from tests.guest.setting_up import mounted

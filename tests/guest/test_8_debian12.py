@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import installation
+from gitguardfs.base import installation
 from tests.guest import image as images
 from tests.guest.channel import Done
 from tests.guest.crashes import comes_back

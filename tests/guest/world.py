@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gitguardfs import installation
+from gitguardfs.base import installation
 from tests.guest import image as images
 from tests.guest.machine import Machine, Share
 from tests.support.mounting import REPOSITORY, area, gitguardfs

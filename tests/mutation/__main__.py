@@ -71,7 +71,7 @@ def failing_tests(made: Copies, mutants: Sequence[Mutant], limit: float) -> dict
     whole = [part for part in (others, mounting) if part]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            broken = pool.submit(made.run, BREAKS_ALL, ["unit/test_mountinfo.py"], limit)
+            broken = pool.submit(made.run, BREAKS_ALL, ["unit/linux/test_mountinfo.py"], limit)
             runs = [pool.submit(made.run, {}, t, limit * len(t), all_of=True) for t in whole]
             noticed, ended = broken.result(), [future.result() for future in runs]
         except BaseException:

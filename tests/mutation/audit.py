@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-CONFIG = ("unit/test_audit_config.py",)
-HOOKS = ("unit/test_audit_hooks.py",)
-REPOSITORIES = ("unit/test_audit_repositories.py",)
-TREE = ("unit/test_audit_tree.py",)
-SHELL = ("unit/test_audit_shell.py",)
-COMMAND = ("unit/test_audit_command.py",)
+CONFIG = ("unit/host/test_audit_config.py",)
+HOOKS = ("unit/host/test_audit_hooks.py",)
+REPOSITORIES = ("unit/host/test_audit_repositories.py",)
+TREE = ("unit/host/test_audit_tree.py",)
+SHELL = ("unit/host/test_audit_shell.py",)
+COMMAND = ("unit/host/test_audit_command.py",)
 
 
 def fault(name: str, breaks: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-MATCHER = ("unit/test_egress_allowlist.py",)
-REQUESTS = ("unit/test_egress_requests.py",)
-FILES = ("unit/test_egress_files.py",)
+MATCHER = ("unit/host/test_egress_allowlist.py",)
+REQUESTS = ("unit/host/test_egress_requests.py",)
+FILES = ("unit/host/test_egress_files.py",)
 OWN_PAGE = ("egress/test_blocked.py::test_no_other_request_for_the_name_is_answered_or_sent_on",)
-EXCHANGE = ("unit/test_egress_exchange.py",)
+EXCHANGE = ("unit/host/test_egress_exchange.py",)
 NOWHERE = (
     "egress/test_secrets.py::test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list",
 )
 COMPANY = "egress/test_upstream_proxy.py"
 COMPANY_REFUSES = (f"{COMPANY}::test_nothing_goes_directly_if_the_proxy_refuses",)
-COMPANY_URL = ("unit/test_egress_upstream_proxy.py",)
+COMPANY_URL = ("unit/host/test_egress_upstream_proxy.py",)
 BYPASSES = ("egress/test_bypasses.py::test_nothing_of_it_leaves",)
 
 MUTANTS = (
@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "allowlist-prefix-is-enough",
         "a line without a * allows everything that begins like it",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         "        return target == first",
         "        return target.startswith(first)",
         MATCHER,
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "allowlist-suffix-is-forgotten",
         "what stands behind the last * need not be there",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         " or end < at or not target.endswith(last):",
         " or end < at:",
         MATCHER,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "allowlist-pieces-overlap",
         "the ends of a pattern may be the same characters of a path",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         " or end < at or not",
         " or not",
         MATCHER,
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "allowlist-star-spans-query",
         "a * in the middle takes the client's ? along, and so any path",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         '    return last == "" or not _crosses_query(target, at, end)',
         "    return True",
         MATCHER,
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "allowlist-port-is-ignored",
         "a line holds for all ports of its host",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         "        theirs = (request.method, request.scheme, request.host, request.port)",
         "        theirs = (request.method, request.scheme, request.host, self.port)",
         MATCHER,
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "allowlist-star-in-host",
         "a line may have a * in its host",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         '    if "*" in where:',
         "    if False:",
         MATCHER,
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         "urls-dots-before-semicolon",
         "..; counts as an ordinary name",
-        "egress/urls.py",
+        "host/egress/urls.py",
         'r"[;?#\\s]", part',
         'r"[?#\\s]", part',
         MATCHER,
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "urls-dots-between-escaped-slashes",
         "..%2f counts as an ordinary name",
-        "egress/urls.py",
+        "host/egress/urls.py",
         r're.split(r"[/\\]", folded)',
         'path.split("/")',
         MATCHER,
@@ -86,7 +86,7 @@ MUTANTS = (
     Mutant(
         "urls-dots-before-blanks",
         "..%20, ..%3f and ..%23 count as ordinary names",
-        "egress/urls.py",
+        "host/egress/urls.py",
         'r"[;?#\\s]", part.lstrip()',
         'r";", part',
         MATCHER,
@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "urls-wide-dots",
         "wide dots and slashes, which some servers fold to plain ones, count as letters",
-        "egress/urls.py",
+        "host/egress/urls.py",
         '    folded = unicodedata.normalize("NFKC", decoded)',
         "    folded = decoded",
         MATCHER,
@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant(
         "urls-invalid-utf-8",
         "a dot in too long a form passes, which some decoders read as a dot",
-        "egress/urls.py",
+        "host/egress/urls.py",
         'encode("latin-1").decode()',
         'encode("latin-1").decode(errors="replace")',
         MATCHER,
@@ -110,7 +110,7 @@ MUTANTS = (
     Mutant(
         "urls-double-escapes",
         "%252e passes, which some servers undo twice",
-        "egress/urls.py",
+        "host/egress/urls.py",
         "|5C|25[0-9A-Fa-f]{2})",
         "|5C)",
         MATCHER,
@@ -118,7 +118,7 @@ MUTANTS = (
     Mutant(
         "urls-escaped-slash-is-a-slash",
         "%2F is taken for /",
-        "egress/urls.py",
+        "host/egress/urls.py",
         "0123456789-._~",
         "0123456789-._~/",
         MATCHER,
@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "urls-short-addresses",
         "127.1 and the like are host names",
-        "egress/urls.py",
+        "host/egress/urls.py",
         "if last.isdigit() or re.fullmatch(",
         "if re.fullmatch(",
         MATCHER,
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         "urls-star-of-a-request",
         "a client's * becomes a wildcard in the line that is offered for it",
-        "egress/urls.py",
+        "host/egress/urls.py",
         'path, query = path.replace("*", "%2A"), query.replace("*", "%2A")',
         "pass",
         MATCHER,
@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "requests-second-host-field",
         "of two Host fields the first counts",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "    if len(hosts) != 1:",
         "    if not hosts:",
         REQUESTS,
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "requests-sni-is-not-compared",
         "the TLS connection may be for another host",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "if request.sni is not None and request.sni.lower() != result.host:",
         "if False:",
         REQUESTS,
@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "requests-fields-with-underscores",
         "X_HTTP_Method_Override passes, which CGI takes for the other",
-        "egress/requests.py",
+        "host/egress/requests.py",
         'return name.lower().replace(b"_", b"-")',
         "return name.lower()",
         REQUESTS,
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "requests-fields-by-pattern",
         "of the fields that servers go by, only those pass that nobody has listed",
-        "egress/requests.py",
+        "host/egress/requests.py",
         " or bool(_OVERRIDE_PATTERN.match(lowered))",
         "",
         REQUESTS,
@@ -175,7 +175,7 @@ MUTANTS = (
     Mutant(
         "requests-body-with-get",
         "a GET may have a body",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "if request.method in _BODILESS and (",
         "if False and (",
         REQUESTS,
@@ -183,7 +183,7 @@ MUTANTS = (
     Mutant(
         "addresses-private",
         "a host with a private address needs no word in its line",
-        "egress/addresses.py",
+        "host/egress/addresses.py",
         "    is_public = meant.is_global and address.is_global",
         "    is_public = True or address.is_global",
         REQUESTS,
@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant(
         "addresses-unallocated",
         "an IPv6 address is public unless Python knows it to be private",
-        "egress/addresses.py",
+        "host/egress/addresses.py",
         "is_global and _is_in_public_network(address)\n",
         "is_global\n",
         REQUESTS,
@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant(
         "addresses-name-leads-to-loopback",
         "with the word, a name may lead to the host's own services",
-        "egress/addresses.py",
+        "host/egress/addresses.py",
         "and parsed(host) != address:",
         "and False:",
         REQUESTS,
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "addresses-carried",
         "an IPv4 address within an IPv6 one is not looked at",
-        "egress/addresses.py",
+        "host/egress/addresses.py",
         "    meant = _embedded_ipv4(address)\n    if meant.is_unspecified",
         "    meant = address\n    if meant.is_unspecified",
         REQUESTS,
@@ -216,7 +216,7 @@ MUTANTS = (
     Mutant(
         "blocked-log-grows",
         "the log of blocked requests has no limit",
-        "egress/blocked.py",
+        "host/egress/blocked.py",
         "+ len(line) > MAX_BYTES:",
         "+ len(line) < 0:",
         FILES,
@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "reports-any-query",
         "a line that allows any query is offered without a word about it",
-        "egress/reports.py",
+        "host/egress/reports.py",
         "    if ends_open:",
         "    if False:",
         FILES,
@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant(
         "files-preset-twice",
         "a preset is appended at every start",
-        "egress/files.py",
+        "host/egress/files.py",
         'if _heading(name) not in text.split("\\n"):',
         "if True:",
         FILES,
@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "addon-exception-lets-out",
         "a request that could not be judged goes out by a connection that is open",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:",
         "        if False:",
         ("egress/test_refusals.py::test_an_exception_denies_where_a_connection_is_open_already",),
@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         "own-name-is-sent-on",
         "a line of the allowlist may name the proxy's own host, which is then asked DNS for",
-        "egress/allowlist.py",
+        "host/egress/allowlist.py",
         "    if host == urls.OWN_HOST:",
         "    if False:",
         OWN_PAGE,
@@ -258,7 +258,7 @@ MUTANTS = (
     Mutant(
         "own-name-in-a-tunnel",
         "a CONNECT to the proxy's own host is accepted",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            if host == urls.OWN_HOST:",
         "            if False:",
         OWN_PAGE,
@@ -266,7 +266,7 @@ MUTANTS = (
     Mutant(
         "own-page-at-any-path",
         "the proxy answers any method and path of its own host",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "(decision.checked.method, decision.checked.url) == _QUESTION:",
         "decision.checked.host == urls.OWN_HOST:",
         OWN_PAGE,
@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant(
         "own-page-shows-queries",
         "queries, which may hold secrets, are shown to all users of the guest",
-        "egress/reports.py",
+        "host/egress/reports.py",
         "_public(entry.url), entry",
         "entry.url, entry",
         FILES,
@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "blocked-recent-grows",
         "the proxy keeps every blocked request in memory",
-        "egress/blocked.py",
+        "host/egress/blocked.py",
         "deque(maxlen=MAX_RECENT)",
         "deque()",
         FILES,
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "addon-connects-unapproved",
         "a connection is opened for a request that nobody has approved",
-        "egress/addon.py",
+        "host/egress/addon.py",
         '        server.error = "the proxy has approved no request for this connection"\n',
         "",
         ("egress/test_refusals.py::test_an_exception_in_the_addon_denies",),
@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "addon-alpn-of-the-client",
         "the client's list of protocols, any text, reaches the server in clear",
-        "egress/addon.py",
+        "host/egress/addon.py",
         '        server.alpn_offers = (b"http/1.1",)  # else those of the client, any text\n',
         "",
         ("egress/test_messages.py::test_no_server_learns_which_protocols_a_client_offers",),
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "proxy-fault-in-handling-leaves-both-waiting",
         "an exception of mitmproxy's leaves client and server waiting, and the place taken",
-        "egress/faults.py",
+        "host/egress/faults.py",
         "        except Exception:\n            self._close()\n",
         "        except Exception:\n",
         ("egress/test_messages.py::test_a_message_that_the_proxy_cannot_handle_closes_both_sides",),
@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "proxy-fault-in-a-hook-goes-on",
         "a request goes on after an exception in a hook",
-        "egress/faults.py",
+        "host/egress/faults.py",
         "                self._close_client(client.id)\n",
         "                client.id\n",
         ("egress/test_messages.py::test_an_exception_in_any_hook_closes_both_sides",),
@@ -322,7 +322,7 @@ MUTANTS = (
     Mutant(
         "proxy-waits-for-clients-that-take-nothing",
         "a client that takes nothing keeps its place and the kernel's memory",
-        "egress/clients.py",
+        "host/egress/clients.py",
         "        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)\n",
         "        milliseconds + 1\n",
         ("egress/test_refusals.py::test_a_client_that_takes_nothing_loses_its_connection",),
@@ -330,7 +330,7 @@ MUTANTS = (
     Mutant(
         "http1-keeps-trailers",
         "a response with trailers never arrives whole",
-        "egress/http1.py",
+        "host/egress/http1.py",
         "self._end = h11.EndOfMessage()",
         "self._end = event",
         ("egress/test_messages.py::test_a_response_with_trailers_arrives_whole_without_them",),
@@ -338,7 +338,7 @@ MUTANTS = (
     Mutant(
         "http1-takes-the-interim-response",
         "103 Early Hints is taken for the response itself",
-        "egress/http1.py",
+        "host/egress/http1.py",
         "        while lines and _INTERIM.match(lines[0]):\n",
         "        while False:\n",
         ("egress/test_messages.py::test_what_comes_before_the_response_is_dropped",),
@@ -346,7 +346,7 @@ MUTANTS = (
     Mutant(
         "addresses-own-are-public",
         "a name leads to this machine's own public address, or to its neighbours",
-        "egress/resolved.py",
+        "host/egress/resolved.py",
         "    own = interfaces.networks()\n",
         "    own = interfaces.networks()[:0]\n",
         ("egress/test_let_out.py::test_addresses_of_this_machine_and_its_networks_are_not_public",),
@@ -354,7 +354,7 @@ MUTANTS = (
     Mutant(
         "addon-approval-stays",
         "what was approved for a client stays so for its next request",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        self._approvals.pop(client, None)\n        self._readers",
         "        self._readers",
         ("egress/test_refusals.py::test_an_exception_denies_where_a_connection_is_open_already",),
@@ -363,7 +363,7 @@ MUTANTS = (
     Mutant(
         "addon-keeps-old-allowlist",
         "an allowlist holds until the proxy ends",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        return _parsed(text, self._files).decide(request)",
         '        self._kept = getattr(self, "_kept", None) or _parsed(text, self._files)\n'
         "        return self._kept.decide(request)",
@@ -374,7 +374,7 @@ MUTANTS = (
     Mutant(
         "addon-buffers-requests",
         "bodies are kept in memory until they are whole",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        flow.request.stream = partial(self._pass_on, flow, reader)\n",
         "",
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
@@ -382,7 +382,7 @@ MUTANTS = (
     Mutant(
         "reader-has-no-limit",
         "headers, and what cannot be sent on yet, are kept in memory",
-        "egress/limited_reader.py",
+        "host/egress/limited_reader.py",
         "        if self._left <= 0:\n",
         "        if False:\n",
         (
@@ -397,7 +397,7 @@ MUTANTS = (
     Mutant(
         "addon-counts-all-requests",
         "a connection is no longer read after some requests",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        self._readers[client].permit(MAX_WHOLE)\n        await",
         "        await",
         (
@@ -408,7 +408,7 @@ MUTANTS = (
     Mutant(
         "addon-holds-after-the-response",
         "after a response, a request with a long header is not answered",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            self._readers[client].permit(MAX_WHOLE)\n",
         "",
         ("egress/test_refusals.py::test_what_is_very_long_is_logged_in_part",),
@@ -416,7 +416,7 @@ MUTANTS = (
     Mutant(
         "addon-counts-whole-uploads",
         "an upload ends when the proxy has read some of it",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        reader.permit(MAX_KEPT)\n        why = ",
         "        why = ",
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
@@ -424,7 +424,7 @@ MUTANTS = (
     Mutant(
         "addon-collects-nothing",
         "what ended connections have sent stays in memory",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            gc.collect()\n",
         "",
         ("egress/test_refusals.py::test_what_ended_connections_have_sent_is_forgotten",),
@@ -432,7 +432,7 @@ MUTANTS = (
     Mutant(
         "log-of-long-lines",
         "a line that is no HTTP is logged whole",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "shown(text[:MAX_MESSAGE] + cut,",
         "shown(text,",
         ("egress/test_refusals.py::test_a_line_that_is_no_http_is_logged_in_part",),
@@ -440,7 +440,7 @@ MUTANTS = (
     Mutant(
         "addon-buffers-responses",
         "answers are kept in memory until they are whole",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            response.stream = True\n",
         "            pass\n",
         ("egress/test_let_out.py::test_large_downloads_and_uploads_keep_the_proxy_small",),
@@ -448,7 +448,7 @@ MUTANTS = (
     Mutant(
         "addon-switches-protocols",
         "a server may switch to a protocol that nobody judges",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        elif flow.metadata[_APPROVED] == requests.WEBSOCKET and ",
         "        elif ",
         BYPASSES,
@@ -456,7 +456,7 @@ MUTANTS = (
     Mutant(
         "websocket-switch-without-proof",
         "frames pass to a server that has not read the request as one for a WebSocket",
-        "egress/websocket.py",
+        "host/egress/websocket.py",
         "    return answers == [",
         "    return True or answers == [",
         ("egress/test_websocket.py::test_a_switch_that_does_not_answer_the_request_is_closed",),
@@ -464,7 +464,7 @@ MUTANTS = (
     Mutant(
         "websocket-any-answer-switches",
         "what follows a refused upgrade goes on to the server",
-        "egress/websocket.py",
+        "host/egress/websocket.py",
         "        if not is_passed(self.flow):",
         "        from mitmproxy.proxy.layers.http import _http1\n\n"
         '        _http1.should_make_pipe = lambda asked, _: "Upgrade" in asked.headers\n'
@@ -474,7 +474,7 @@ MUTANTS = (
     Mutant(
         "websocket-by-a-line-for-get",
         "an upgrade passes without its line, by one for a GET",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "    method = WEBSOCKET if is_websocket else request.method.decode()",
         "    method = request.method.decode()",
         (*MATCHER, *BYPASSES),
@@ -482,7 +482,7 @@ MUTANTS = (
     Mutant(
         "websocket-word-as-a-method",
         "a client's method WS passes by a line for a WebSocket",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "    if request.method == WEBSOCKET.encode():",
         "    if False:",
         REQUESTS,
@@ -490,7 +490,7 @@ MUTANTS = (
     Mutant(
         "websocket-or-another-protocol",
         "of the protocols that a client names, only one need be a WebSocket",
-        "egress/requests.py",
+        "host/egress/requests.py",
         '    if upgrades != [b"websocket"] or',
         '    if not any(b"websocket" in upgrade for upgrade in upgrades) or',
         REQUESTS,
@@ -498,7 +498,7 @@ MUTANTS = (
     Mutant(
         "websocket-refused-like-others",
         "a client that asks for a WebSocket first does not learn that HTTP works",
-        "egress/replies.py",
+        "host/egress/replies.py",
         "    if kind is BlockKind.RULE and method == WEBSOCKET:",
         "    if False:",
         ("egress/test_websocket.py::test_an_upgrade_without_its_line_is_told_to_use_http",),
@@ -506,7 +506,7 @@ MUTANTS = (
     Mutant(
         "websocket-is-idle",
         "a WebSocket that is in use is closed like an idle connection",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            self._readers[client].permit(sys.maxsize)  # mitmproxy waits for its server\n",
         "            self._readers[client].permit(sys.maxsize)\n"
         "            self._clients.set_idle(client)\n",
@@ -515,7 +515,7 @@ MUTANTS = (
     Mutant(
         "websocket-of-some-frames",
         "a WebSocket is no longer read after some frames",
-        "egress/addon.py",
+        "host/egress/addon.py",
         ".permit(sys.maxsize)",
         ".permit(MAX_KEPT)",
         ("egress/test_websocket.py::test_with_its_line_messages_pass_both_ways",),
@@ -523,7 +523,7 @@ MUTANTS = (
     Mutant(
         "h2c-among-others",
         "an Upgrade to several protocols is taken for an offer of HTTP/2, and dropped",
-        "egress/requests.py",
+        "host/egress/requests.py",
         '    if offers != [b"h2c"] or',
         '    if b"h2c" not in b",".join(offers) or',
         REQUESTS,
@@ -531,7 +531,7 @@ MUTANTS = (
     Mutant(
         "h2c-hides-connection",
         "with an offer of HTTP/2, a Connection field may name any other field",
-        "egress/requests.py",
+        "host/egress/requests.py",
         "            tokens = [token for token in tokens if token.lower() not in _OFFER_FIELDS]",
         "            tokens = []",
         REQUESTS,
@@ -539,7 +539,7 @@ MUTANTS = (
     Mutant(
         "h2c-reaches-the-server",
         "the fields are judged without an offer of HTTP/2, and sent on with it",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            request = self._request(flow)",
         "            request = self._request(flow)\n"
         "            flow.request.data.headers.fields = fields",
@@ -548,7 +548,7 @@ MUTANTS = (
     Mutant(
         "addon-forgets-the-tunnel",
         "the host of a CONNECT is not compared with the request's",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            self._tunnels.get(client.id),",
         "            (data.host, data.port),",
         BYPASSES,
@@ -556,7 +556,7 @@ MUTANTS = (
     Mutant(
         "addon-any-address",
         "addresses that are not public are not refused",
-        "egress/resolved.py",
+        "host/egress/resolved.py",
         "        if why:\n",
         "        if not address:\n",
         (
@@ -567,7 +567,7 @@ MUTANTS = (
     Mutant(
         "clients-idle-keep-others-out",
         "connections that lie idle keep everybody else out",
-        "egress/clients.py",
+        "host/egress/clients.py",
         "        if asyncio.get_running_loop().time() - since < SETTLED:",
         "        if True:",
         ("egress/test_refusals.py::test_connections_that_lie_idle_keep_nobody_out",),
@@ -575,7 +575,7 @@ MUTANTS = (
     Mutant(
         "clients-idle-for-ever",
         "a connection may lie idle for ever",
-        "egress/clients.py",
+        "host/egress/clients.py",
         "call_later(seconds, self._end, client, why)",
         "call_later(86400, self._end, client, why)",
         ("egress/test_refusals.py::test_idle_connections_are_closed_and_those_in_use_are_not",),
@@ -583,7 +583,7 @@ MUTANTS = (
     Mutant(
         "clients-busy-are-idle",
         "a connection with a request under way is closed",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            self._clients.set_busy(client)",
         "            pass",
         ("egress/test_refusals.py::test_idle_connections_are_closed_and_those_in_use_are_not",),
@@ -591,7 +591,7 @@ MUTANTS = (
     Mutant(
         "proxy-speaks-http2",
         "HTTP/2 is agreed on with clients",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         '    "http2": False,',
         '    "http2": True,',
         ("egress/test_let_out.py::test_http_2_is_never_agreed_on",),
@@ -599,7 +599,7 @@ MUTANTS = (
     Mutant(
         "proxy-connects-early",
         "servers and DNS are asked before any rule is",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         '"connection_strategy": "lazy"',
         '"connection_strategy": "eager"',
         BYPASSES,
@@ -607,7 +607,7 @@ MUTANTS = (
     Mutant(
         "proxy-connects-unresolved",
         "an address in a URL is connected to, whatever server_connect says",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "        if address[:2] not in [answer[4][:2] for answer in approved]:",
         "        if False:",
         (f"{COMPANY}::test_the_event_loop_connects_to_nothing_else",),
@@ -616,7 +616,7 @@ MUTANTS = (
     Mutant(
         "company-is-passed-by",
         "the event loop connects to a server, though the company's proxy leads there",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "        approved = found.through[1] if found.through else found.answers",
         "        approved = [*found.answers, *(found.through[1] if found.through else [])]",
         (f"{COMPANY}::test_the_event_loop_connects_to_nothing_else",),
@@ -624,7 +624,7 @@ MUTANTS = (
     Mutant(
         "company-gets-the-name",
         "the company's proxy resolves the name again, and may come to another address",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "sock = await tunnel.connect(self, *found.through, found.answers)",
         "sock = await tunnel.connect(self, *found.through, [(0, 0, 0, 0, (host, port))])",
         (f"{COMPANY}::test_servers_are_reached_by_the_address_that_was_checked",),
@@ -632,7 +632,7 @@ MUTANTS = (
     Mutant(
         "company-is-the-proxy-itself",
         "a request goes round in the proxy until it has no connection left",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "        if sock.getpeername()[:2] == self.own:",
         "        if False:",
         (f"{COMPANY}::test_a_proxy_that_leads_to_itself_is_refused",),
@@ -640,7 +640,7 @@ MUTANTS = (
     Mutant(
         "company-may-redirect",
         "a redirect counts as an open tunnel",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         "    if 200 <= code < 300:",
         "    if 200 <= code < 400:",
         COMPANY_REFUSES,
@@ -648,7 +648,7 @@ MUTANTS = (
     Mutant(
         "company-may-send-first",
         "what comes with the tunnel is lost",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         "    if http.trailing_data[0]:",
         "    if False:",
         COMPANY_REFUSES,
@@ -656,7 +656,7 @@ MUTANTS = (
     Mutant(
         "company-speaks-to-the-agent",
         "the company's proxy can put a text of its own before the agent",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         "responses.get(code, '')",
         "responses.get(code, 'hunter')",
         COMPANY_REFUSES,
@@ -664,7 +664,7 @@ MUTANTS = (
     Mutant(
         "company-takes-its-time",
         "a proxy that does not answer keeps a connection for ever",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         "        async with asyncio.timeout(limit):",
         "        async with asyncio.timeout(None):",
         (f"{COMPANY}::test_a_proxy_that_does_not_answer_in_time_is_a_failure",),
@@ -672,7 +672,7 @@ MUTANTS = (
     Mutant(
         "company-spends-its-time-on-one-address",
         "a server with one slow address is not reached by its others",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         "            raise _RefusedError(text) from None",
         "            raise OSError(text) from None",
         (f"{COMPANY}::test_a_dead_address_and_a_slow_server_leave_time_for_the_others",),
@@ -680,7 +680,7 @@ MUTANTS = (
     Mutant(
         "connects-for-two-minutes",
         "a dead address makes each request fail, though the host has others",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "            async with asyncio.timeout(CONNECT_LIMIT):",
         "            async with asyncio.timeout(None):",
         (f"{COMPANY}::test_without_a_company_proxy_too_a_dead_address_leaves_time_for_the_others",),
@@ -688,7 +688,7 @@ MUTANTS = (
     Mutant(
         "company-is-told-a-wrong-password-again",
         "a request tries a wrong password once for each address of its host",
-        "egress/tunnel.py",
+        "host/egress/tunnel.py",
         '        raise OSError(\n            f"{_PROXY} wants',
         '        raise _RefusedError(\n            f"{_PROXY} wants',
         (f"{COMPANY}::test_another_address_is_tried_if_the_proxy_refuses_one",),
@@ -696,7 +696,7 @@ MUTANTS = (
     Mutant(
         "company-leads-to-its-own-loopback",
         "a line for 127.0.0.1 leads to a service of the company's proxy",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         "        if address is not None and addresses.is_near(address):",
         "        if False:",
         COMPANY_URL,
@@ -704,7 +704,7 @@ MUTANTS = (
     Mutant(
         "company-has-no-exceptions",
         "NO_PROXY is not heeded",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         '{"no": self.exceptions}',
         "{}",
         COMPANY_URL,
@@ -712,7 +712,7 @@ MUTANTS = (
     Mutant(
         "company-password-in-argv",
         "--upstream-proxy takes a password, which all users can read",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         "    if proxy.password is not None:\n",
         "    if False:\n",
         COMPANY_URL,
@@ -720,7 +720,7 @@ MUTANTS = (
     Mutant(
         "company-password-is-printed",
         "a traceback or a log shows the password",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         "field(default=None, repr=False)",
         "field(default=None)",
         COMPANY_URL,
@@ -728,7 +728,7 @@ MUTANTS = (
     Mutant(
         "company-url-with-controls",
         "a user's name can hold a line break",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         " or not (user + password).isprintable():",
         ":",
         COMPANY_URL,
@@ -736,7 +736,7 @@ MUTANTS = (
     Mutant(
         "company-url-of-two-readings",
         "the host of a proxy's URL depends on the program that reads it",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         ' or set("/?#") & {*login, *where}:',
         ":",
         COMPANY_URL,
@@ -744,7 +744,7 @@ MUTANTS = (
     Mutant(
         "company-is-dropped-if-damaged",
         "with a damaged setting, requests go directly",
-        "egress/upstream_proxy.py",
+        "host/egress/upstream_proxy.py",
         "        except (UserError, UnicodeDecodeError):\n",
         "        except (UserError, UnicodeDecodeError):\n            return None\n",
         (f"{COMPANY}::test_the_setting_counts_before_the_environment",),
@@ -752,15 +752,15 @@ MUTANTS = (
     Mutant(
         "company-is-not-remembered",
         "--upstream-proxy has no effect",
-        "vm/driver.py",
+        "host/vm/driver.py",
         "        company_proxy.prepare(state, arguments.upstream_proxy)\n",
         "",
-        ("unit/test_vm_command.py::test_up_remembers_the_companys_proxy_and_starts_with_it",),
+        ("unit/vm/test_vm_command.py::test_up_remembers_the_companys_proxy_and_starts_with_it",),
     ),
     Mutant(
         "company-password-takes-the-guests-input",
         "the command for the guest misses what follows the password",
-        "vm/company_proxy.py",
+        "host/vm/company_proxy.py",
         "    while (byte := os.read(0, 1)) not in",
         "    while (byte := sys.stdin.buffer.read(1)) not in",
         COMPANY_URL,
@@ -768,7 +768,7 @@ MUTANTS = (
     Mutant(
         "company-password-follows-redirects",
         "the server to which a download is redirected gets the password of the company's proxy",
-        "vm/company_proxy.py",
+        "host/vm/company_proxy.py",
         "request.add_unredirected_header(",
         "request.add_header(",
         COMPANY_URL,
@@ -776,7 +776,7 @@ MUTANTS = (
     Mutant(
         "company-misses-downloads",
         "images are fetched past the company's proxy, or without its password",
-        "vm/company_proxy.py",
+        "host/vm/company_proxy.py",
         "    urllib.request.install_opener(opener)\n",
         "",
         COMPANY_URL,
@@ -784,7 +784,7 @@ MUTANTS = (
     Mutant(
         "company-passwords-stay",
         "the password of a proxy that is not used any more stays in the keyring",
-        "vm/company_proxy.py",
+        "host/vm/company_proxy.py",
         "(new is None or new.key != old.key)",
         "new is None",
         COMPANY_URL,
@@ -792,7 +792,7 @@ MUTANTS = (
     Mutant(
         "company-password-goes-at-once",
         "the same URL, given again, loses the password that was just typed",
-        "vm/company_proxy.py",
+        "host/vm/company_proxy.py",
         "(new is None or new.key != old.key)",
         "True",
         COMPANY_URL,
@@ -800,7 +800,7 @@ MUTANTS = (
     Mutant(
         "proxy-outlives-its-parent",
         "the proxy stays when the process that started it is gone",
-        "egress/proxy.py",
+        "host/egress/proxy.py",
         "    _end_with_parent()\n    _limit_memory()\n",
         "    _limit_memory()\n",
         ("egress/test_process.py::test_it_ends_with_the_process_that_started_it",),
@@ -809,7 +809,7 @@ MUTANTS = (
     Mutant(
         "secret-to-any-host",
         "a value gets to every host that a line allows",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         '!= ("https", place.host, place.port)',
         '!= ("https", request.host, place.port)',
         EXCHANGE,
@@ -817,7 +817,7 @@ MUTANTS = (
     Mutant(
         "secret-to-any-port",
         "a value gets to every port of its host",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         '!= ("https", place.host, place.port)',
         '!= ("https", place.host, request.port)',
         EXCHANGE,
@@ -825,7 +825,7 @@ MUTANTS = (
     Mutant(
         "secret-by-http",
         "a value is sent unencrypted",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "            if (request.scheme, request.host, request.port) != (",
         '            if ("https", request.host, request.port) != (',
         EXCHANGE,
@@ -833,7 +833,7 @@ MUTANTS = (
     Mutant(
         "secret-elsewhere-passes",
         "a placeholder in another place is sent on",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "    _check_none(left, secrets)\n",
         "",
         EXCHANGE,
@@ -841,7 +841,7 @@ MUTANTS = (
     Mutant(
         "secret-in-two-fields",
         "a value is put into the first of two fields",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "    if len(at) != 1:\n        return None\n    own",
         "    if not at:\n        return None\n    own",
         EXCHANGE,
@@ -849,7 +849,7 @@ MUTANTS = (
     Mutant(
         "secret-in-two-parameters",
         "a value is put into the first of two parameters",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "    if len(at) != 1 or parameters",
         "    if not at or parameters",
         EXCHANGE,
@@ -857,7 +857,7 @@ MUTANTS = (
     Mutant(
         "secret-in-a-part",
         "a value is put into a part of a field",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "    return new if value == old else None",
         "    return value.replace(old, new) if old in value else None",
         EXCHANGE,
@@ -865,7 +865,7 @@ MUTANTS = (
     Mutant(
         "secret-after-any-word",
         "a value is put after any word of Authorization",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         " if own.lower() == word.lower() and token == old else",
         " if token == old else",
         EXCHANGE,
@@ -873,7 +873,7 @@ MUTANTS = (
     Mutant(
         "secret-of-any-user",
         "a value is sent as any user's password",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         'token != base64.b64encode(user + b":" + old)',
         'not base64.b64decode(token).endswith(b":" + old)',
         EXCHANGE,
@@ -881,7 +881,7 @@ MUTANTS = (
     Mutant(
         "secret-escaped-passes",
         "a placeholder that is escaped in the URL is sent on",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "        unescaped = urllib.parse.unquote_to_bytes(text)",
         "        unescaped = text",
         EXCHANGE,
@@ -889,7 +889,7 @@ MUTANTS = (
     Mutant(
         "secret-in-base64-passes",
         "a placeholder in base64 is sent on",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "            yield from (_decoded(run[at:]) for at in range(4))",
         "            pass",
         EXCHANGE,
@@ -897,7 +897,7 @@ MUTANTS = (
     Mutant(
         "secret-is-not-escaped",
         "a value adds parameters to the URL",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         'urllib.parse.quote_from_bytes(new, safe="").encode()',
         "new",
         EXCHANGE,
@@ -905,7 +905,7 @@ MUTANTS = (
     Mutant(
         "secret-body-across-parts",
         "a value that two parts of a body share is sent on",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "        text = self._end + part",
         "        text = part",
         EXCHANGE,
@@ -913,7 +913,7 @@ MUTANTS = (
     Mutant(
         "secret-body-is-not-searched",
         "a value in a short body is sent on",
-        "egress/request_secrets.py",
+        "host/egress/request_secrets.py",
         "        found |= self._search.found(body)\n",
         "",
         ("egress/test_secrets.py::test_a_guess_in_a_body_is_found_before_the_body_is_complete",),
@@ -921,7 +921,7 @@ MUTANTS = (
     Mutant(
         "secret-body-leaves-in-part",
         "the beginning of a short body leaves before it is searched",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "            if body is None and secrets.is_body_awaited:",
         "            if False:",
         (
@@ -932,7 +932,7 @@ MUTANTS = (
     Mutant(
         "secret-long-body-is-completed",
         "the end of a body is sent though a value was in it",
-        "egress/websocket.py",
+        "host/egress/websocket.py",
         "        if not (yield from self.check_killed(False)):\n            yield",
         "        if True:\n            yield",
         ("egress/test_secrets.py::test_a_guess_in_a_body_is_found_before_the_body_is_complete",),
@@ -940,7 +940,7 @@ MUTANTS = (
     Mutant(
         "secret-long-body-goes-on",
         "a part of a body with a value is sent",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        self.close(client)\n        return []\n",
         "        self.close(client)\n        return part\n",
         ("egress/test_secrets.py::test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete",),
@@ -948,7 +948,7 @@ MUTANTS = (
     Mutant(
         "secret-without-value-is-sent",
         "an empty value is sent if the keyring has none",
-        "credentials/secrets.py",
+        "host/credentials/secrets.py",
         '    if value is None:\n        raise UserError(f"there is no value',
         '    if value is None:\n        return ""\n        raise UserError(f"there is no value',
         ("egress/test_secrets.py::test_without_a_value_nothing_is_sent",),
@@ -956,7 +956,7 @@ MUTANTS = (
     Mutant(
         "secret-value-is-not-checked",
         "a value of the keyring adds fields to the request",
-        "credentials/secrets.py",
+        "host/credentials/secrets.py",
         "    check_value(value)\n    return value",
         "    return value",
         (
@@ -966,7 +966,7 @@ MUTANTS = (
     Mutant(
         "secret-echo-is-shown",
         "the guest reads a value in the fields of a response",
-        "egress/addon.py",
+        "host/egress/addon.py",
         " = secrets.masks.masked_fields(response.data.headers.fields)",
         " = response.data.headers.fields",
         ("egress/test_secrets.py::test_what_a_server_repeats_in_its_header_is_masked",),
@@ -974,7 +974,7 @@ MUTANTS = (
     Mutant(
         "secret-in-the-reason",
         "the guest reads a value in the reason of a response",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        response.data.reason = secrets.masks.masked(response.data.reason)\n",
         "",
         ("egress/test_secrets.py::test_what_a_server_repeats_in_its_header_is_masked",),
@@ -982,7 +982,7 @@ MUTANTS = (
     Mutant(
         "secret-in-an-error-page",
         "the guest reads a value in a page of mitmproxy's",
-        "egress/http1.py",
+        "host/egress/http1.py",
         "    elif message.startswith(_QUOTING):",
         "    elif False:",
         NOWHERE,
@@ -990,7 +990,7 @@ MUTANTS = (
     Mutant(
         "secret-in-the-log",
         "a value is written into the log",
-        "egress/http1.py",
+        "host/egress/http1.py",
         'return b"(%d bytes)" % len(self) if self else b""',
         "return super().__bytes__()",
         NOWHERE,
@@ -998,7 +998,7 @@ MUTANTS = (
     Mutant(
         "secret-damaged-record",
         "a record that cannot be read counts as no secrets",
-        "egress/request_secrets.py",
+        "host/egress/request_secrets.py",
         "return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n        raise",
         "return secrets.load(state_dir)\n    except (UserError, OSError) as error:\n"
         "        return ()\n        raise",
@@ -1007,10 +1007,10 @@ MUTANTS = (
     Mutant(
         "secret-file-follows-symlinks",
         "values are written to where a symlink leads",
-        "credentials/store.py",
+        "host/credentials/store.py",
         "        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)",
         "        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-store-waits-for-ever",
@@ -1018,7 +1018,9 @@ MUTANTS = (
         "questions.py",
         "        return answer.result(end - time.monotonic())",
         "        return answer.result()",
-        ("unit/test_credentials_store.py::test_while_a_question_is_overdue_others_are_not_asked",),
+        (
+            "unit/host/test_credentials_store.py::test_while_a_question_is_overdue_others_are_not_asked",
+        ),
     ),
     Mutant(
         "secret-store-never-gives-up",
@@ -1026,7 +1028,7 @@ MUTANTS = (
         "questions.py",
         "if not self._open or now >= self._open[-1].given_up:",
         "if not self._open:",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-store-asks-without-end",
@@ -1034,76 +1036,76 @@ MUTANTS = (
         "questions.py",
         "given_up = end + limit * 2 ** len(self._open)",
         "given_up = 0.0",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-has-a-second-value",
         "a value that is changed in a session without a keyring stays in the keyring",
-        "credentials/store.py",
+        "host/credentials/store.py",
         "        if content.values.get(key) is not None or (is_new and not has_keyring):",
         "        if content.values.get(key) is not None or not has_keyring:",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-values-are-left",
         "values stay in the file of a process that was killed",
-        "credentials/store.py",
+        "host/credentials/store.py",
         "            left.unlink()\n",
         "            pass\n",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-keyring-is-shared",
         "two state directories share a value in the keyring",
-        "credentials/store.py",
+        "host/credentials/store.py",
         'return f"{key} in {os.path.realpath(_path().parent)}"',
         "return key",
-        ("unit/test_credentials_store.py",),
+        ("unit/host/test_credentials_store.py",),
     ),
     Mutant(
         "secret-value-without-a-record-stays",
         "a reset leaves the value that a killed process has kept",
-        "vm/vm_secrets.py",
+        "host/vm/vm_secrets.py",
         "    for known in (_names_of_values, _names_in_record):",
         "    for known in (_names_in_record,):",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-in-a-keyring-is-forgotten",
         "a value that is removed where there is no keyring stays in it for good",
-        "credentials/store.py",
+        "host/credentials/store.py",
         "        if is_known:\n            raise\n",
         "",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-of-a-closed-terminal",
         "a name cannot be used any more once a terminal was closed while the keyring asked",
-        "vm/commands/secret.py",
+        "host/commands/vm/secret.py",
         "            if handler is signal.SIG_DFL:",
         "            if False:",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-changes-at-once",
         "a value gets to the host of another secret, or outlives its secret",
-        "vm/vm_secrets.py",
+        "host/vm/vm_secrets.py",
         "    fd = take(path, QUIET)",
         '    fd = os.open("/dev/null", os.O_RDONLY)',
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-two-of-one-name",
         "a value gets to the hosts of two secrets",
-        "credentials/secrets.py",
+        "host/credentials/secrets.py",
         "        if len({secret.name for secret in found}) < len(found):",
         "        if False:",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-silent-keyring-stops-all",
         "a keyring that asks its user stops requests without secrets",
-        "egress/request_secrets.py",
+        "host/egress/request_secrets.py",
         "_last_values[key] = await shared(secrets.value_of, self._state_dir, secret)",
         "_last_values[key] = secrets.value_of(self._state_dir, secret)",
         ("egress/test_secrets.py::test_a_keyring_that_does_not_answer_stops_no_other_request",),
@@ -1111,7 +1113,7 @@ MUTANTS = (
     Mutant(
         "secret-in-the-file-waits",
         "a value that is in the file waits for the keyring's answer about another",
-        "egress/request_secrets.py",
+        "host/egress/request_secrets.py",
         "            if not store.is_in_keyring(key):",
         "            if not await shared(store.write, 'x', 'y'):",
         ("egress/test_secrets.py::test_a_value_in_the_file_does_not_wait_for_the_keyring",),
@@ -1119,7 +1121,7 @@ MUTANTS = (
     Mutant(
         "silent-name-server-stops-all",
         "questions about one host, which nobody answers, keep those about others waiting",
-        "egress/resolved.py",
+        "host/egress/resolved.py",
         "        found = await shared(_asked, host, port)",
         "        import asyncio\n\n        found = await asyncio.to_thread(_asked, host, port)",
         ("egress/test_let_out.py",),
@@ -1135,7 +1137,7 @@ MUTANTS = (
     Mutant(
         "secret-in-a-refusal",
         "the agent reads a placeholder, and its next request to its model is refused",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        url = exchange.url_without_secrets(url)[: blocked.MAX_URL]",
         "        url = url[: blocked.MAX_URL]",
         ("egress/test_secrets.py::test_no_refusal_repeats_a_placeholder",),
@@ -1143,7 +1145,7 @@ MUTANTS = (
     Mutant(
         "secret-becomes-a-wildcard",
         "a client chooses where the line that the user is shown has a wildcard",
-        "egress/exchange.py",
+        "host/egress/exchange.py",
         "return without_secrets(path) + mark",
         'return PLACEHOLDER.sub("*", path) + mark',
         ("egress/test_secrets.py::test_no_refusal_repeats_a_placeholder",),
@@ -1151,7 +1153,7 @@ MUTANTS = (
     Mutant(
         "secret-guess-is-confirmed",
         "the guest learns from any server's answer that it has guessed a value",
-        "egress/request_secrets.py",
+        "host/egress/request_secrets.py",
         "        self.masks = Masks()",
         '        self.masks = globals().setdefault("_every", Masks())',
         (
@@ -1162,7 +1164,7 @@ MUTANTS = (
     Mutant(
         "secret-masked-in-part",
         "the guest reads the end of a value that begins with another one",
-        "egress/masks.py",
+        "host/egress/masks.py",
         "in sorted(self._placeholders, key=len, reverse=True):",
         "in self._placeholders:",
         EXCHANGE,
@@ -1170,7 +1172,7 @@ MUTANTS = (
     Mutant(
         "secret-mask-changes-lengths",
         "a mask changes where a response ends",
-        "egress/masks.py",
+        "host/egress/masks.py",
         "return name in _KEPT or value",
         "return value",
         EXCHANGE,
@@ -1178,23 +1180,23 @@ MUTANTS = (
     Mutant(
         "secret-of-several-lines",
         "the first of several lines that were pasted is kept as the value",
-        "vm/keyboard.py",
+        "host/vm/keyboard.py",
         'raise UserError("these are several lines", "nothing was kept")',
         "pass",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "secret-as-a-name",
         "a token that was given as a name becomes a variable's name in the guest",
-        "vm/vm_secrets.py",
+        "host/vm/vm_secrets.py",
         "    if _KEY.match(text):",
         "    if False:",
-        ("unit/test_vm_secret.py",),
+        ("unit/vm/test_vm_secret.py",),
     ),
     Mutant(
         "usage-counts-what-is-blocked",
         "a line that nothing needs is shown as used",
-        "egress/addon.py",
+        "host/egress/addon.py",
         "        self._usage.note(rule.line)\n",
         "        for each in _parsed(read_allowlist(self._files), self._files).rules:\n"
         "            self._usage.note(each.line)\n",

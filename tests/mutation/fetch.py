@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-HEADER = ("unit/test_fetch_header.py",)
+HEADER = ("unit/host/test_fetch_header.py",)
 
 
 def attacks(*names: str) -> tuple[str, ...]:
-    return tuple(f"unit/test_fetch_attacks.py::test_{name}" for name in names)
+    return tuple(f"unit/host/test_fetch_attacks.py::test_{name}" for name in names)
 
 
 def merges(*names: str) -> tuple[str, ...]:
-    return tuple(f"unit/test_fetch_merge.py::test_{name}" for name in names)
+    return tuple(f"unit/host/test_fetch_merge.py::test_{name}" for name in names)
 
 
 def commands(*names: str) -> tuple[str, ...]:
-    return tuple(f"unit/test_fetch_command.py::test_{name}" for name in names)
+    return tuple(f"unit/host/test_fetch_command.py::test_{name}" for name in names)
 
 
 def fault(name: str, breaks: str, file: str, old: str, new: str, tests: tuple[str, ...]) -> Mutant:
@@ -27,12 +27,12 @@ HOOK = "private/files/reference-transaction.sh"
 
 
 def hook(name: str, breaks: str, old: str, new: str, *tests: str, file: str = HOOK) -> Mutant:
-    found = tuple(f"unit/test_private_hook.py::test_{one}" for one in tests)
+    found = tuple(f"unit/private/test_private_hook.py::test_{one}" for one in tests)
     return Mutant(f"publish-{name}", breaks, file, old, new, found)
 
 
 KINDS = attacks("a_file_of_another_kind")
-CONFIGURED = ("unit/test_configured_programs.py::test_fetch_and_merge",)
+CONFIGURED = ("unit/host/test_configured_programs.py::test_fetch_and_merge",)
 
 MUTANTS = (
     fault("follows-a-link", "a symlink leads to any bundle of the human's", "bundle",
@@ -155,13 +155,14 @@ MUTANTS = (
           merges("only_the_commit_that_was_looked_at")),
     fault("unmerged", "a branch that the human has not merged is removed", "command",
           "if value not in kept}", "}", commands("nothing_is_new")),
-    Mutant("fetch-git-of-others", "a git that others can write is run", "audit/git_config.py",
+    Mutant("fetch-git-of-others", "a git that others can write is run", "host/audit/git_config.py",
            "st.st_uid in (0, os.geteuid()) and not st.st_mode & others", "True",
            commands("a_git_that_is_in_path_alone")),
-    Mutant("fetch-git-of-a-group", "a git that a group can write is run", "audit/git_config.py",
+    Mutant("fetch-git-of-a-group", "a git that a group can write is run",
+           "host/audit/git_config.py",
            "0o002 if accounts.is_alone_in(st.st_gid) else 0o022", "0o002",
            commands("a_git_that_is_in_path_alone")),
-    Mutant("fetch-git-of-the-project", "a git in the project is run", "audit/git_config.py",
+    Mutant("fetch-git-of-the-project", "a git in the project is run", "host/audit/git_config.py",
            "    trees = _work_trees(project)\n", "    trees: list[str] = []\n",
            commands("a_git_that_is_in_path_alone")),
     fault("remote", "branches of a remote called agent are overwritten", "command",

@@ -7,20 +7,24 @@ from tests.mutation.mutant import Mutant
 CONTENT = ("adapter/test_content.py", "adapter/test_create.py")
 COUNTS = ("adapter/test_counts.py",)
 ATTRIBUTES = ("adapter/test_attributes.py",)
-DESCRIPTORS = ("unit/test_descriptors.py",)
-IDS = ("unit/test_idmap.py",)
+DESCRIPTORS = ("unit/fs/test_descriptors.py",)
+IDS = ("unit/options/test_idmap.py",)
 LINKS = ("adapter/test_links.py",)
-OWNERS = ("unit/test_idmap.py", "unit/test_change_policy.py", "adapter/test_attributes.py")
-PERMS = ("unit/test_permissions.py",)
+OWNERS = (
+    "unit/options/test_idmap.py",
+    "unit/options/test_change_policy.py",
+    "adapter/test_attributes.py",
+)
+PERMS = ("unit/options/test_permissions.py",)
 RENAME = ("adapter/test_rename.py",)
-VIEW = ("unit/test_attributes.py",)
+VIEW = ("unit/fs/test_attributes.py",)
 
 MUTANTS = (
     # Ids, modes, attributes
     Mutant(
         "ids-twice-on-one-side",
         "two ids of the share may be mapped to one of the guest",
-        "bindfs/idmap.py",
+        "options/idmap.py",
         "if guest in back:",
         "if False:",
         IDS,
@@ -28,7 +32,7 @@ MUTANTS = (
     Mutant(
         "ids-given-away-can-be-stored",
         "an id that nobody is shown as is stored as somebody else's",
-        "bindfs/idmap.py",
+        "options/idmap.py",
         "            raise _overflow()\n        return guest",
         "            pass\n        return guest",
         IDS,
@@ -36,7 +40,7 @@ MUTANTS = (
     Mutant(
         "ids-out-of-range",
         'a map may use the number that means "leave as it is"',
-        "bindfs/idmap.py",
+        "options/idmap.py",
         "                if not 0 <= number <= MAX_ID:\n                    raise MapError",
         "                if number < 0:\n                    raise MapError",
         IDS,
@@ -44,7 +48,7 @@ MUTANTS = (
     Mutant(
         "ids-not-mapped-back",
         "what a user of the guest makes belongs to the same number on the share",
-        "bindfs/idmap.py",
+        "options/idmap.py",
         "        if share is not None:\n            return share\n        if guest in self.out:",
         "        if guest in self.out:",
         OWNERS,
@@ -52,7 +56,7 @@ MUTANTS = (
     Mutant(
         "ids-mapped-without-offset",
         "an offset is ignored where a rule's id is asked for",
-        "bindfs/idmap.py",
+        "options/idmap.py",
         "return self.back.get(guest - self.offset)",
         "return self.back.get(guest)",
         OWNERS,
@@ -60,7 +64,7 @@ MUTANTS = (
     Mutant(
         "permissions-x-for-all",
         "X makes files executable that nobody could execute",
-        "bindfs/permissions.py",
+        "options/permissions.py",
         'elif is_directory or (operand == "X" and original & 0o111):',
         'elif is_directory or operand == "X":',
         PERMS,
@@ -68,7 +72,7 @@ MUTANTS = (
     Mutant(
         "permissions-equals-adds",
         "= keeps the bits that it does not name",
-        "bindfs/permissions.py",
+        "options/permissions.py",
         "return mode & ~self.who | bits",
         "return mode | bits",
         PERMS,
@@ -76,7 +80,7 @@ MUTANTS = (
     Mutant(
         "permissions-copy-of-the-wrong",
         "a copy of u, g or o takes the owner's bits for all",
-        "bindfs/permissions.py",
+        "options/permissions.py",
         '_SHIFT = {"u": 6, "g": 3, "o": 0}',
         '_SHIFT = {"u": 6, "g": 6, "o": 6}',
         PERMS,
@@ -87,7 +91,7 @@ MUTANTS = (
         "fs/attributes.py",
         "shown = shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)",
         "shown = shown._replace(mode=S_IFMT(st.st_mode))",
-        ("unit/test_attributes.py",),
+        ("unit/fs/test_attributes.py",),
     ),
     Mutant(
         "attributes-shows-set-id",
@@ -109,7 +113,7 @@ MUTANTS = (
     Mutant(
         "files-write-keeps-reported",
         "after a write the kernel keeps pages that the host has changed",
-        "serving/files.py",
+        "fs/files.py",
         "node.reported = 0  # the kernel may discard attributes that it is sent during a write",
         "pass",
         CONTENT,
@@ -117,7 +121,7 @@ MUTANTS = (
     Mutant(
         "files-append-as-mapped-page",
         "an append goes where the kernel takes the end to be, not behind what the host added",
-        "serving/files.py",
+        "fs/files.py",
         "any(handle.node is node and handle.mappable for handle in self._handles.files())",
         "True",
         CONTENT,
@@ -128,7 +132,7 @@ MUTANTS = (
         "fs/handles.py",
         "bool(flags & (os.O_SYNC | os.O_DSYNC))",
         "flags & os.O_SYNC == os.O_SYNC",
-        (*CONTENT, "adapter/test_blocking.py", "unit/test_handles.py"),
+        (*CONTENT, "adapter/test_blocking.py", "unit/fs/test_handles.py"),
     ),
     Mutant(
         "files-short-cached-read",
@@ -212,7 +216,7 @@ MUTANTS = (
         '    """One object of the source, in one of its variants."""\n'
         "    def __hash__(self): return hash(self.id)\n"
         "    def __eq__(self, other): return self.id == other.id\n",
-        ("unit/test_descriptors.py", "adapter/test_counts.py"),
+        ("unit/fs/test_descriptors.py", "adapter/test_counts.py"),
     ),
     Mutant(
         "attributes-take-set-id",

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-NAMES = ("unit/test_dotgit.py",)
-REPOSITORY = ("unit/test_repository.py",)
-RULES = ("unit/test_rules.py",)
-ACCESS = ("adapter/test_table.py", "adapter/test_policies.py")
+NAMES = ("unit/names/test_dotgit.py",)
+REPOSITORY = ("unit/names/test_repository.py",)
+RULES = ("unit/names/test_rules.py",)
+ACCESS = ("adapter/view/test_table.py", "adapter/test_policies.py")
 REVALIDATION = ("adapter/test_revalidation.py",)
 LINKS = ("adapter/test_links.py",)
-ERRORS = ("mount/test_errors.py",)
-UNDONE = ("mount/test_undone.py",)
+ERRORS = ("mount/fs/test_errors.py",)
+UNDONE = ("mount/fs/test_undone.py",)
 FOLDING = ("adapter/test_folding.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
-PLACING = ("adapter/test_placing.py",)
+PLACING = ("adapter/view/test_placing.py",)
 PAYLOAD = ("adapter/test_payload.py",)
 DEPTH = ("adapter/test_depth.py",)
 HELD = ("adapter/test_held_names.py",)
-TEXTS = ("unit/test_links.py",)
-NODES = ("unit/test_nodes.py",)
-WORK_TREE = ("unit/test_work_tree.py",)
+TEXTS = ("unit/names/test_links.py",)
+NODES = ("unit/fs/test_nodes.py",)
+WORK_TREE = ("unit/names/test_work_tree.py",)
 RENAME = (*ACCESS, "adapter/test_rename.py")
 LISTING = ("adapter/test_listing.py",)
-BELOW = ("mount/test_mounted_below.py",)
+BELOW = ("mount/fs/test_mounted_below.py",)
 
 MUTANTS = (
     # Names
     Mutant(
         "names-case-matters",
         "only lower case is .git",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'return re.compile(rb"(?i)(?:^|\\)(?:"',
         r'return re.compile(rb"(?:^|\\)(?:"',
         NAMES,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "names-without-short-name",
         "GIT~1, the short name of .git on NTFS, is ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'_component(rb"\.git|git~1")',
         r'_component(rb"\.git")',
         NAMES,
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "names-without-streams",
         ".git::$INDEX_ALLOCATION is ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'rb")[. ]*(?:\Z|[:\\/])"',
         r'rb")[. ]*(?:\Z|[\\/])"',
         NAMES,
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         "names-keep-ignorable",
         "code points that HFS+ drops make .git ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         'return _IGNORABLE.sub("", text)',
         "return text",
         NAMES,
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "names-malformed-goes-on",
         "malformed UTF-8 does not end a name",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         "text = name[: error.start].decode()",
         'text = name.decode(errors="replace")',
         NAMES,
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         "names-tilde-is-portable",
         "a short name is not compared with .git",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         'rb"[A-Za-z0-9._-]+',
         'rb"[A-Za-z0-9._~-]+',
         NAMES,
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant(
         "rules-last-wins",
         "a mild rule takes the place of a strict one",
-        "guard/rules.py",
+        "names/rules.py",
         "if other > verdict and any(",
         "if any(",
         RULES,
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "rules-case-matters",
         "--deny '*.pem' lets A.PEM through",
-        "guard/rules.py",
+        "names/rules.py",
         ", re.IGNORECASE)",
         ")",
         RULES,
@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         "rules-not-as-on-windows",
         "--deny .env lets '.env.' through, which NTFS and FAT take for it",
-        "guard/rules.py",
+        "names/rules.py",
         "(text, *dotgit.as_on_windows(text))",
         "(text,)",
         RULES,
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant(
         "rules-not-as-on-macos",
         "--deny 'é' lets the decomposed form through, which APFS and HFS+ take for it",
-        "guard/rules.py",
+        "names/rules.py",
         "if name.isascii():",
         "if name:",
         (*RULES, "adapter/test_policies.py"),
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "rules-only-as-given",
         "a decomposed --deny 'é' lets the composed form through",
-        "guard/rules.py",
+        "names/rules.py",
         'else (given, _folded(given, "NFC"))',
         "else (given,)",
         (*RULES, "adapter/test_policies.py"),
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         "rules-make-wildcards",
         "--deny with a full-width asterisk refuses every name",
-        "guard/rules.py",
+        "names/rules.py",
         '_folded(given, "NFC")',
         '_folded(given, "NFKC")',
         RULES,
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         "rules-allow-bare-ignored",
         "--allow-bare changes nothing",
-        "guard/rules.py",
+        "names/rules.py",
         "self.checks_fake_repositories = self.guards_git and not rules.allow_bare",
         "self.checks_fake_repositories = self.guards_git",
         (*RULES, "adapter/test_policies.py"),
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "repository-without-commondir",
         "HEAD beside commondir is no repository",
-        "guard/repository.py",
+        "names/repository.py",
         "return mode_of(REFS) is not None or mode_of(COMMONDIR) is not None",
         "return mode_of(REFS) is not None",
         REPOSITORY,
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "repository-head-may-follow-refs",
         "HEAD can be made beside refs",
-        "guard/repository.py",
+        "names/repository.py",
         "others = is_there(REFS) or is_there(COMMONDIR) or has_payload()",
         "others = is_there(COMMONDIR) or has_payload()",
         REPOSITORY,
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant(
         "repository-head-directory-counts",
         "a directory called HEAD completes a repository",
-        "guard/repository.py",
+        "names/repository.py",
         "return not is_directory and others",
         "return others",
         REPOSITORY,
@@ -160,7 +160,7 @@ MUTANTS = (
     Mutant(
         "repository-config-may-follow-head",
         "config can be made beside HEAD, so that the host's git completes the rest",
-        "guard/repository.py",
+        "names/repository.py",
         "    return is_file(HEAD) or is_there(REFS, OBJECTS)",
         "    return is_there(REFS, OBJECTS)",
         REPOSITORY,
@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "repository-commondir-file-is-free",
         "a commondir that is no directory can be made",
-        "guard/repository.py",
+        "names/repository.py",
         "return not is_directory or is_file(HEAD)",
         "return is_file(HEAD)",
         REPOSITORY,
@@ -176,7 +176,7 @@ MUTANTS = (
     Mutant(
         "repository-wide-letters-are-others",
         "a HEAD in wide letters, which ZFS may take for git's, can be removed unnoticed",
-        "guard/repository.py",
+        "names/repository.py",
         "names = {name, _normalized(name)}",
         "names = {name}",
         (*REPOSITORY, *FOLDING),
@@ -260,7 +260,10 @@ MUTANTS = (
         "fs/access.py",
         "if file_type == S_IFDIR and self._source.is_repository_at(fd, name):",
         "if False:",
-        (*ACCESS, "mount/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]"),
+        (
+            *ACCESS,
+            "mount/attacks/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]",
+        ),
     ),
     Mutant(
         "access-classified-for-good",
@@ -296,7 +299,7 @@ MUTANTS = (
         "fs/access.py",
         "if is_directory or st.st_nlink > 1 or not (ref.is_plain or names.is_portable(ref.name)):",
         "if is_directory or st.st_nlink > 1:",
-        (*ACCESS, "mount/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
+        (*ACCESS, "mount/fs/test_errors.py::test_a_git_file_in_such_a_spelling_is_one_too"),
     ),
     Mutant(
         "access-new-name-not-compared",
@@ -304,12 +307,12 @@ MUTANTS = (
         "fs/new_name_check.py",
         "if self._is_folded_to(DOTGIT, ref):",
         "if False:",
-        (*HELD, "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
+        (*HELD, "mount/fs/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer"),
     ),
     Mutant(
         "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
-        "serving/entries.py",
+        "fs/entries.py",
         """\
             self._renames.check_done(renaming)
         except BaseException:
@@ -322,7 +325,7 @@ MUTANTS = (
         (
             *ACCESS,
             *PLACING,
-            "mount/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer",
+            "mount/fs/test_undone.py::test_nothing_becomes_git_while_git_does_not_answer",
         ),
     ),
     Mutant(
@@ -347,7 +350,7 @@ MUTANTS = (
         "fs/source.py",
         "except (FileNotFoundError, NotADirectoryError):\n            return None",
         "except OSError:\n            return None",
-        ("mount/test_errors.py", "mount/test_undone.py"),
+        ("mount/fs/test_errors.py", "mount/fs/test_undone.py"),
     ),
     Mutant(
         "access-moved-not-noticed",
@@ -388,7 +391,7 @@ MUTANTS = (
     Mutant(
         "access-new-name-not-looked-at-again",
         "two guards over one share make a repository between them",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         "self._new_names.check_added(ref, S_ISDIR(mode))",
         "pass",
         UNDONE,
@@ -404,7 +407,7 @@ MUTANTS = (
     Mutant(
         "access-failed-call-not-looked-for",
         "a call that was done and answered with an error leaves what it made",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         "            if was_free:",
         "            if False:",
         UNDONE,
@@ -412,7 +415,7 @@ MUTANTS = (
     Mutant(
         "access-failed-chown-is-done",
         "a chown that fails by EIO leaves a file of root's",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         "if error.errno in OWNS_ALL and st.st_uid",
         "if st.st_uid",
         UNDONE,
@@ -420,7 +423,7 @@ MUTANTS = (
     Mutant(
         "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
-        "serving/directories.py",
+        "fs/directories.py",
         "if self._is_listed(name):",
         "if False:",
         ERRORS,
@@ -428,7 +431,7 @@ MUTANTS = (
     Mutant(
         "listing-shows-git",
         "watchers and archivers end at a .git that they find and cannot open",
-        "serving/directories.py",
+        "fs/directories.py",
         "if node.verdict is not ALLOW and not self._is_listed(name):",
         "if False:",
         LISTING,
@@ -436,7 +439,7 @@ MUTANTS = (
     Mutant(
         "listing-counts-lookups-of-git",
         "each listing leaves a node of .git behind, which the kernel never forgets",
-        "serving/directories.py",
+        "fs/directories.py",
         "                self._resolver.undo_lookup(node)\n                continue",
         "                continue",
         LISTING,
@@ -460,7 +463,7 @@ MUTANTS = (
     Mutant(
         "case-is-never-asked-about",
         "the same in each directory",
-        "serving/lookup.py",
+        "fs/lookup.py",
         "if self._absent is None or not self._case.matters(ref.parent, ref.fd):",
         "if self._absent is None:",
         FOLDING,
@@ -495,7 +498,7 @@ MUTANTS = (
         "fs/nodes.py",
         "is_reused = btime_ns and node.btime_ns and btime_ns != node.btime_ns",
         "is_reused = False",
-        (*NODES, "adapter/test_table.py"),
+        (*NODES, "adapter/view/test_table.py"),
     ),
     Mutant(
         "nodes-reused-number-at-another-place-is-the-same-file",
@@ -503,7 +506,7 @@ MUTANTS = (
         "fs/resolver.py",
         "return node.is_found(st) and self._is_where_it_was(node, st)",
         "return node.is_found(st)",
-        ("mount/test_coherence.py",),
+        ("mount/fs/test_coherence.py",),
     ),
     Mutant(
         "held-open-file-shows-its-number",
@@ -629,7 +632,7 @@ MUTANTS = (
         "fs/nodes.py",
         "is_elsewhere = node.parent is not parent or node.name != name",
         "is_elsewhere = node.parent is not parent",
-        (*NODES, "mount/test_coherence.py"),
+        (*NODES, "mount/fs/test_coherence.py"),
     ),
     Mutant(
         "nodes-last-of-several-names-not-doubted",
@@ -637,7 +640,7 @@ MUTANTS = (
         "fs/nodes.py",
         "if self.has_other_names and st.st_nlink == 1 and not self.open_fds:",
         "if False:",
-        ("adapter/test_numbers.py", "mount/test_coherence.py"),
+        ("adapter/test_numbers.py", "mount/fs/test_coherence.py"),
     ),
     Mutant(
         "nodes-without-a-place-always-the-same-file",
@@ -661,7 +664,7 @@ MUTANTS = (
         "fs/resolver.py",
         "is_same = (is_there and node.is_found(st)) or self._is_same(node, st)",
         "is_same = True",
-        ("adapter/test_numbers.py", "mount/test_coherence.py"),
+        ("adapter/test_numbers.py", "mount/fs/test_coherence.py"),
     ),
     Mutant(
         "nodes-removed-name-not-doubted",
@@ -674,7 +677,7 @@ MUTANTS = (
     Mutant(
         "nodes-held-file-doubted",
         "fstat(2) of a file that the daemon holds is ESTALE once the host has removed another name",
-        "serving/metadata.py",
+        "fs/metadata.py",
         "if node.fd >= 0 or node.open_fds:",
         "if node.open_fds:",
         ("adapter/test_numbers.py",),
@@ -799,7 +802,7 @@ MUTANTS = (
         "fs/new_name_check.py",
         "if self._guard.guards_git and work_tree.stops_git(ref.name, file_type):",
         "if False:",
-        ("mount/test_attacks_host_git.py::test_git_never_waits",),
+        ("mount/attacks/test_attacks_host_git.py::test_git_never_waits",),
     ),
     Mutant(
         "local-devices-blame-who-asks",
@@ -807,7 +810,7 @@ MUTANTS = (
         "linux/local_devices.py",
         "if error.errno not in (errno.EMFILE, errno.ENFILE):",
         "if True:",
-        ("unit/test_local_devices.py",),
+        ("unit/linux/test_local_devices.py",),
     ),
     Mutant(
         "host-places-are-not-noted",
@@ -820,7 +823,7 @@ MUTANTS = (
     Mutant(
         "held-names-by-spelling",
         "dots, spaces and streams at the end of a name make it another one over 9p",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         'name.partition(b":")[0].rstrip(b". ").lower()',
         "name.lower()",
         NAMES,
@@ -828,7 +831,7 @@ MUTANTS = (
     Mutant(
         "held-names-not-normalized",
         "another Unicode normalization of a name makes it another one over 9p",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         'unicodedata.normalize("NFKD", text.casefold()).encode()',
         "folded(name)",
         NAMES,
@@ -889,7 +892,7 @@ MUTANTS = (
     Mutant(
         "payload-hooks-in-one-spelling",
         "HOOKS and hooks. are other directories",
-        "guard/repository.py",
+        "names/repository.py",
         "    return HOOKS in parts(name)",
         "    return name == HOOKS",
         PAYLOAD,
@@ -897,7 +900,7 @@ MUTANTS = (
     Mutant(
         "payload-in-one-spelling",
         "CONFIG is another name than config",
-        "guard/repository.py",
+        "names/repository.py",
         "return not parts(name).isdisjoint(PAYLOAD)",
         "return name in PAYLOAD",
         PAYLOAD,
@@ -905,7 +908,7 @@ MUTANTS = (
     Mutant(
         "payload-without-commondir",
         "commondir is free beside refs and objects",
-        "guard/repository.py",
+        "names/repository.py",
         "PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, COMMONDIR, HOOKS))",
         "PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, HOOKS))",
         PAYLOAD,
@@ -913,7 +916,7 @@ MUTANTS = (
     Mutant(
         "payload-beside-a-directory-head",
         "a directory called HEAD counts as half of a repository",
-        "guard/repository.py",
+        "names/repository.py",
         "found = head is not None and not S_ISDIR(head)",
         "found = head is not None",
         PAYLOAD,
@@ -921,7 +924,7 @@ MUTANTS = (
     Mutant(
         "payload-objects-do-not-count",
         "HEAD and objects, or refs and objects, are ordinary",
-        "guard/repository.py",
+        "names/repository.py",
         " + (mode_of(OBJECTS) is not None) >= 2",
         " >= 2",
         PAYLOAD,
@@ -929,7 +932,7 @@ MUTANTS = (
     Mutant(
         "payload-one-part-is-half",
         "one part alone closes config",
-        "guard/repository.py",
+        "names/repository.py",
         "(mode_of(OBJECTS) is not None) >= 2",
         "(mode_of(OBJECTS) is not None) >= 1",
         PAYLOAD,
@@ -937,7 +940,7 @@ MUTANTS = (
     Mutant(
         "payload-is-a-plain-name",
         "no rule is asked about config and hooks",
-        "guard/rules.py",
+        "names/rules.py",
         '_SPECIAL = {b".git", *map(bytes.lower, (*repository.PARTS, *work_tree.OPENED))}',
         '_SPECIAL = {b".git", *map(bytes.lower, (*repository.NEEDED, *work_tree.OPENED))}',
         PAYLOAD,
@@ -964,7 +967,7 @@ MUTANTS = (
     Mutant(
         "links-absolute-stays",
         "an absolute text is contained",
-        "guard/links.py",
+        "names/links.py",
         """\
     if text.startswith(b"/"):
         return None
@@ -975,7 +978,7 @@ MUTANTS = (
     Mutant(
         "links-dotdot-anywhere",
         "a text may go back by .. after a name",
-        "guard/links.py",
+        "names/links.py",
         'if b".." in down or any(map(is_dotgit, down)):',
         "if any(map(is_dotgit, down)):",
         (*TEXTS, *PLACING),
@@ -983,7 +986,7 @@ MUTANTS = (
     Mutant(
         "links-to-git",
         "a text may lead into .git",
-        "guard/links.py",
+        "names/links.py",
         'if b".." in down or any(map(is_dotgit, down)):',
         'if b".." in down:',
         (*TEXTS, *PLACING),
@@ -991,7 +994,7 @@ MUTANTS = (
     Mutant(
         "links-dots-go-back",
         "a stored text leads out for programs that resolve paths as text",
-        "guard/links.py",
+        "names/links.py",
         r'return NEUTRAL + _DOTS.sub(rb"\g<0>.", text)',
         "return NEUTRAL + text",
         TEXTS,
@@ -999,7 +1002,7 @@ MUTANTS = (
     Mutant(
         "links-dots-are-shown",
         "the view shows ... for each .. of a symlink that leads nowhere",
-        "guard/links.py",
+        "names/links.py",
         "return _DOTS.sub(lambda dots: dots[0][:-1], stored[len(NEUTRAL) :])",
         "return stored[len(NEUTRAL) :]",
         (*TEXTS, *PLACING),
@@ -1007,7 +1010,7 @@ MUTANTS = (
     Mutant(
         "links-neutral-by-part",
         "a text that only begins like a stored one is taken for one",
-        "guard/links.py",
+        "names/links.py",
         'NEUTRAL = b"/.gitguardfs-guest/"',
         'NEUTRAL = b"/.gitguardfs"',
         TEXTS,
@@ -1031,7 +1034,7 @@ MUTANTS = (
     Mutant(
         "placing-raw-is-ignored",
         "--links=raw changes nothing",
-        "guard/rules.py",
+        "names/rules.py",
         "self.contains_links = self.guards_git and rules.links is LinkMode.GUARDED",
         "self.contains_links = self.guards_git",
         PLACING,
@@ -1039,7 +1042,7 @@ MUTANTS = (
     Mutant(
         "placing-link-is-free",
         "link(2) brings a symlink to where it leads out",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         """\
             self._placing.check_fits(ref, stored)
 
@@ -1052,7 +1055,7 @@ MUTANTS = (
     Mutant(
         "placing-not-looked-at-again",
         "the host makes a repository while a symlink is made",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         """\
             if stored is not None:
                 self._placing.check_fits(ref, stored)
@@ -1344,12 +1347,12 @@ MUTANTS = (
             os.close(node.fd)
             node.fd = -1
 """,
-        ("unit/test_descriptors.py",),
+        ("unit/fs/test_descriptors.py",),
     ),
     Mutant(
         "descriptors-lease-for-ever",
         "descriptors stay leased when their request is over",
-        "serving/boundary.py",
+        "fs/boundary.py",
         """\
                 args[0].boundary.descriptors.request += 1
 """,
@@ -1429,13 +1432,13 @@ MUTANTS = (
         (
             "adapter/test_held_names.py",
             "adapter/test_revalidation.py",
-            "adapter/test_placing.py",
+            "adapter/view/test_placing.py",
         ),
     ),
     Mutant(
         "names-dots-at-the-end-count",
         ".git. and '.git .', which NTFS takes for .git, are ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'rb")[. ]*(?:\Z|[:\\/])"',
         r'rb")(?:\Z|[:\\/])"',
         NAMES,
@@ -1443,7 +1446,7 @@ MUTANTS = (
     Mutant(
         "names-backslash-is-a-letter",
         r"foo\.git, which Windows reads as a path, is ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'(?i)(?:^|\\)(?:"',
         '(?i)^(?:"',
         NAMES,
@@ -1451,7 +1454,7 @@ MUTANTS = (
     Mutant(
         "names-that-begin-so",
         ".gitignore and .github are guarded as well",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'rb")[. ]*(?:\Z|[:\\/])"',
         'rb")"',
         NAMES,
@@ -1459,7 +1462,7 @@ MUTANTS = (
     Mutant(
         "names-noncharacter-goes-on",
         "a noncharacter does not end a name, as it does for git",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         "    text = _ENDS_NAME.split(text, maxsplit=1)[0]\n",
         "",
         NAMES,
@@ -1467,7 +1470,7 @@ MUTANTS = (
     Mutant(
         "names-ignorable-on-hfs-alone",
         "code points that only casefold directories drop make .git ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'"[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f',
         r'"[\u200c-\u200f',
         NAMES,
@@ -1475,7 +1478,7 @@ MUTANTS = (
     Mutant(
         "names-ignorable-of-one-plane",
         "code points above U+FFFF that are dropped make .git ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         r'"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"',
         '"]"',
         NAMES,
@@ -1483,7 +1486,7 @@ MUTANTS = (
     Mutant(
         "names-malformed-on-hfs-alone",
         "a .git after malformed UTF-8 and a backslash is ordinary",
-        "guard/dotgit.py",
+        "names/dotgit.py",
         "text is not name and pattern.search(name) is not None",
         "False",
         NAMES,
@@ -1491,7 +1494,7 @@ MUTANTS = (
     Mutant(
         "repository-refs-may-follow-head",
         "refs can be made beside HEAD",
-        "guard/repository.py",
+        "names/repository.py",
         "return is_file(HEAD) or (is_there(OBJECTS) and has_payload())",
         "return is_there(OBJECTS) and has_payload()",
         REPOSITORY,
@@ -1499,7 +1502,7 @@ MUTANTS = (
     Mutant(
         "repository-refs-may-follow-objects",
         "refs can be made beside objects and a payload",
-        "guard/repository.py",
+        "names/repository.py",
         "return is_file(HEAD) or (is_there(OBJECTS) and has_payload())",
         "return is_file(HEAD)",
         REPOSITORY,
@@ -1507,7 +1510,7 @@ MUTANTS = (
     Mutant(
         "repository-objects-may-follow-refs",
         "objects can be made beside refs and a payload",
-        "guard/repository.py",
+        "names/repository.py",
         "return (is_file(HEAD) or is_there(REFS)) and has_payload()",
         "return is_file(HEAD) and has_payload()",
         REPOSITORY,
@@ -1515,7 +1518,7 @@ MUTANTS = (
     Mutant(
         "repository-config-may-follow-objects",
         "config can be made beside refs and objects",
-        "guard/repository.py",
+        "names/repository.py",
         "    return is_file(HEAD) or is_there(REFS, OBJECTS)",
         "    return is_file(HEAD)",
         REPOSITORY,
@@ -1523,7 +1526,7 @@ MUTANTS = (
     Mutant(
         "repository-config-worktree-is-no-payload",
         "HEAD can be made beside config.worktree",
-        "guard/repository.py",
+        "names/repository.py",
         "is_file(CONFIG) or is_file(CONFIG_WORKTREE) or is_there(HOOKS)",
         "is_file(CONFIG) or is_there(HOOKS)",
         REPOSITORY,
@@ -1531,7 +1534,7 @@ MUTANTS = (
     Mutant(
         "special-gitmodules-may-be-a-symlink",
         ".gitmodules can be a symlink, which git follows to a FIFO",
-        "guard/work_tree.py",
+        "names/work_tree.py",
         "return _is_followed(name) if S_ISLNK(mode) else _is_opened(name)",
         "return not S_ISLNK(mode) and _is_opened(name)",
         WORK_TREE,
@@ -1539,7 +1542,7 @@ MUTANTS = (
     Mutant(
         "special-mailmap-is-free",
         "a FIFO called .mailmap can be made",
-        "guard/work_tree.py",
+        "names/work_tree.py",
         'b".gitattributes", b".mailmap", GITMODULES',
         'b".gitattributes", GITMODULES',
         WORK_TREE,
@@ -1571,7 +1574,7 @@ MUTANTS = (
     Mutant(
         "access-links-what-may-be-read",
         "a file that may only be read gets another name",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         "node = self._access.node(node_id, change=True)",
         "node = self._access.node(node_id)",
         ACCESS,
@@ -1579,7 +1582,7 @@ MUTANTS = (
     Mutant(
         "access-changes-what-may-be-read",
         "attributes of what may only be read can be changed",
-        "serving/metadata.py",
+        "fs/metadata.py",
         "node = self._access.node(node_id, change=True)",
         "node = self._access.node(node_id)",
         ACCESS,
@@ -1587,7 +1590,7 @@ MUTANTS = (
     Mutant(
         "access-xattrs-of-what-may-be-read",
         "extended attributes of what may only be read can be changed",
-        "serving/xattrs.py",
+        "fs/xattrs.py",
         "node = self._access.node(node_id, change=True)",
         "node = self._access.node(node_id)",
         ACCESS,
@@ -1595,7 +1598,7 @@ MUTANTS = (
     Mutant(
         "access-writes-what-may-be-read",
         "what may only be read can be opened for writing",
-        "serving/files.py",
+        "fs/files.py",
         "change=writes or bool(flags & os.O_TRUNC)",
         "change=bool(flags & os.O_TRUNC)",
         ACCESS,
@@ -1603,7 +1606,7 @@ MUTANTS = (
     Mutant(
         "access-truncates-what-may-be-read",
         "what may only be read can be opened with O_TRUNC",
-        "serving/files.py",
+        "fs/files.py",
         "change=writes or bool(flags & os.O_TRUNC)",
         "change=writes",
         ACCESS,
@@ -1611,7 +1614,7 @@ MUTANTS = (
     Mutant(
         "access-promises-writing",
         "access(2) says that what may only be read can be written",
-        "serving/metadata.py",
+        "fs/metadata.py",
         "self._access.node(node_id, change=bool(mask & os.W_OK))",
         "self._access.node(node_id)",
         ACCESS,
@@ -1619,7 +1622,7 @@ MUTANTS = (
     Mutant(
         "access-text-of-git",
         "readlink(2) of a .git symlink gives its text",
-        "serving/metadata.py",
+        "fs/metadata.py",
         "self._link_text(self._access.node(node_id))",
         "self._link_text(self._nodes.get(node_id))",
         ACCESS,
@@ -1627,7 +1630,7 @@ MUTANTS = (
     Mutant(
         "access-xattrs-of-git",
         "extended attributes of .git can be read",
-        "serving/xattrs.py",
+        "fs/xattrs.py",
         "return self._access.node(node_id)",
         "return self._access._nodes.get(node_id)",
         ACCESS,
@@ -1635,7 +1638,7 @@ MUTANTS = (
     Mutant(
         "access-opens-git-to-list-it",
         ".git can be opened to be listed",
-        "serving/directories.py",
+        "fs/directories.py",
         "        node = self._access.node(node_id)\n        return self._handles",
         "        node = self._nodes.get(node_id)\n        return self._handles",
         ACCESS,
@@ -1643,7 +1646,7 @@ MUTANTS = (
     Mutant(
         "access-lists-what-became-git",
         "a directory that was open before it became .git is listed",
-        "serving/directories.py",
+        "fs/directories.py",
         "        self._access.node(handle.node.id)\n",
         "",
         ACCESS,
@@ -1688,7 +1691,7 @@ MUTANTS = (
         "            raise\n"
         "        if is_repository",
         "            raise\n        if is_repository",
-        ("mount/test_errors.py::test_looks_that_fail_leave_no_descriptors",),
+        ("mount/fs/test_errors.py::test_looks_that_fail_leave_no_descriptors",),
     ),
     Mutant(
         "access-unreadable-is-remembered",
@@ -1704,7 +1707,7 @@ MUTANTS = (
         "fs/revalidation.py",
         "            self._classify_where_it_is(directory)\n",
         "",
-        ("mount/test_errors.py::test_a_server_that_does_not_know_a_directory_any_more",),
+        ("mount/fs/test_errors.py::test_a_server_that_does_not_know_a_directory_any_more",),
     ),
     Mutant(
         "access-lost-directory-of-a-share-is-ordinary",
@@ -1765,7 +1768,7 @@ MUTANTS = (
     Mutant(
         "removes-guarded-objects",
         "a second name of .git can be removed",
-        "serving/entries.py",
+        "fs/entries.py",
         "            self._access.check_unguarded(ref, st)\n",
         "",
         ACCESS,
@@ -1781,7 +1784,7 @@ MUTANTS = (
     Mutant(
         "undone-once",
         "an undoing that fails is not tried again",
-        "serving/undoing.py",
+        "fs/undoing.py",
         "for is_last in (False, True):",
         "for is_last in (True,):",
         UNDONE,
@@ -1789,7 +1792,7 @@ MUTANTS = (
     Mutant(
         "undone-failed-rename-stays",
         "a rename that was done and answered with an error stays",
-        "serving/entries.py",
+        "fs/entries.py",
         "if self._renames.undoes_failed(renaming):",
         "if False:",
         UNDONE,
@@ -1797,7 +1800,7 @@ MUTANTS = (
     Mutant(
         "undone-after-refusals-alone",
         "what was made stays if the second look at it fails",
-        "serving/new_entries.py",
+        "fs/new_entries.py",
         "        except BaseException:\n            if is_ours:",
         "        except PermissionError:\n            if is_ours:",
         UNDONE,

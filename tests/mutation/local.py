@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-LOCAL = ("mount/test_local.py",)
-COMMAND = "mount/test_local_command.py"
-TREES = "serving/trees.py"
+LOCAL = ("mount/view/test_local.py",)
+COMMAND = "mount/view/test_local_command.py"
+TREES = "view/trees.py"
 
 MUTANTS = (
     Mutant(
@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "local-dotgit",
         "a pattern that matches .git makes it the guest's: it can be used in the view",
-        "guard/local_names.py",
+        "names/local_names.py",
         "        if dotgit.is_dotgit(name):\n            return None\n",
         "",
         LOCAL,
@@ -44,15 +44,15 @@ MUTANTS = (
     Mutant(
         "local-first-names",
         "cargo and pytest cannot rename what they have made to target and .pytest_cache",
-        "guard/local_names.py",
+        "names/local_names.py",
         "if first.fullmatch(name) and self._marker(last) is not None:",
         "if False:",
-        ("mount/test_programs_local.py::test_both_sides_work_at_once",),
+        ("mount/view/test_programs_local.py::test_both_sides_work_at_once",),
     ),
     Mutant(
         "local-before-the-rules",
         "a name that --deny names can be made",
-        "serving/border.py",
+        "view/border.py",
         "or not self._access.allows(ref.name)",
         "",
         LOCAL,
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "local-below-a-guarded-directory",
         "directories can be made in .git, where the host has one that is only read",
-        "serving/border.py",
+        "view/border.py",
         "is_guarded = ref.parent.verdict is not ALLOW or",
         "is_guarded =",
         LOCAL,
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "local-hides-a-file",
         "a symlink of the host's that has such a name is not shown",
-        "serving/border.py",
+        "view/border.py",
         "            if there is None or S_ISDIR(there):\n",
         "            if True:\n",
         LOCAL,
@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
-        "serving/mirror.py",
+        "view/mirror.py",
         'PLACE, OWN = b"+", b"="',
         'PLACE, OWN = b"=", b"="',
         LOCAL,
@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         "local-listing-numbers",
         "listings give other inode numbers than stat",
-        "serving/directories.py",
+        "fs/directories.py",
         "if offset := self._nodes.offset:",
         "if offset := 0:",
         LOCAL,
@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant(
         "local-ids-mapped",
         "the ids of the share are applied to the guest's own files",
-        "daemon/build.py",
+        "mounting/build.py",
         "root_fd, IdMapSpec().resolve((0, 0), (0, 0)),",
         "root_fd, share.idmap,",
         LOCAL,
@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant(
         "local-guarded",
         "the guard's rules hold below the guest's own: a package cannot have a repository",
-        "daemon/build.py",
+        "mounting/build.py",
         "rules = GuardRules(git=GitMode.OFF, links=LinkMode.RAW)",
         "rules = options.rules",
         LOCAL,
@@ -213,7 +213,7 @@ MUTANTS = (
     Mutant(
         "local-prune-believes-the-question",
         "what the host has put back while prune asked is removed",
-        "local/command.py",
+        "commands/local.py",
         "            if one.state in (_REMOVABLE if paths else (State.GONE,)):",
         "            if True:",
         (f"{COMMAND}::test_what_the_host_puts_back_during_the_question_stays",),
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "local-any-view-is-asked",
         "a view that covers the right one says that all places are gone",
-        "local/listing.py",
+        "guest/local_listing.py",
         "    if daemon is None or daemon.pid != pid:\n",
         "    if daemon is None:\n",
         (f"{COMMAND}::test_another_view_over_it_is_not_asked",),
@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant(
         "local-empty-share-believed",
         "prune removes everything when the disk of the host is not there",
-        "local/listing.py",
+        "guest/local_listing.py",
         "    if State.GONE in found and _is_empty(top):",
         "    if False:",
         (f"{COMMAND}::test_a_share_that_shows_nothing_says_nothing",),
@@ -237,7 +237,7 @@ MUTANTS = (
     Mutant(
         "local-hidden-is-gone",
         "prune removes what is below a directory that a rule hides",
-        "local/listing.py",
+        "guest/local_listing.py",
         "            is_away = state is State.GONE and is_closed\n",
         "            is_away = False\n",
         (f"{COMMAND}::test_what_an_option_covers_is_not_gone",),
@@ -245,7 +245,7 @@ MUTANTS = (
     Mutant(
         "local-store-anybodys",
         "root works in a store that another user has made",
-        "local/listing.py",
+        "guest/local_listing.py",
         "    if st.st_uid != 0 or st.st_mode & 0o022:\n",
         "    if False:\n",
         (f"{COMMAND}::test_a_store_that_another_could_have_made_is_none",),
@@ -253,7 +253,7 @@ MUTANTS = (
     Mutant(
         "local-moves-what-is-in-use",
         "move takes a directory away that the view shows",
-        "local/command.py",
+        "commands/local.py",
         "    if one.state not in _MOVABLE:\n",
         "    if False:\n",
         (f"{COMMAND}::test_move_refuses",),

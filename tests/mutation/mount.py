@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-AUDIT = ("unit/test_audit_log.py",)
-SEAL = ("unit/test_seal.py",)
-PLACED = ("mount/test_places.py",)
+AUDIT = ("unit/fs/test_audit_log.py",)
+SEAL = ("unit/mounting/test_seal.py",)
+PLACED = ("mount/view/test_places.py",)
 BOUNDARY = ("adapter/test_boundary.py",)
-HOLDERS = ("mount/test_holders.py",)
-DRAIN = ("mount/test_drain.py",)
+HOLDERS = ("mount/mounting/test_holders.py",)
+DRAIN = ("mount/mounting/test_drain.py",)
 SEALED = (
-    "unit/test_seal.py",
-    "mount/test_attacks_seal.py::test_the_seal_closes_the_raw_share",
-    "mount/test_attacks_seal.py::test_the_seal_outlives_a_crash_and_a_restart_takes_it_over",
-    "mount/test_lifecycle.py::test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed",
-    "mount/test_lifecycle.py::test_the_seal_covers_the_source_while_it_is_guarded",
+    "unit/mounting/test_seal.py",
+    "mount/attacks/test_attacks_seal.py::test_the_seal_closes_the_raw_share",
+    "mount/attacks/test_attacks_seal.py::test_the_seal_outlives_a_crash_and_a_restart_takes_it_over",
+    "mount/mounting/test_lifecycle.py::test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed",
+    "mount/mounting/test_lifecycle.py::test_the_seal_covers_the_source_while_it_is_guarded",
 )
 
 MUTANTS = (
@@ -25,12 +25,12 @@ MUTANTS = (
         "sessions/pyfuse3_session/session.py",
         "signal.set_wakeup_fd(-1)",
         "pass",
-        ("mount/test_lifecycle.py::test_a_signal_in_the_last_moment_is_no_error",),
+        ("mount/mounting/test_lifecycle.py::test_a_signal_in_the_last_moment_is_no_error",),
     ),
     Mutant(
         "audit-does-not-count",
         "refusals are not counted",
-        "serving/audit_log.py",
+        "fs/audit_log.py",
         "self.refused[refused.rule] += 1",
         "pass",
         AUDIT,
@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "audit-no-limit",
         "a flood of refusals is written line by line",
-        "serving/audit_log.py",
+        "fs/audit_log.py",
         "return self._allowance > 0",
         "return True",
         AUDIT,
@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "audit-counts-no-bytes",
         "lines of 50 kB are written as often as short ones",
-        "serving/audit_log.py",
+        "fs/audit_log.py",
         "self._allowance -= len(text)",
         "self._allowance -= 200",
         AUDIT,
@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         "audit-forgets-dropped",
         "how many lines were left out is not said",
-        "serving/audit_log.py",
+        "fs/audit_log.py",
         '            line["dropped"] = self._dropped',
         "            pass",
         AUDIT,
@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant(
         "audit-allowance-unbounded",
         "after a quiet hour 60 MB may be written at once",
-        "serving/audit_log.py",
+        "fs/audit_log.py",
         "        self._allowance = min(self._allowance, BURST)\n",
         "",
         AUDIT,
@@ -89,39 +89,39 @@ MUTANTS = (
         "mounting/utab.py",
         "or _NETDEV in _options(mount):",
         "or False:",
-        ("mount/test_seal_mounts.py",),
+        ("mount/mounting/test_seal_mounts.py",),
     ),
     Mutant(
         "lid-left-out",
         "a view of root's lies on the bare directory",
-        "daemon/view.py",
+        "mounting/view.py",
         "if not is_root or paths.covers_itself or closed.lid is not None:",
         "if True:",
-        ("mount/test_lid.py::test_a_start_that_fails_leaves_the_place_as_it_was",),
+        ("mount/mounting/test_lid.py::test_a_start_that_fails_leaves_the_place_as_it_was",),
     ),
     Mutant(
         "lid-gone-while-a-daemon-is-replaced",
         "a daemon that hands over removes the lid",
-        "daemon/run.py",
+        "mounting/run.py",
         "keep_lid=stays_closed or signal is UNMOUNTED)",
         "keep_lid=False)",
-        ("mount/test_lid.py::test_the_place_of_a_view_is_no_source",),
+        ("mount/mounting/test_lid.py::test_the_place_of_a_view_is_no_source",),
     ),
     Mutant(
         "seal-over-the-own-source-opened-by-anybody",
         "a user who races fusermount3 opens the raw source below a view over it",
-        "daemon/run.py",
+        "mounting/run.py",
         "_why_ended(mounted, paths, closed.seal is not None)",
         "_why_ended(mounted, paths, options.seal is True)",
-        ("mount/test_lid.py::test_a_view_over_its_source_leaves_that_closed",),
+        ("mount/mounting/test_lid.py::test_a_view_over_its_source_leaves_that_closed",),
     ),
     Mutant(
         "lid-left-out-over-the-source",
         "a source is open while the view in its place is replaced",
-        "daemon/closed_places.py",
+        "mounting/closed_places.py",
         "if os.geteuid() == 0 and paths.covers_itself:",
         "if False:",
-        ("mount/test_lid.py::test_a_source_below_its_own_view_is_not_seen_meanwhile",),
+        ("mount/mounting/test_lid.py::test_a_source_below_its_own_view_is_not_seen_meanwhile",),
     ),
     Mutant(
         "lid-taken-for-a-source",
@@ -129,7 +129,7 @@ MUTANTS = (
         "mounting/preflight.py",
         "if lid.lid_of(source_fd) is not None:",
         "if False:",
-        ("mount/test_lid.py::test_the_place_of_a_view_is_no_source",),
+        ("mount/mounting/test_lid.py::test_the_place_of_a_view_is_no_source",),
     ),
     Mutant(
         "mount-point-need-not-be-empty",
@@ -137,71 +137,77 @@ MUTANTS = (
         "mounting/preflight.py",
         "if not (nonempty or paths.covers_itself or lid.lid_of(mountpoint_fd) is not None):",
         "if False:",
-        ("mount/test_faults.py::test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone",),
+        (
+            "mount/fs/test_faults.py::test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone",
+        ),
     ),
     Mutant(
         "keeper-gives-up",
         "a daemon that was killed in the background is not started again",
-        "daemon/keeper.py",
+        "mounting/keeper.py",
         "while (why := keeper.why_ended()) and was_ready:",
         "while False:",
-        ("mount/test_lid.py::test_a_killed_daemon_in_the_background_is_started_again",),
+        ("mount/mounting/test_lid.py::test_a_killed_daemon_in_the_background_is_started_again",),
     ),
     Mutant(
         "keeper-spins",
         "a daemon that ends as soon as it is ready is started again and again",
-        "daemon/keeper.py",
+        "mounting/keeper.py",
         "        pause = min(2 * pause, LONGEST_PAUSE)\n",
         "",
-        ("unit/test_keeper.py::test_a_daemon_that_ends_soon_is_started_less_and_less_often",),
+        (
+            "unit/mounting/test_keeper.py::test_a_daemon_that_ends_soon_is_started_less_and_less_often",
+        ),
     ),
     Mutant(
         "keeper-starts-what-was-stopped",
         "a daemon whose source hangs is back after systemctl stop, since it ended with an error",
-        "daemon/keeper.py",
+        "mounting/keeper.py",
         "if self._is_told_to_end:  # one whose source hangs ends with an error",
         "if False:",
-        ("unit/test_keeper.py::test_a_daemon_that_was_told_to_end_is_not_started_again",),
+        ("unit/mounting/test_keeper.py::test_a_daemon_that_was_told_to_end_is_not_started_again",),
     ),
     Mutant(
         "keeper-is-stopped-with-the-daemon",
         "a service whose main process is killed opens the share, since systemd stops the daemon",
-        "render/systemd.py",
+        "guest/systemd.py",
         "KillMode=mixed\n",
         "",
-        ("mount/test_units_mount.py::test_the_service_comes_back_without_opening_the_share",),
+        ("mount/guest/test_units_mount.py::test_the_service_comes_back_without_opening_the_share",),
     ),
     Mutant(
         "keeper-holds-the-source",
         "the process that starts the daemon again keeps the raw source open",
-        "daemon/keeper.py",
+        "mounting/keeper.py",
         "    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])\n",
         "",
-        ("mount/test_lid.py::test_the_keeper_holds_nothing",),
+        ("mount/mounting/test_lid.py::test_the_keeper_holds_nothing",),
     ),
     Mutant(
         "keeper-brings-back-what-was-unmounted",
         "a view that root has unmounted comes back, over what root has mounted there",
-        "daemon/run.py",
+        "mounting/run.py",
         "if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):",
         "if False:",
-        ("mount/test_lid.py::test_what_its_owner_has_unmounted_stays_unmounted",),
+        ("mount/mounting/test_lid.py::test_what_its_owner_has_unmounted_stays_unmounted",),
     ),
     Mutant(
         "keeper-guards-another-directory",
         "after a crash the view shows whatever is at the source's path by then",
-        "daemon/run.py",
+        "mounting/run.py",
         "if former and former.split()[0] != root:",
         "if False:",
-        ("mount/test_lid.py::test_another_directory_is_not_guarded_in_the_place_of_the_former",),
+        (
+            "mount/mounting/test_lid.py::test_another_directory_is_not_guarded_in_the_place_of_the_former",
+        ),
     ),
     Mutant(
         "keeper-searches-again",
         "a process of any user's keeps the view from coming back after a crash",
-        "daemon/run.py",
+        "mounting/run.py",
         "if state != former:",
         "if True:",
-        ("mount/test_lid.py::test_what_users_hold_elsewhere_delays_no_restart",),
+        ("mount/mounting/test_lid.py::test_what_users_hold_elsewhere_delays_no_restart",),
     ),
     Mutant(
         "seal-of-nobody-is-not-told",
@@ -209,7 +215,9 @@ MUTANTS = (
         "commands/umount.py",
         "if not request.is_lazy and not is_open and seal.is_sealed(view.source):",
         "if False:",
-        ("mount/test_lid.py::test_umount_of_a_view_that_is_not_ready_says_that_the_seal_stays",),
+        (
+            "mount/mounting/test_lid.py::test_umount_of_a_view_that_is_not_ready_says_that_the_seal_stays",
+        ),
     ),
     Mutant(
         "old-view-counts",
@@ -217,7 +225,7 @@ MUTANTS = (
         "linux/holders.py",
         "return not old_views.leads_nowhere(fd)",
         "return True",
-        ("mount/test_lid.py::test_who_only_holds_an_old_view_stops_nothing",),
+        ("mount/mounting/test_lid.py::test_who_only_holds_an_old_view_stops_nothing",),
     ),
     Mutant(
         "old-view-of-a-user",
@@ -225,7 +233,7 @@ MUTANTS = (
         "linux/dead_fuse.py",
         "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
         "if not _is_dead(directory):",
-        ("mount/test_lid.py::test_a_users_own_file_system_is_not_asked",),
+        ("mount/mounting/test_lid.py::test_a_users_own_file_system_is_not_asked",),
     ),
     Mutant(
         "old-view-that-lives",
@@ -233,7 +241,7 @@ MUTANTS = (
         "linux/dead_fuse.py",
         "if os.stat(number, dir_fd=control).st_uid != 0 or not _is_dead(directory):",
         "if os.stat(number, dir_fd=control).st_uid != 0:",
-        ("mount/test_lid.py::test_a_directory_in_a_living_view_that_is_detached_counts",),
+        ("mount/mounting/test_lid.py::test_a_directory_in_a_living_view_that_is_detached_counts",),
     ),
     Mutant(
         "old-view-that-leads-on",
@@ -241,7 +249,9 @@ MUTANTS = (
         "linux/dead_fuse.py",
         'os.close(os.open(".", os.O_PATH | os.O_CLOEXEC, dir_fd=directory))',
         'os.stat(".", dir_fd=directory)',
-        ("mount/test_lid.py::test_a_directory_of_a_dead_file_system_that_still_leads_on_counts",),
+        (
+            "mount/mounting/test_lid.py::test_a_directory_of_a_dead_file_system_that_still_leads_on_counts",
+        ),
     ),
     Mutant(
         "seal-lock-ignored",
@@ -283,7 +293,7 @@ MUTANTS = (
         "if False:",
         (
             *SEALED,
-            "mount/test_seal_mounts.py::test_what_is_mounted_over_a_seal_is_noticed_and_left",
+            "mount/mounting/test_seal_mounts.py::test_what_is_mounted_over_a_seal_is_noticed_and_left",
         ),
     ),
     Mutant(
@@ -292,15 +302,20 @@ MUTANTS = (
         "mounting/seal.py",
         "if covers.listed(number).parent_id != self.covers or covers.is_covered(number):",
         "if covers.is_covered(number):",
-        (*SEALED, "mount/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all"),
+        (
+            *SEALED,
+            "mount/attacks/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all",
+        ),
     ),
     Mutant(
         "seal-not-after-any-error",
         "an error of the system before the mount leaves the share open",
-        "daemon/run.py",
+        "mounting/run.py",
         "raise seal.fail_closed(options.source, options.seal, _user_error(error)) from None",
         "raise _user_error(error) from None",
-        ("mount/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",),
+        (
+            "mount/mounting/test_seal_mounts.py::test_any_error_before_a_guard_comes_about_closes_the_share",
+        ),
     ),
     Mutant(
         "seal-not-where-nothing-answers",
@@ -309,7 +324,7 @@ MUTANTS = (
         "except (safe_open.ForeignMountError, OSError):  # it need not answer to be sealed",
         "except safe_open.ForeignMountError:",
         (
-            "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
+            "mount/fs/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
         ),
     ),
     Mutant(
@@ -319,7 +334,7 @@ MUTANTS = (
         '_FSTYPES = (covers.FSTYPE, "tmpfs")',
         "_FSTYPES = (covers.FSTYPE,)",
         (
-            "mount/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_removed",
+            "mount/mounting/test_seal_mounts.py::test_the_seal_of_an_earlier_version_is_taken_over_and_removed",
         ),
     ),
     Mutant(
@@ -328,7 +343,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "if mount is not None and is_foreign(mount, also):",
         "if False:",
-        ("mount/test_attacks_unmount.py::test_one_that_answers_nothing_stops_nobody",),
+        ("mount/attacks/test_attacks_unmount.py::test_one_that_answers_nothing_stops_nobody",),
     ),
     Mutant(
         "seal-although-refused",
@@ -341,15 +356,15 @@ MUTANTS = (
     Mutant(
         "mount-place-not-checked-again",
         "the mount point is compared with the one written down only before it is resolved for good",
-        "daemon/run.py",
+        "mounting/run.py",
         "    preflight.check_is(paths.mountpoint, expected)\n",
         "",
         (
-            "unit/test_cli.py",
-            "mount/test_places.py",
-            "mount/test_seal_mounts.py"
+            "unit/options/test_cli.py",
+            "mount/view/test_places.py",
+            "mount/mounting/test_seal_mounts.py"
             "::test_the_mount_point_is_compared_again_with_what_was_written_down",
-            "mount/test_vm_mount.py::test_what_mount_resolved_to_another_place_is_refused",
+            "mount/guest/test_vm_mount.py::test_what_mount_resolved_to_another_place_is_refused",
         ),
     ),
     Mutant(
@@ -358,7 +373,7 @@ MUTANTS = (
         "sessions/pyfuse3_session/busy_poll.py",
         "for _ in range(self._spins):",
         "for _ in range(1):",
-        ("adapter/test_busy_poll.py",),
+        ("adapter/sessions/test_busy_poll.py",),
     ),
     Mutant(
         "requests-with-a-lock",
@@ -370,7 +385,7 @@ MUTANTS = (
         "        try:\n"
         "            pyfuse3.init(self._handlers, target, options)\n"
         "            self._loop.install()\n",
-        ("adapter/test_busy_poll.py",),
+        ("adapter/sessions/test_busy_poll.py",),
     ),
     Mutant(
         "requests-helper-keeps-process",
@@ -378,12 +393,12 @@ MUTANTS = (
         "sessions/pyfuse3_session/io_thread.py",
         'name="io", daemon=True)',
         'name="io", daemon=False)',
-        ("adapter/test_io_thread.py",),
+        ("adapter/sessions/test_io_thread.py",),
     ),
     Mutant(
         "requests-bug-leaves-serving",
         "an exception of a request leaves serving/ as it is",
-        "serving/boundary.py",
+        "fs/boundary.py",
         "number = args[0].boundary.errno_of(error, name, args)",
         "raise",
         ("adapter/test_boundary.py",),
@@ -402,7 +417,7 @@ MUTANTS = (
         "linux/holders.py",
         "    if mount is None:\n        return device in (None, directory.device)\n",
         "    if mount is None:\n        return False\n",
-        ("mount/test_holders.py",),
+        ("mount/mounting/test_holders.py",),
     ),
     Mutant(
         "holders-looked-at-once",
@@ -410,7 +425,7 @@ MUTANTS = (
         "linux/holders.py",
         "if (is_stable or found) and (look >= MIN_SEARCHES or (look > 1 and not users)):",
         "if True:",
-        ("mount/test_holders.py",),
+        ("mount/mounting/test_holders.py",),
     ),
     Mutant(
         "namespaces-of-processes-alone",
@@ -418,23 +433,23 @@ MUTANTS = (
         "linux/namespaces.py",
         "for one in (*inside, *kept):",
         "for one in inside:",
-        ("mount/test_other_namespaces.py",),
+        ("mount/mounting/test_other_namespaces.py",),
     ),
     Mutant(
         "seal-off-before-ready",
         "a service manager that has waited for too long takes the seal off",
-        "daemon/signals.py",
+        "mounting/signals.py",
         "number if self._is_ready else STOP_KEEP_SEAL",
         "number",
-        ("mount/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
+        ("mount/mounting/test_drain.py::test_a_signal_before_the_mount_is_ready_leaves_the_seal",),
     ),
     Mutant(
         "signals-helper-is-believed-early",
         "the signal of the umount helper counts although the view is still mounted",
-        "daemon/signals.py",
+        "mounting/signals.py",
         "if number != UNMOUNTED or self._is_unmounted():",
         "if True:",
-        ("unit/test_daemon_signals.py",),
+        ("unit/mounting/test_daemon_signals.py",),
     ),
     Mutant(
         "signals-before-serving-are-lost",
@@ -442,7 +457,7 @@ MUTANTS = (
         "sessions/pyfuse3_session/session.py",
         "            self._early.append(call)\n",
         "            pass\n",
-        ("adapter/test_session.py",),
+        ("adapter/sessions/test_session.py",),
     ),
     Mutant(
         "announce-takes-signals",
@@ -450,47 +465,53 @@ MUTANTS = (
         "sessions/pyfuse3_session/session.py",
         "    leave_to_main_thread()  # this thread may still run",
         "    pass  # this thread may still run",
-        ("mount/test_drain.py::test_a_signal_reaches_the_drain_whatever_thread_runs",),
+        ("mount/mounting/test_drain.py::test_a_signal_reaches_the_drain_whatever_thread_runs",),
     ),
     Mutant(
         "drain-waits-for-ever",
         "the daemon does not leave while the source's server is silent",
-        "daemon/drain.py",
+        "mounting/drain.py",
         "if now - answered > SILENCE or now - begun > LIMIT:",
         "if False:",
-        ("mount/test_drain.py::test_callers_are_answered_and_the_seal_stays",),
+        ("mount/mounting/test_drain.py::test_callers_are_answered_and_the_seal_stays",),
     ),
     Mutant(
         "close-reports-nothing",
         "what a server says at close(2) is lost",
-        "serving/files.py",
+        "fs/files.py",
         "        if handle.is_local:\n            return None",
         "        return None",
-        ("mount/test_close.py::test_close_reports_what_the_server_says",),
+        ("mount/mounting/test_close.py::test_close_reports_what_the_server_says",),
     ),
     Mutant(
         "seal-opened-by-anybody",
         "a user who races fusermount3 opens the raw share",
-        "daemon/run.py",
+        "mounting/run.py",
         'return "the view was unmounted, but not by root\'s umount helper" if is_sealed else ""',
         'return ""',
-        ("mount/test_attacks_unmount.py::test_a_view_that_users_take_away_leaves_the_seal",),
+        (
+            "mount/attacks/test_attacks_unmount.py::test_a_view_that_users_take_away_leaves_the_seal",
+        ),
     ),
     Mutant(
         "seal-opened-by-removing-the-mount-point",
         "a user who removes the mount point opens the raw share",
-        "daemon/run.py",
+        "mounting/run.py",
         "    if is_gone:\n",
         "    if False:\n",
-        ("mount/test_attacks_seal.py::test_the_seal_stays_when_the_mount_point_is_taken_away",),
+        (
+            "mount/attacks/test_attacks_seal.py::test_the_seal_stays_when_the_mount_point_is_taken_away",
+        ),
     ),
     Mutant(
         "seal-that-stays-is-success",
         "a view that users took away is not mounted again",
-        "daemon/run.py",
+        "mounting/run.py",
         "return keeper.TAKEN_AWAY if is_gone else Exit.SYSTEM",
         "return Exit.OK",
-        ("mount/test_attacks_unmount.py::test_a_view_that_users_take_away_leaves_the_seal",),
+        (
+            "mount/attacks/test_attacks_unmount.py::test_a_view_that_users_take_away_leaves_the_seal",
+        ),
     ),
     Mutant(
         "seal-share-below-a-mount-is-none",
@@ -506,7 +527,7 @@ MUTANTS = (
         "mounting/seal.py",
         "if any(map(safe_open.is_foreign, mountinfo.stack_of(fd))):",
         "if False:",
-        ("mount/test_attacks_unmount.py::test_a_mount_of_a_user_s_is_refused_and_left",),
+        ("mount/attacks/test_attacks_unmount.py::test_a_mount_of_a_user_s_is_refused_and_left",),
     ),
     Mutant(
         "seal-claimed-among-users-mounts",
@@ -514,23 +535,23 @@ MUTANTS = (
         "mounting/seal.py",
         "    if any(map(safe_open.is_foreign, below)):",
         "    if False:",
-        ("mount/test_attacks_unmount.py::test_no_seal_is_claimed_that_would_not_hold",),
+        ("mount/attacks/test_attacks_unmount.py::test_no_seal_is_claimed_that_would_not_hold",),
     ),
     Mutant(
         "seal-covered-after-its-check",
         "what is mounted over the seal during the start is overlooked",
-        "daemon/run.py",
+        "mounting/run.py",
         "            closed_places.check_seal(closed.seal, paths)\n",
         "",
-        ("mount/test_attacks_unmount.py::test_a_mount_over_the_seal_undoes_all",),
+        ("mount/attacks/test_attacks_unmount.py::test_a_mount_over_the_seal_undoes_all",),
     ),
     Mutant(
         "lid-not-compared",
         "a user's mount that came between lies below the view",
-        "daemon/view.py",
+        "mounting/view.py",
         "if not is_ours or (put is not None and put.parent_id != parent):",
         "if not is_ours:",
-        ("mount/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all",),
+        ("mount/attacks/test_attacks_unmount.py::test_a_mount_that_came_between_undoes_all",),
     ),
     Mutant(
         "preflight-user-below-the-source",
@@ -538,7 +559,7 @@ MUTANTS = (
         "mounting/preflight.py",
         "    _refuse_mounts_of_users(source_fd, source, source_owner)\n",
         "",
-        ("mount/test_attacks_unmount.py::test_so_is_one_below_a_mount_of_root_s",),
+        ("mount/attacks/test_attacks_unmount.py::test_so_is_one_below_a_mount_of_root_s",),
     ),
     Mutant(
         "preflight-user-below-the-view",
@@ -546,7 +567,7 @@ MUTANTS = (
         "mounting/preflight.py",
         "    _refuse_mounts_of_users(mountpoint_fd, mountpoint, None)\n",
         "",
-        ("mount/test_attacks_unmount.py::test_so_is_one_below_a_mount_of_root_s",),
+        ("mount/attacks/test_attacks_unmount.py::test_so_is_one_below_a_mount_of_root_s",),
     ),
     Mutant(
         "preflight-any-error-is-a-directory",
@@ -555,17 +576,17 @@ MUTANTS = (
         "        if error.errno in DEAD:\n            return None\n        top",
         "        return None\n        top",
         (
-            "mount/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
+            "mount/fs/test_errors.py::test_a_source_that_does_not_answer_is_closed_and_said_in_one_line",
         ),
     ),
     Mutant(
         "preflight-source-is-a-repository",
         "a source that is a repository itself is shown",
-        "daemon/run.py",
+        "mounting/run.py",
         "    preflight.check_no_repository("
         'options.source, f"/proc/self/fd/{root_fd}", options.rules)\n',
         "",
-        ("mount/test_faults.py::test_a_source_that_is_a_bare_repository",),
+        ("mount/fs/test_faults.py::test_a_source_that_is_a_bare_repository",),
     ),
     Mutant(
         "preflight-source-in-a-repository",
@@ -573,7 +594,7 @@ MUTANTS = (
         "mounting/preflight.py",
         "    _check_not_below_git(source, paths.source, rules)\n",
         "",
-        ("mount/test_faults.py::test_a_source_that_is_a_bare_repository",),
+        ("mount/fs/test_faults.py::test_a_source_that_is_a_bare_repository",),
     ),
     Mutant(
         "preflight-error-is-no-repository",
@@ -581,15 +602,15 @@ MUTANTS = (
         "mounting/preflight.py",
         "        except OSError as error:\n            inside",
         "        except OSError as error:\n            return None\n            inside",
-        ("mount/test_errors.py::test_a_source_that_may_be_a_repository_is_not_served",),
+        ("mount/fs/test_errors.py::test_a_source_that_may_be_a_repository_is_not_served",),
     ),
     Mutant(
         "fstab-not-compared",
         "mount(8) follows a user's symlink to a mount point",
-        "daemon/run.py",
+        "mounting/run.py",
         "    if expected is None and is_root:\n",
         "    if False:\n",
-        ("mount/test_fstab.py::test_v10_mount_8_is_not_led_elsewhere",),
+        ("mount/guest/test_fstab.py::test_v10_mount_8_is_not_led_elsewhere",),
     ),
     Mutant(
         "file-of-several-names",
@@ -626,7 +647,7 @@ MUTANTS = (
     Mutant(
         "requests-audit-ends-the-mount",
         "an error of the audit log leaves the error boundary",
-        "serving/boundary.py",
+        "fs/boundary.py",
         "            except Exception as failure:",
         "            except ArithmeticError as failure:",
         BOUNDARY,
@@ -634,7 +655,7 @@ MUTANTS = (
     Mutant(
         "requests-log-ends-the-mount",
         "an error of a log handler leaves the error boundary",
-        "serving/boundary.py",
+        "fs/boundary.py",
         "with suppress(Exception):",
         "with suppress(OSError):",
         BOUNDARY,
@@ -653,12 +674,12 @@ MUTANTS = (
         "sessions/pyfuse3_session/session.py",
         "            await answered.wait()\n        ready()\n    except Exception:",
         "            raise trio.TooSlowError\n        ready()\n    except ArithmeticError:",
-        ("mount/test_boundary.py::test_a_mount_that_is_late_says_so_and_stays",),
+        ("mount/fs/test_boundary.py::test_a_mount_that_is_late_says_so_and_stays",),
     ),
     Mutant(
         "holders-stop-nothing",
         "a guard starts while users hold the raw share",
-        "daemon/closed_places.py",
+        "mounting/closed_places.py",
         "if text and not options.allow_holders:",
         "if False:",
         HOLDERS,
@@ -690,7 +711,7 @@ MUTANTS = (
     Mutant(
         "drain-opens-the-share",
         "a daemon whose source hangs removes the seal",
-        "daemon/run.py",
+        "mounting/run.py",
         "        sealed.keep()  # else a stuck",
         "        sealed.remove()  # else a stuck",
         DRAIN,
@@ -698,7 +719,7 @@ MUTANTS = (
     Mutant(
         "drain-answers-nobody",
         "who waits for a view whose source hangs goes on waiting",
-        "daemon/run.py",
+        "mounting/run.py",
         "    close_device(FUSE_DEVICE)\n",
         "",
         DRAIN,
@@ -706,7 +727,7 @@ MUTANTS = (
     Mutant(
         "close-is-asked-once",
         "a server that may fail at close(2) is not asked",
-        "serving/files.py",
+        "fs/files.py",
         "if not self._closes_late:",
         "if True:",
         BOUNDARY,

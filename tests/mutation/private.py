@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-BEGINNINGS = ("unit/test_private_beginnings.py",)
-ATTACKS = ("unit/test_private_attacks.py",)
-REFRESHING = ("unit/test_private_refreshing.py",)
-SEEDING = ("unit/test_private_seeding.py",)
+BEGINNINGS = ("unit/private/test_private_beginnings.py",)
+ATTACKS = ("unit/private/test_private_attacks.py",)
+REFRESHING = ("unit/private/test_private_refreshing.py",)
+SEEDING = ("unit/private/test_private_seeding.py",)
 
 MUTANTS = (
     # Reading the host's repository
@@ -66,7 +66,9 @@ MUTANTS = (
         "private/share.py",
         'is_git_dir = is_file(fd, b"HEAD") and is_file(fd, b"commondir")',
         "is_git_dir = True",
-        ("unit/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",),
+        (
+            "unit/private/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",
+        ),
         survives="what has no refs and no commondir is refused after that: the second of two",
     ),
     Mutant(
@@ -75,7 +77,9 @@ MUTANTS = (
         "private/host_repository.py",
         "if not is_guarded(git_dir):",
         "if False:",
-        ("unit/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",),
+        (
+            "unit/private/test_private_attacks.py::test_a_git_directory_of_the_agents_is_not_the_hosts",
+        ),
     ),
     Mutant(
         "private-open-to-all",
@@ -83,7 +87,7 @@ MUTANTS = (
         "private/store.py",
         "    os.chmod(directory, 0o700)\n    if os.geteuid() == uid:\n        return\n",
         "    os.chmod(directory, 0o711)\n    return\n",
-        ("unit/test_private_seeding.py::test_another_user_gets_nowhere",),
+        ("unit/private/test_private_seeding.py::test_another_user_gets_nowhere",),
     ),
     Mutant(
         "private-leftovers-stay",
@@ -91,7 +95,7 @@ MUTANTS = (
         "private/seeding.py",
         "    _clear(copy)\n",
         "",
-        ("unit/test_private_refreshing.py::test_what_a_killed_fetch_left_stops_nothing",),
+        ("unit/private/test_private_refreshing.py::test_what_a_killed_fetch_left_stops_nothing",),
     ),
     Mutant(
         "private-store-anywhere",
@@ -99,15 +103,15 @@ MUTANTS = (
         "store_directory.py",
         "    _check_above(path, option)\n",
         "",
-        ("unit/test_private_seeding.py::test_a_store_that_others_can_change_is_refused",),
+        ("unit/private/test_private_seeding.py::test_a_store_that_others_can_change_is_refused",),
     ),
     Mutant(
         "private-planted-file-believed",
         "root deletes a repository of another user's, which a planted .git names",
-        "private/command.py",
+        "commands/private.py",
         "if top is None or top.fstype != FSTYPE or top.owner not in (0, os.geteuid()):",
         "if False:",
-        ("mount/test_private_git.py::test_root_resets_by_the_views_path_and_is_not_misled",),
+        ("mount/view/test_private_git.py::test_root_resets_by_the_views_path_and_is_not_misled",),
     ),
     Mutant(
         "private-worktree-unproved",
@@ -279,7 +283,7 @@ MUTANTS = (
         "fd, path, flags, crosses_mounts=False",
         "fd, path, flags",
         (
-            "unit/test_private_beginnings.py::test_a_file_system_of_the_agents_in_an_unused_one_stops_nobody",
+            "unit/private/test_private_beginnings.py::test_a_file_system_of_the_agents_in_an_unused_one_stops_nobody",
         ),
     ),
     Mutant(
@@ -373,9 +377,9 @@ MUTANTS = (
     Mutant(
         "private-deny-ignored",
         "--deny .git beside --git=private closes nothing",
-        "serving/private_git.py",
+        "view/private_git.py",
         "verdict_by_globs(DOTGIT)[0] > Verdict.READONLY",
         "verdict_by_globs(DOTGIT)[0] > Verdict.DENY",
-        ("adapter/test_private_git.py",),
+        ("adapter/view/test_private_git.py",),
     ),
 )

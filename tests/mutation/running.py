@@ -16,7 +16,7 @@ PROGRAMS = (f"{RUNNING}::test_a_program_s_status_and_checks_decide",)
 STOPPED = (f"{RUNNING}::test_a_run_that_is_stopped_lets_its_tiers_end_and_removes_its_files",)
 SKIPS = (f"{RUNNING}::test_in_ci_nothing_may_skip",)
 LEFTOVERS = ("unit/test_leftovers.py",)
-MARKER = ("mount/test_every_processor.py",)
+MARKER = ("mount/sessions/test_every_processor.py",)
 
 MUTANTS = (
     Mutant(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-PLAN = ("unit/test_vm_mount_plan.py",)
-WRITER = ("unit/test_config_files.py",)
-DISTURBED = ("mount/test_doctor_disturbed.py",)
+PLAN = ("unit/guest/test_vm_mount_plan.py",)
+WRITER = ("unit/base/test_config_files.py",)
+DISTURBED = ("mount/doctor/test_doctor_disturbed.py",)
 
 
 def vm_mount(*names: str) -> tuple[str, ...]:
     """Tests of vm-mount on real mounts, after those of its plans."""
-    return (*PLAN, *(f"mount/test_vm_mount.py::{name}" for name in names))
+    return (*PLAN, *(f"mount/guest/test_vm_mount.py::{name}" for name in names))
 
 
 def vm_mount_paths(*names: str) -> tuple[str, ...]:
     """Tests of vm-mount on paths that the agent redirects by symlinks."""
-    return tuple(f"mount/test_vm_mount_paths.py::{name}" for name in names)
+    return tuple(f"mount/guest/test_vm_mount_paths.py::{name}" for name in names)
 
 
-DOCTOR = "mount/test_doctor.py"
+DOCTOR = "mount/doctor/test_doctor.py"
 MUTANTS = (
     Mutant(
         "command-takes-empty-values",
@@ -27,7 +27,7 @@ MUTANTS = (
         "command_line.py",
         'if ctx.params.get(param.name or "") == "":',
         'if ctx.params.get(param.name or "") is param:',
-        ("unit/test_commands.py",),
+        ("unit/commands/test_commands.py",),
     ),
     Mutant(
         "group-takes-a-path-for-help",
@@ -35,15 +35,15 @@ MUTANTS = (
         "command_line.py",
         "if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:",
         "if ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:",
-        ("unit/test_commands.py",),
+        ("unit/commands/test_commands.py",),
     ),
     Mutant(
         "doctor-forgets-environment",
         "GIT_CONFIG_COUNT can hide that git trusts bare repositories",
-        "doctor/host_checks.py",
+        "host/doctor_checks.py",
         "environment = os.environ if user.uid == os.geteuid() else {}",
         "environment: dict[str, str] = {}",
-        ("unit/test_doctor_verdicts.py",),
+        ("unit/doctor/test_doctor_verdicts.py",),
     ),
     Mutant(
         "doctor-takes-any-readable-file-for-private",
@@ -69,7 +69,7 @@ MUTANTS = (
         "doctor/context.py",
         "return values[-1] if values",
         "return values[0] if values",
-        ("unit/test_doctor_verdicts.py",),
+        ("unit/doctor/test_doctor_verdicts.py",),
     ),
     Mutant(
         "doctor-seal-hides-symlinks",
@@ -77,12 +77,12 @@ MUTANTS = (
         "doctor/link_checks.py",
         "    if was_moved:",
         "    if False:",
-        ("unit/test_doctor_verdicts.py",),
+        ("unit/doctor/test_doctor_verdicts.py",),
     ),
     Mutant(
         "package-template-hidden",
         "vm-mount writes its own template over a package's",
-        "vm_mount/plan_boot.py",
+        "guest/plan_boot.py",
         "            del wanted[systemd.TEMPLATE]",
         "            pass",
         PLAN,
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "package-template-stays-hidden",
         "an older template of ours goes on hiding a package's",
-        "vm_mount/plan_boot.py",
+        "guest/plan_boot.py",
         "        gone.add(systemd.TEMPLATE)  # it would",
         "        pass  # it would",
         PLAN,
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "foreign-template-taken",
         "an administrator's own template beside a package's is taken away",
-        "vm_mount/plan_boot.py",
+        "guest/plan_boot.py",
         "is_kept = facts.has_packaged_template and not",
         "is_kept = False and not",
         PLAN,
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "plan-group-passable-is-private",
         "without a seal a parent that a group may pass counts as private",
-        "vm_mount/plan_share.py",
+        "guest/plan_share.py",
         "any(not above.mode & 0o011 for above",
         "any(not above.mode & 0o001 for above",
         PLAN,
@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "plan-share-of-another-guard",
         "the unit of a share goes although another guard needs it",
-        "vm_mount/plan_boot.py",
+        "guest/plan_boot.py",
         "    shares -= {source for path, source in guards.items() if path not in map_mounts}\n",
         "",
         PLAN,
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "plan-fstab-although-selinux-confines-it",
         "fstab is written although SELinux keeps the guard from coming back by it",
-        "vm_mount/plan_boot.py",
+        "guest/plan_boot.py",
         "        _check_not_confined(facts)\n",
         "",
         PLAN,
@@ -173,12 +173,12 @@ MUTANTS = (
         "linux/selinux.py",
         '1 << int(_read(f"{capability}/perms/{name}")) - 1',
         '1 << int(_read(f"{capability}/perms/{name}"))',
-        ("unit/test_selinux.py",),
+        ("unit/linux/test_selinux.py",),
     ),
     Mutant(
         "plan-dead-guard-in-the-way",
         "a dead guard at another place keeps the share from being guarded",
-        "vm_mount/plan_guard.py",
+        "guest/plan_guard.py",
         "where != map_mount and guard.source == mount and where not in facts.dead:",
         "where != map_mount and guard.source == mount:",
         PLAN,
@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "steps-written-stays",
         "a file that was written before its step failed is not put back",
-        "vm_mount/steps_files.py",
+        "guest/steps_files.py",
         "                undo()  # written, and something failed after that",
         "                pass",
         (*PLAN, *WRITER),
@@ -202,7 +202,7 @@ MUTANTS = (
     Mutant(
         "steps-chown-follows",
         "a symlink in the place of a new directory gives its target away",
-        "vm_mount/steps_files.py",
+        "guest/steps_files.py",
         'os.chown(f"/proc/self/fd/{here}", *self.owner)',
         "os.chown(self.paths[-1], *self.owner)",
         PLAN,
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "steps-unrestartable-leaves-open",
         "where a guard cannot be brought back, the raw share is not closed",
-        "vm_mount/steps_mount.py",
+        "guest/steps_mount.py",
         'raise UserError(f"{why}; {seal_or_unmount(self.source)}", code=Exit.SYSTEM) from None',
         'raise UserError(f"{why}; ", code=Exit.SYSTEM) from None',
         PLAN,
@@ -218,7 +218,7 @@ MUTANTS = (
     Mutant(
         "steps-undo-stops-halfway",
         "what cannot be undone keeps the rest from being undone",
-        "vm_mount/transaction.py",
+        "guest/transaction.py",
         '                self._report_safely(f"could not undo: {what}: {error}")',
         "                raise",
         PLAN,
@@ -261,7 +261,7 @@ MUTANTS = (
         "linux/safe_open.py",
         "if link.st_uid != 0:",
         "if False:",
-        ("unit/test_safe_open.py",),
+        ("unit/linux/test_safe_open.py",),
     ),
     Mutant(
         "resolve-follows-link-in-a-users-directory",
@@ -269,12 +269,12 @@ MUTANTS = (
         "linux/safe_open.py",
         "elif directory is None or directory.st_uid != 0 or directory.st_mode & 0o022:",
         "elif directory is None:",
-        ("unit/test_safe_open.py",),
+        ("unit/linux/test_safe_open.py",),
     ),
     Mutant(
         "plan-covers-the-system",
         "a view is mounted over a directory of the system",
-        "vm_mount/plan_share.py",
+        "guest/plan_share.py",
         "        check_not_of_the_system(self.map_mount.path)\n",
         "",
         PLAN,
@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "plan-raw-share-in-a-users-directory",
         "a raw share is mounted on a directory that a user can mount over as well",
-        "vm_mount/plan_share.py",
+        "guest/plan_share.py",
         "    _check_closed(mount, request.mount.components)\n",
         "",
         PLAN,
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "plan-guards-nothing-unasked",
         "-o git=off guards nothing without the flag of its own",
-        "vm_mount/plan_share.py",
+        "guest/plan_share.py",
         "if self.policy is GitMode.OFF and not self.git_off:",
         "if False:",
         PLAN,
@@ -301,7 +301,7 @@ MUTANTS = (
         "errors.py",
         "c if c.isprintable() or c in keep else _escaped(c)",
         "c",
-        ("unit/test_errors.py",),
+        ("unit/base/test_errors.py",),
     ),
     Mutant(
         "umount-names-as-text",
@@ -310,19 +310,19 @@ MUTANTS = (
         'name = shown(file.read().removesuffix(b"\\n"))',
         "name = file.read().decode().strip()",
         (
-            "mount/test_vm_mount.py::"
+            "mount/guest/test_vm_mount.py::"
             "test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal",
         ),
     ),
     Mutant(
         "vm-mount-refuses-late",
         "what the guard's plan refuses is found out after the share is mounted",
-        "vm_mount/command.py",
+        "guest/run.py",
         "    spec, second = _foresee(system, state, request, first, program)\n"
         "    if arguments.dry_run or arguments.asks:\n",
         "    if arguments.dry_run or arguments.asks:\n"
         "        spec, second = _foresee(system, state, request, first, program)\n",
-        ("mount/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
+        ("mount/guest/test_vm_mount.py::test_what_is_refused_is_refused_before_anything_is_done",),
     ),
     Mutant(
         "doctor-child-can-be-traced",
@@ -330,7 +330,7 @@ MUTANTS = (
         "linux/run_as.py",
         '        if file.read().strip() == "1":',
         '        if file.read().strip() == "x":',
-        ("mount/test_doctor_disturbed.py",),
+        ("mount/doctor/test_doctor_disturbed.py",),
     ),
     Mutant(
         "doctor-users-mounts",
@@ -339,7 +339,7 @@ MUTANTS = (
         "        if seen.owner not in (None, 0) and seen != context.guard\n",
         "        if False\n",
         (
-            "mount/test_doctor.py::test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view",
+            "mount/doctor/test_doctor.py::test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view",
         ),
     ),
     Mutant(
@@ -348,7 +348,7 @@ MUTANTS = (
         "doctor/share_checks.py",
         "    if found:\n        numbers",
         "    if False:\n        numbers",
-        ("mount/test_doctor.py::test_what_a_process_holds_below_the_seal_is_found",),
+        ("mount/doctor/test_doctor.py::test_what_a_process_holds_below_the_seal_is_found",),
     ),
     Mutant(
         "doctor-forged-answer-counts",
@@ -372,6 +372,6 @@ MUTANTS = (
         "doctor/local_checks.py",
         "quoted = shlex.quote(tree)",
         "quoted = tree",
-        ("mount/test_local_command.py::test_the_doctor_finds_a_store_that_is_open",),
+        ("mount/view/test_local_command.py::test_the_doctor_finds_a_store_that_is_open",),
     ),
 )

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-REFUSALS = "unit/test_vm_refusals.py"
-READY = "unit/test_vm_ready.py"
-GUEST = "unit/test_vm_guest.py"
-IMAGES = ("unit/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
+REFUSALS = "unit/vm/test_vm_refusals.py"
+READY = "unit/vm/test_vm_ready.py"
+GUEST = "unit/vm/test_vm_guest.py"
+IMAGES = ("unit/vm/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
 
 MUTANTS = (
     Mutant(
         "relay-takes-no-slot",
         "the guest starts as many relays on the host as it likes",
-        "vm/relay.py",
+        "host/vm/relay.py",
         "    if not _take_slot(slots):\n",
         "    if _take_slot(slots) is None:\n",
-        ("unit/test_vm_relay.py::test_there_is_a_limit_of_relays_and_each_that_ends_makes_room",),
+        (
+            "unit/vm/test_vm_relay.py::test_there_is_a_limit_of_relays_and_each_that_ends_makes_room",
+        ),
     ),
     Mutant(
         "relay-buffers-have-no-limit",
         "each connection that takes nothing costs the host megabytes of kernel memory",
-        "vm/relay.py",
+        "host/vm/relay.py",
         "        peer.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)\n",
         "        peer.getsockopt(socket.SOL_SOCKET, buffer)\n",
-        ("unit/test_vm_relay.py::test_the_kernel_keeps_little_of_what_the_guest_does_not_take",),
+        ("unit/vm/test_vm_relay.py::test_the_kernel_keeps_little_of_what_the_guest_does_not_take",),
     ),
     Mutant(
         "relay-waits-for-ever",
         "a relay hangs for as long as the guest takes nothing",
-        "vm/relay.py",
+        "host/vm/relay.py",
         "poller.poll(STALL_LIMIT * 1000 if to_guest else None)",
         "poller.poll(None)",
-        ("unit/test_vm_relay.py",),
+        ("unit/vm/test_vm_relay.py",),
     ),
     Mutant(
         "image-follows-a-backing-file",
         "an image shows the guest any file of the user's",
-        "vm/images.py",
+        "host/vm/images.py",
         'found.get("backing-filename") or ',
         "",
         IMAGES,
@@ -45,7 +47,7 @@ MUTANTS = (
     Mutant(
         "image-follows-a-data-file",
         "an image shows the guest any file of the user's, as its data file",
-        "vm/images.py",
+        "host/vm/images.py",
         '    other = found.get("backing-filename") or _data_file(found)\n',
         '    other = found.get("backing-filename")\n',
         IMAGES,
@@ -53,7 +55,7 @@ MUTANTS = (
     Mutant(
         "image-is-looked-at-once",
         "an image that leads to other files is taken once there is a disk over it",
-        "vm/images.py",
+        "host/vm/images.py",
         "        _checked(image, over)\n        return\n",
         "        return\n",
         IMAGES,
@@ -61,7 +63,7 @@ MUTANTS = (
     Mutant(
         "ready-disk-leads-elsewhere",
         "a ready disk shows guests any file of the user's",
-        "vm/images.py",
+        "host/vm/images.py",
         'found["format"] != "qcow2" or leads_to != [image.disk]',
         'found["format"] != "qcow2"',
         (f"{READY}::test_a_ready_disk_that_leads_to_other_files_is_refused",),
@@ -69,7 +71,7 @@ MUTANTS = (
     Mutant(
         "ready-disk-over-a-changed-image",
         "a VM goes on over an image that has changed below it",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "        if now is None:\n",
         "        if not part:\n",
         (f"{READY}::test_an_image_that_has_changed_below_a_vm_is_refused",),
@@ -77,7 +79,7 @@ MUTANTS = (
     Mutant(
         "ready-disk-that-was-changed",
         "an agent that once could write a ready disk has changed it for all VMs",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "kept.own.unchanged(kept.disk)",
         "kept.own",
         (f"{READY}::test_a_ready_disk_that_has_changed_is_refused",),
@@ -85,7 +87,7 @@ MUTANTS = (
     Mutant(
         "stamp-of-what-was-not-read",
         "what is written while a ready disk is read counts as what it was made with",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "return self._replace(stamp=stamp)",
         "return self._replace(stamp=_stamp(path))",
         (f"{READY}::test_what_is_written_while_a_file_is_read_is_seen",),
@@ -93,7 +95,7 @@ MUTANTS = (
     Mutant(
         "ready-disk-with-the-same-times",
         "a ready disk counts as unchanged if it has its old size and time",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "return found.st_size, found.st_mtime_ns, found.st_ctime_ns",
         "return found.st_size, found.st_mtime_ns, 0",
         (f"{READY}::test_a_ready_disk_that_has_changed_is_refused",),
@@ -101,7 +103,7 @@ MUTANTS = (
     Mutant(
         "cache-in-the-project",
         "the agent writes the disk that the VMs of all projects start from",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "    images.refuse_cache_around_project(cache, state.project)\n",
         "",
         (f"{READY}::test_a_cache_in_the_project_is_refused_before_anything_is_made",),
@@ -109,7 +111,7 @@ MUTANTS = (
     Mutant(
         "disk-leads-through-the-project",
         "the agent replaces the link by which QEMU finds what the VM's disk lies over",
-        "vm/ready.py",
+        "host/vm/ready.py",
         '        images.refuse_in_project("the image", base, state.project)\n',
         "        pass\n",
         (f"{READY}::test_another_name_of_the_cache_in_the_project_is_refused",),
@@ -117,7 +119,7 @@ MUTANTS = (
     Mutant(
         "project-in-the-cache",
         "the agent writes the disk that the VMs of all projects start from, from below",
-        "vm/images.py",
+        "host/vm/images.py",
         " or is_inside(project, os.path.realpath(cache))",
         "",
         (f"{READY}::test_a_cache_in_the_project_is_refused_before_anything_is_made",),
@@ -125,18 +127,18 @@ MUTANTS = (
     Mutant(
         "interrupted-start-forgets",
         "vm up shows the agent what an interrupted one was told to hide",
-        "vm/driver.py",
+        "host/vm/driver.py",
         "        _remember(state, arguments, authority)\n",
         "",
         (
-            "unit/test_vm_command.py"
+            "unit/vm/test_vm_command.py"
             "::test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection",
         ),
     ),
     Mutant(
         "ready-disk-can-be-written",
         "what all VMs start from can be written by mistake",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "    os.chmod(state.disk, 0o400)\n",
         "",
         (f"{READY}::test_a_disk_is_made_once_and_nobody_writes_it",),
@@ -144,15 +146,15 @@ MUTANTS = (
     Mutant(
         "ready-disk-with-a-vms-authority",
         "the disk that all VMs start from trusts the authority of the proxy that set it up",
-        "vm/provision.py",
+        "host/vm/provision.py",
         '_guest_settings(settings, None, (), "", units)',
         '_guest_settings(settings, seed.LABEL, (), "", units)',
-        ("unit/test_vm_seed.py::test_a_disk_that_vms_share_is_given_nothing_of_a_vm",),
+        ("unit/vm/test_vm_seed.py::test_a_disk_that_vms_share_is_given_nothing_of_a_vm",),
     ),
     Mutant(
         "ready-disk-is-made-twice",
         "two starts set the same guest up at a time, in one directory",
-        "vm/ready.py",
+        "host/vm/ready.py",
         "            if not os.path.lexists(place):\n",
         "            if not os.path.lexists(place) or at(place):\n",
         (f"{READY}::test_two_that_need_a_disk_make_it_once",),
@@ -160,7 +162,7 @@ MUTANTS = (
     Mutant(
         "prune-deletes-what-a-vm-needs",
         "an existing VM loses the disk below its own",
-        "vm/image_store.py",
+        "host/vm/image_store.py",
         "if below & files.keys())",
         "if not below & files.keys())",
         (f"{READY}::test_only_what_no_vm_uses_is_deleted",),
@@ -168,7 +170,7 @@ MUTANTS = (
     Mutant(
         "prune-looks-at-one-layer",
         "a VM loses the image below its ready disk",
-        "vm/image_store.py",
+        "host/vm/image_store.py",
         "                uses[state.name].update(files)\n",
         "                uses[state.name].update(files)\n                break\n",
         (f"{READY}::test_only_what_no_vm_uses_is_deleted",),
@@ -176,7 +178,7 @@ MUTANTS = (
     Mutant(
         "prune-compares-names",
         "a VM loses the disk below its own if the cache has another name by now",
-        "vm/image_store.py",
+        "host/vm/image_store.py",
         "found[(status.st_dev, status.st_ino)] =",
         "found[(hash(one), 0)] =",
         (f"{READY}::test_what_a_vm_uses_by_another_name_is_kept",),
@@ -184,7 +186,7 @@ MUTANTS = (
     Mutant(
         "prune-guesses-formats",
         "a VM loses the image below its ready disk if that has a damaged header",
-        "vm/images.py",
+        "host/vm/images.py",
         'found.get("backing-filename-format")',
         "None",
         (f"{READY}::test_nothing_is_deleted_if_a_vms_disk_cannot_be_read",),
@@ -192,7 +194,7 @@ MUTANTS = (
     Mutant(
         "prune-takes-a-disk-for-whole",
         "a VM whose disk has a damaged header loses what it lies over",
-        "vm/images.py",
+        "host/vm/images.py",
         "        if _BASE not in found:\n",
         "        if found is None:\n",
         (f"{READY}::test_nothing_is_deleted_if_a_vms_disk_cannot_be_read",),
@@ -200,7 +202,7 @@ MUTANTS = (
     Mutant(
         "prune-goes-on-without-knowing",
         "a VM whose disk cannot be read loses what it lies over",
-        "vm/image_store.py",
+        "host/vm/image_store.py",
         "        if errors:\n            raise errors[0]\n        for one",
         "        for one",
         (f"{READY}::test_nothing_is_deleted_if_a_vms_disk_cannot_be_read",),
@@ -208,7 +210,7 @@ MUTANTS = (
     Mutant(
         "prune-does-not-wait",
         "a new VM loses the disk that it is about to be made over",
-        "vm/image_store.py",
+        "host/vm/image_store.py",
         "fcntl.LOCK_EX, ",
         "fcntl.LOCK_SH, ",
         (f"{READY}::test_nothing_is_deleted_while_a_disk_is_made",),
@@ -216,7 +218,7 @@ MUTANTS = (
     Mutant(
         "guest-takes-half-for-whole",
         "the view shows what the host says is hidden",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         'has "$part" || rm -f "$STATE/$part"',
         'has "$part" || true',
         (GUEST,),
@@ -224,7 +226,7 @@ MUTANTS = (
     Mutant(
         "file-of-the-guest-is-named-before-it-is-on-the-disk",
         "a guest that is killed while it is written has an empty program, and never starts again",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         "put_in_place() {\n    sync\n",
         "put_in_place() {\n",
         (GUEST,),
@@ -232,7 +234,7 @@ MUTANTS = (
     Mutant(
         "seed-counts-as-taken-before-it-is",
         "a start that is killed while it takes a seed leaves half of it, for good",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         '    rm -f "$STATE/seed"\n',
         "",
         (GUEST,),
@@ -240,7 +242,7 @@ MUTANTS = (
     Mutant(
         "view-of-a-guard-that-died-counts",
         "the session begins where nothing answers, and nothing says why",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         '"$found" == fuse.gitguardfs && -d "$VIEW"',
         '"$found" == fuse.gitguardfs',
         (GUEST,),
@@ -248,7 +250,7 @@ MUTANTS = (
     Mutant(
         "end-of-a-start-is-silent",
         "the host waits for a guest whose setup has ended",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         'end() { [[ -e "$TOLD" ]] ||',
         'end() { [[ -e "$STATE" ]] ||',
         (GUEST,),
@@ -256,7 +258,7 @@ MUTANTS = (
     Mutant(
         "guard-of-an-older-version-goes-on",
         "the first session with a new version is guarded with the old options, by the old code",
-        "vm/guest.sh",
+        "host/vm/guest.sh",
         "        serve try-restart\n",
         "",
         (GUEST,),
@@ -264,31 +266,31 @@ MUTANTS = (
     Mutant(
         "environment-leads-into-the-project",
         "a variable names the agent's code or authorities for programs on the host",
-        "vm/trusted_programs.py",
+        "host/vm/trusted_programs.py",
         "    _check_environment(project)\n",
         "",
-        ("unit/test_vm_trusted_programs.py::test_no_variable_may_lead_into_the_project",),
+        ("unit/vm/test_vm_trusted_programs.py::test_no_variable_may_lead_into_the_project",),
     ),
     Mutant(
         "full-disk-is-waited-for",
         "vm up waits half an hour for a guest that a full disk has paused",
-        "vm/boot.py",
+        "host/vm/boot.py",
         "        if status == qmp.IO_ERROR:\n",
         "        if status == qmp:\n",
-        ("unit/test_vm_command.py::test_a_full_disk_ends_the_waiting_and_is_not_tried_again",),
+        ("unit/vm/test_vm_command.py::test_a_full_disk_ends_the_waiting_and_is_not_tried_again",),
     ),
     Mutant(
         "guest-output-is-kept-whole",
         "the guest fills the host's memory while it is set up",
-        "vm/boot.py",
+        "host/vm/boot.py",
         "(self._said[:_MAX_SAID] + part)",
         "(self._said + part)",
-        ("unit/test_vm_command.py::test_what_a_guest_says_without_end_is_not_kept",),
+        ("unit/vm/test_vm_command.py::test_what_a_guest_says_without_end_is_not_kept",),
     ),
     Mutant(
         "watch-replaces-an-offer",
         "the agent's next request makes the user allow another line than the one he reads",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         "        if self._offered is None:\n",
         "        if self._offered is None or self._waiting:\n",
         (f"{REFUSALS}::test_what_comes_meanwhile_does_not_replace_the_line_on_offer",),
@@ -296,7 +298,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-held-key",
         "a key that is held down allows one line after the other, unread",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         "QUIET = 1.0\n",
         "QUIET = 0.3\n",
         (f"{REFUSALS}::test_a_key_that_is_held_down_answers_one_offer",),
@@ -304,7 +306,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-key-at-once",
         "a key that was about to be pressed allows a line that has just come",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         "                self._quiet_since = time.monotonic()\n",
         '                self._quiet_since = float("-inf")\n',
         (f"{REFUSALS}::test_a_key_does_not_allow_a_line_that_has_just_come",),
@@ -312,7 +314,7 @@ MUTANTS = (
     Mutant(
         "watch-brings-a-vm-back",
         "a key gives a new VM the line that the deleted one's agent asked for",
-        "egress/allowlist_lock.py",
+        "host/egress/allowlist_lock.py",
         "        if not is_same:\n",
         "        if is_same is None:\n",
         (f"{REFUSALS}::test_it_ends_with_the_vm_and_brings_no_allowlist_back",),
@@ -320,7 +322,7 @@ MUTANTS = (
     Mutant(
         "reset-does-not-wait",
         "a VM is deleted while a line is added, and its allowlist comes back",
-        "vm/state.py",
+        "host/vm/state.py",
         "    with allowlist_lock.held(Path(state.directory)):\n",
         "    if state.directory:\n",
         (f"{REFUSALS}::test_a_vm_is_not_deleted_while_a_line_is_added",),
@@ -328,15 +330,15 @@ MUTANTS = (
     Mutant(
         "allow-loses-a-line",
         "of two lines that are added at once one is lost, and both are said to be there",
-        "egress/allowlist_lock.py",
+        "host/egress/allowlist_lock.py",
         "        fcntl.flock(self._fd, fcntl.LOCK_EX)\n",
         "        fcntl.flock(self._fd, fcntl.LOCK_SH)\n",
-        ("unit/test_egress_files.py::test_lines_that_are_added_at_once_are_all_there",),
+        ("unit/host/test_egress_files.py::test_lines_that_are_added_at_once_are_all_there",),
     ),
     Mutant(
         "watch-takes-the-rest-of-a-sequence",
         "a key whose sequence ends in an a allows a line if it comes in two parts",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         "            self._takes_keys = False  # also",
         "            self._takes_keys = typed not in (ALLOW, SKIP)  # also",
         (f"{REFUSALS}::test_the_rest_of_a_sequence_is_no_key",),
@@ -344,7 +346,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-an-early-key",
         "a key that was pressed before the line was on the screen allows it",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         "            keys.forget()\n",
         "",
         (f"{REFUSALS}::test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it",),
@@ -352,7 +354,7 @@ MUTANTS = (
     Mutant(
         "watch-offers-what-nobody-reads",
         "one key allows a line that does not fit on the screen",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         " and len(line) <= MAX_OFFERED",
         "",
         (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
@@ -360,7 +362,7 @@ MUTANTS = (
     Mutant(
         "watch-forgets-a-resize",
         "one key allows a line that is no longer whole on the screen",
-        "vm/refusals.py",
+        "host/vm/refusals.py",
         " and self._size != _size(sys.stdout):",
         " and not self._size:",
         (f"{REFUSALS}::test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed",),
@@ -376,7 +378,7 @@ MUTANTS = (
     Mutant(
         "watch-prints-a-storm",
         "requests in a loop hide everything else",
-        "egress/digest.py",
+        "host/egress/digest.py",
         "        self._budget -= 1\n",
         "",
         (f"{REFUSALS}::test_a_storm_is_a_few_rows",),
@@ -384,7 +386,7 @@ MUTANTS = (
     Mutant(
         "watch-leaves-the-terminal",
         "after a signal the terminal shows nothing that is typed",
-        "vm/keyboard.py",
+        "host/vm/keyboard.py",
         "                termios.tcsetattr(fd, termios.TCSAFLUSH, modes)\n",
         "                pass\n",
         (f"{REFUSALS}::test_a_signal_leaves_the_terminal_as_it_was",),
@@ -392,7 +394,7 @@ MUTANTS = (
     Mutant(
         "log-is-left-at-its-renaming",
         "what is blocked before the log begins anew is shown to nobody",
-        "egress/tail.py",
+        "host/egress/tail.py",
         "            while data := file.read(CHUNK_BYTES):\n",
         "            while is_last and (data := file.read(CHUNK_BYTES)):\n",
         (f"{REFUSALS}::test_a_log_that_begins_anew_is_read_to_its_end",),
@@ -400,7 +402,7 @@ MUTANTS = (
     Mutant(
         "up-writes-into-the-agents-terminal",
         "rows about blocked requests destroy what the agent's program shows",
-        "vm/driver.py",
+        "host/vm/driver.py",
         "at_once=not terminal and sys.stderr.isatty()",
         "at_once=sys.stderr.isatty()",
         (f"{REFUSALS}::test_a_command_without_a_terminal_tells_what_is_blocked_at_once",),
@@ -408,59 +410,59 @@ MUTANTS = (
     Mutant(
         "published-to-everybody",
         "others in the network reach the guest's server",
-        "vm/ssh.py",
+        "host/vm/ssh.py",
         'f"127.0.0.1:{port.here}:localhost:{port.there}"',
         'f"*:{port.here}:localhost:{port.there}"',
-        ("unit/test_vm_forwarding.py",),
+        ("unit/vm/test_vm_forwarding.py",),
     ),
     Mutant(
         "taken-port-is-found-after-the-boot",
         "vm up boots a VM for nothing, and remembers a port with which no start works",
-        "vm/driver.py",
+        "host/vm/driver.py",
         "        forwarding.check_free(published)\n",
         "",
-        ("unit/test_vm_forwarding.py::test_up_refuses_a_taken_port_before_anything_is_made",),
+        ("unit/vm/test_vm_forwarding.py::test_up_refuses_a_taken_port_before_anything_is_made",),
     ),
     Mutant(
         "port-outlives-its-command",
         "a port that nobody knows of leads into the guest",
-        "vm/forwarding.py",
+        "host/vm/forwarding.py",
         "        process.stdin.close()\n        process.wait()\n",
         "        pass\n",
-        ("unit/test_vm_forwarding.py::test_published_ports_are_open_within_the_session",),
+        ("unit/vm/test_vm_forwarding.py::test_published_ports_are_open_within_the_session",),
     ),
     Mutant(
         "note-outlives-its-ssh",
         "vm status shows a published port that is closed as open",
-        "vm/forwarding.py",
+        "host/vm/forwarding.py",
         "    with ExitStack() as stack:\n",
         "    if stack := ExitStack():\n",
-        ("unit/test_vm_forwarding.py::test_a_port_is_no_longer_open_once_ssh_has_ended",),
+        ("unit/vm/test_vm_forwarding.py::test_a_port_is_no_longer_open_once_ssh_has_ended",),
     ),
     Mutant(
         "note-outlives-its-port",
         "vm status shows a port that is closed",
-        "vm/ports.py",
+        "host/vm/ports.py",
         "                if is_held(path):\n",
         "                if path:\n",
-        ("unit/test_vm_forwarding.py::test_files_that_nobody_holds_are_no_ports",),
+        ("unit/vm/test_vm_forwarding.py::test_files_that_nobody_holds_are_no_ports",),
     ),
     Mutant(
         "border-forgets-a-port",
         "vm status shows no port that is open now",
-        "vm/border.py",
+        "host/vm/border.py",
         "            *((one.port, one.by, True) for one in opened),\n",
         "",
-        ("unit/test_vm_border.py::test_the_json_says_what_there_is",),
+        ("unit/vm/test_vm_border.py::test_the_json_says_what_there_is",),
     ),
     Mutant(
         "port-of-another-program-is-published",
         "127.0.0.1:3000 is another program's, which took it while the guest booted",
-        "vm/forwarding.py",
+        "host/vm/forwarding.py",
         "        if not _is_listening(process):\n",
         "        if _is_listening(process) is None:\n",
         (
-            "unit/test_vm_forwarding.py"
+            "unit/vm/test_vm_forwarding.py"
             "::test_a_port_that_another_program_takes_meanwhile_ends_the_start",
         ),
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs import installation
+from gitguardfs.base import installation
 from tests.packaging.conftest import bundle_by, lost_links
 
 pytestmark = pytest.mark.skipif(

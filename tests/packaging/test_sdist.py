@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs import installation
+from gitguardfs.base import installation
 from tests.packaging.conftest import build, bundle_by
 from tests.support.mounting import REPOSITORY
 

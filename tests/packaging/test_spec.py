@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs import installation
+from gitguardfs.base import installation
 from gitguardfs.commands import completion, manual
 from gitguardfs.commands.programs import PROGRAMS
 from tests.packaging.conftest import build, lost_links

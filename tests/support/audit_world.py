@@ -13,8 +13,8 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from gitguardfs.audit import fixes
-from gitguardfs.audit.command import command
+from gitguardfs.host.audit import fixes
+from gitguardfs.host.commands.audit import command
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 GUARD = "guard it with "

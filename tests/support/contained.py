@@ -11,7 +11,7 @@ import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from gitguardfs.guard.dotgit import is_dotgit
+from gitguardfs.names.dotgit import is_dotgit
 
 NOWHERE = b"/.gitguardfs-guest/"
 """What a text begins with on the source if it would lead out."""

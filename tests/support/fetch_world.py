@@ -19,7 +19,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
-from gitguardfs.installation import PACKAGE_PARENT
+from gitguardfs.base.installation import PACKAGE_PARENT
 
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "fetch")
 BUNDLE = ".gitguard/agent.bundle"

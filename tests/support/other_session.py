@@ -14,16 +14,10 @@ from typing import Any
 
 import trio
 
-from gitguardfs.protocol import (
-    Caller,
-    DirEntry,
-    EntryReply,
-    OpenReply,
-    SetAttr,
-)
-from gitguardfs.serving.blocking import Blocking
-from gitguardfs.serving.boundary import GUARDED_BY, GuardedBy
-from gitguardfs.serving.operations import Operations
+from gitguardfs.base.protocol import Caller, DirEntry, EntryReply, OpenReply, SetAttr
+from gitguardfs.fs.blocking import Blocking
+from gitguardfs.fs.boundary import GUARDED_BY, GuardedBy
+from gitguardfs.fs.operations import Operations
 
 
 class OtherSession:

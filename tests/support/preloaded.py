@@ -2,7 +2,7 @@
 
 Python's imports take two thirds of the time of a mount. The child goes on as the program itself
 does: with its own arguments, environment, user and descriptors, in the same namespaces.
-tests/mount/test_lifecycle.py and others start the real command.
+tests/mount/mounting/test_lifecycle.py and others start the real command.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
     Returns None then, and in each child its request and the descriptor for its output.
     """
     import gitguardfs.commands.gitguardfs
-    import gitguardfs.daemon.run
+    import gitguardfs.mounting.run
     import gitguardfs.sessions.choice
     import gitguardfs.sessions.pyfuse3_session.session  # noqa: F401
 

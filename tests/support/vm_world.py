@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.guest import run as vm_mount
+from gitguardfs.guest.facts import SystemPaths
+from gitguardfs.guest.run import Arguments
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.vm_mount import command as vm_mount
-from gitguardfs.vm_mount.command import Arguments
-from gitguardfs.vm_mount.facts import SystemPaths
 from tests.support.mounting import AREAS, REPOSITORY, unmount
 from tests.support.people import AGENT, as_user
 
@@ -37,7 +37,7 @@ MOUNT = """\
 import os, subprocess, sys
 sys.path.insert(0, "{repository}")
 from gitguardfs.options import fstab_entries
-from gitguardfs.render import fstab
+from gitguardfs.guest import fstab
 args = sys.argv[1:]
 if args[0] == "--fstab":
     for entry in fstab_entries.entries(open(args[1], "rb").read()):
@@ -64,8 +64,8 @@ SYSTEMCTL = """\
 #!{python}
 import os, subprocess, sys
 sys.path.insert(0, "{repository}")
-from gitguardfs.vm_mount import facts
-from gitguardfs.render import systemd
+from gitguardfs.guest import facts
+from gitguardfs.guest import systemd
 words = [word for word in sys.argv[1:] if word != "--quiet"]
 open("{area}/systemctl.log", "a").write(" ".join(words) + "\\n")
 verb, unit = words[0], words[-1]

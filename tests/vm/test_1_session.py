@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gitguardfs.vm import guest_tools, qmp
-from gitguardfs.vm.state import State, is_held
+from gitguardfs.host.vm import guest_tools, qmp
+from gitguardfs.host.vm.state import State, is_held
 from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import ADDRESS, Session, World, as_git, command, pid_of_qemu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.vm.state import is_held
+from gitguardfs.host.vm.state import is_held
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import Session, World, console, is_running, processes_of
 

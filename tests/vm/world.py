@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gitguardfs.vm.state import is_held
+from gitguardfs.host.vm.state import is_held
 from tests.guest import emulator
 from tests.support.mounting import REPOSITORY, area
 from tests.support.repos import HOST_GID, HOST_UID, git, make_project
@@ -52,7 +52,7 @@ GITGUARD = (
 UNRESTRICTED = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from gitguardfs.vm import driver, settings, state
+from gitguardfs.host.vm import driver, settings, state
 where = state.find(None)
 arguments = driver.UpArguments(settings.load(where), words=(sys.argv[1],), restricted=False)
 sys.exit(driver.up(where, arguments))

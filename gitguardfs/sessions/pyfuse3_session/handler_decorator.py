@@ -13,9 +13,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from pyfuse3 import FUSEError
 
-from gitguardfs.protocol import RequestError
-from gitguardfs.serving.blocking import Blocking
-from gitguardfs.serving.boundary import Boundary
+from gitguardfs.base.protocol import RequestError
+from gitguardfs.fs.blocking import Blocking
+from gitguardfs.fs.boundary import Boundary
 from gitguardfs.sessions.pyfuse3_session.reply_checks import REPLY_CHECKS
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.sessions.run_blocking import run_blocking

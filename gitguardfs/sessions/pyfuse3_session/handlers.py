@@ -15,7 +15,7 @@ from typing import cast
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, ReaddirToken, RequestContext
 
-from gitguardfs.protocol import (
+from gitguardfs.base.protocol import (
     Caller,
     DirEntry,
     DirOffset,
@@ -29,7 +29,7 @@ from gitguardfs.protocol import (
     SetAttr,
     make,
 )
-from gitguardfs.serving.blocking import Blocking
+from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import Requests
 from gitguardfs.sessions.pyfuse3_session.handler_decorator import handler
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry

@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any
 
+from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.pyfuse3_session.busy_poll import poll_of
-from gitguardfs.signals import leave_to_main_thread
 
 
 class IoThread:

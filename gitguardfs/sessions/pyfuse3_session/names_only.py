@@ -12,7 +12,7 @@ import ctypes
 
 from pyfuse3 import EntryAttributes
 
-from gitguardfs.protocol import DirEntry
+from gitguardfs.base.protocol import DirEntry
 
 _FIELDS = object.__basicsize__
 """Where the fields of an extension type begin; the first is a struct fuse_entry_param."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyfuse3 import EntryAttributes, FileInfo, StatvfsData
 
-from gitguardfs.protocol import ReadData
+from gitguardfs.base.protocol import ReadData
 
 _END_OF_NUMBERS = 1 << 63
 

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import pyfuse3
 import trio
 
+from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.pyfuse3_session.busy_poll import INLINE_WAIT, BusyPoll
 from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
-from gitguardfs.signals import leave_to_main_thread
 
 WORKERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""

@@ -15,10 +15,10 @@ from contextlib import suppress
 import pyfuse3
 import trio
 
+from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.base import MountFailed, Requests
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
-from gitguardfs.signals import leave_to_main_thread
 
 log = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ COMMANDS = {
 }
 IMPORTED = (
     *COMMANDS.values(),
-    "gitguardfs.daemon.run",
+    "gitguardfs.mounting.run",
     "gitguardfs.sessions.pyfuse3_session.session",
-    "gitguardfs.doctor.command",
+    "gitguardfs.commands.doctor",
     "tests.guest.inside.conformance",
     "tests.guest.inside.kill_daemon",
     "tests.guest.inside.races",

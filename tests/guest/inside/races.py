@@ -64,7 +64,7 @@ def folded(view: Path) -> list[str]:
 
 NAMES = (".git", ".GIT", "GIT~1", ".git.", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".git\\config")
 ORDINARY = (".gitignore", ".github", "git", "repo.git", "git~2", "..git", " .git")
-"""One of each kind: tests/unit/test_dotgit.py has all spellings."""
+"""One of each kind: tests/unit/names/test_dotgit.py has all spellings."""
 
 
 def names(view: Path) -> list[str]:

@@ -1,0 +1,276 @@
+"""Gathers the state of the guest: mounts, mount tags, files, users. Changes nothing."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+
+from gitguardfs.base import config_files
+from gitguardfs.base.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.guest import systemd
+from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import ENVIRONMENT, Ids
+from gitguardfs.mounting import guards, lid, seal
+from gitguardfs.options import accounts
+
+WITHOUT_ACCOUNT = "a user without an account: UID:GID"
+
+
+@dataclass(frozen=True)
+class SystemPaths:
+    """Paths of this machine, and the programs to run."""
+
+    fstab: str = "/etc/fstab"
+    units: str = "/etc/systemd/system"
+    packaged_units: str = "/usr/lib/systemd/system"
+    """Where a package installs its units; one of the same name in ``units`` overrides it."""
+    shares: str = SHARES
+    """Holds the default mount points of raw shares; owned by root, mode 0700."""
+    sys: str = "/sys"
+    booted_systemd: str = "/run/systemd/system"
+    """Exists if systemd is the init system (sd_booted(3))."""
+    kernel_log: str = kernel_log.DEVICE
+    mount: str = "mount"
+    systemctl: str = "systemctl"
+    guard: str | None = None
+    """The program gitguardfs; None stands for the installed one."""
+
+
+@dataclass(frozen=True)
+class Tags:
+    """The mount tags that the kernel lists; None for virtiofs before Linux 6.9."""
+
+    p9: tuple[str, ...] = ()
+    virtiofs: tuple[str, ...] | None = None
+    has_virtiofs_device: bool = False
+
+    def transports_of(self, tag: str) -> tuple[str, ...]:
+        """Return the types to try for a tag, virtiofs first; empty if no device can have it."""
+        transports = []
+        if self._may_be_virtiofs(tag):
+            transports.append("virtiofs")
+        if tag in self.p9:
+            transports.append("9p")
+        return tuple(transports)
+
+    def _may_be_virtiofs(self, tag: str) -> bool:
+        return self.has_virtiofs_device if self.virtiofs is None else tag in self.virtiofs
+
+    def listing(self) -> str:
+        """Return the tags as text for a message."""
+        known = [f"{tag} (virtiofs)" for tag in self.virtiofs or ()]
+        known += [f"{tag} (9p)" for tag in self.p9]
+        if self.virtiofs is None and self.has_virtiofs_device:
+            known.append("one of virtiofs, whose tag this kernel does not report")
+        return ", ".join(known) or "none"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The state of the machine at one moment."""
+
+    mounts: tuple[MountInfo, ...] = ()
+    tags: Tags = field(default_factory=Tags)
+    fstab: bytes = b""
+    units: dict[str, bytes] = field(default_factory=dict)
+    """Unit files that vm-mount may have written, by name."""
+    has_packaged_template: bool = False
+    """Whether a package has installed the template of the guard's service."""
+    enabled: frozenset[str] = frozenset()
+    active: frozenset[str] = frozenset()
+    """Mount points whose service runs."""
+    dead: frozenset[str] = frozenset()
+    """Mount points of guards whose daemon is gone."""
+    has_systemd: bool = False
+    running: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The options that the daemons were started with, by mount point, where they are known."""
+    confined: selinux.Confined | None = None
+    """Why SELinux would stop a guard that fstab mounts at boot; None if it would not."""
+    has_git: bool = True
+    """Whether git is installed, without which the daemon takes ``deny`` for ``private``."""
+
+    def share_at(self, path: str) -> MountInfo | None:
+        """Return the share that is mounted at ``path``, also below a seal."""
+        return next((m for m in self.shares() if m.path == path), None)
+
+    def shares(self) -> list[MountInfo]:
+        """Return every mounted share."""
+        return [m for m in self.mounts if m.fstype in SHARE_TYPES]
+
+    def guard_at(self, path: str) -> MountInfo | None:
+        """Return the guard at ``path`` whose daemon answers; None if there is none."""
+        return None if path in self.dead else self.any_guard_at(path)
+
+    def any_guard_at(self, path: str) -> MountInfo | None:
+        """Return the guard at ``path``, whether or not its daemon runs; None if there is none."""
+        return next((m for m in self.guards() if m.path == path), None)
+
+    def guards(self) -> list[MountInfo]:
+        """Return every gitguardfs mount of root."""
+        return [m for m in self.mounts if guards.is_guard(m)]
+
+    def has_lid(self, path: str) -> bool:
+        """Return whether a lid is mounted at ``path``, with or without a view on it."""
+        return any(lid.is_lid(m) and m.path == path for m in self.mounts)
+
+    def is_sealed(self, path: str) -> bool:
+        """Return whether a seal is on top of the mounts at ``path``."""
+        top = mountinfo.top_at(path, self.mounts)
+        return top is not None and seal.is_seal(top)
+
+    def cover_of(self, share: MountInfo) -> MountInfo | None:
+        """Return a mount over a share that is not a seal; None if there is none."""
+        stack = [m for m in self.mounts if m.mount_point == share.mount_point]
+        above = stack[stack.index(share) + 1 :]
+        return next((m for m in above if not seal.is_seal(m)), None)
+
+
+def gather(system: SystemPaths) -> Facts:
+    """Gather the facts. Raises OSError if a file cannot be read."""
+    found = tuple(mountinfo.listed())
+    safe_open.note_root(found)
+    ours = [m for m in found if guards.is_guard(m)]
+    servers = tuple(guards.servers()) if ours else ()
+    daemons = {m.path: guards.daemon_of(m, servers) for m in ours}
+    units = _units(system.units)
+    guarded = systemd.guards(units)
+    has_systemd = os.path.isdir(system.booted_systemd)
+    return Facts(
+        mounts=found,
+        tags=tags(system.sys),
+        fstab=config_files.read(system.fstab) or b"",
+        units=units,
+        has_packaged_template=os.path.exists(f"{system.packaged_units}/{systemd.TEMPLATE}"),
+        enabled=frozenset(path for path in guarded if _is_enabled(system.units, path)),
+        active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
+        dead=frozenset(m.path for m in ours if guards.is_dead(m.mount_point)),
+        has_systemd=has_systemd,
+        running={
+            path: daemon.options
+            for path, daemon in daemons.items()
+            if daemon is not None and daemon.options is not None
+        },
+        confined=_confined(system),
+        has_git=shutil.which("git", path=SYSTEM_PATH) is not None,
+    )
+
+
+def _confined(system: SystemPaths) -> selinux.Confined | None:
+    programs = [shutil.which(system.mount, path=SYSTEM_PATH), guard_command(system)]
+    return selinux.confined_at_boot(system.sys, [program for program in programs if program])
+
+
+def tags(sys: str) -> Tags:
+    """Return the mount tags listed in sysfs, which is mounted at ``sys``."""
+    p9 = _texts(f"{sys}/bus/virtio/drivers/9pnet_virtio/*/mount_tag")
+    known = os.path.isdir(f"{sys}/fs/virtiofs")
+    devices = glob.glob(f"{sys}/bus/virtio/drivers/virtiofs/virtio*")
+    return Tags(p9, _texts(f"{sys}/fs/virtiofs/*/tag") if known else None, bool(devices))
+
+
+def _texts(pattern: str) -> tuple[str, ...]:
+    found = []
+    for path in sorted(glob.glob(pattern)):
+        # mount_tag ends with a NUL, tag with a newline.
+        text = os.fsdecode((config_files.read(path) or b"").rstrip(b"\0\n"))
+        if text and text not in found:
+            found.append(text)
+    return tuple(found)
+
+
+def _units(directory: str) -> dict[str, bytes]:
+    patterns = ("*.mount", systemd.TEMPLATE, "gitguardfs@*.service.d/share.conf")
+    paths = [p for pattern in patterns for p in glob.glob(f"{glob.escape(directory)}/{pattern}")]
+    return {
+        os.path.relpath(path, directory): config_files.read(path) or b"" for path in sorted(paths)
+    }
+
+
+def _is_enabled(directory: str, path: str) -> bool:
+    link = f"{directory}/multi-user.target.wants/{systemd.service_name(path)}"
+    return os.path.lexists(link)
+
+
+def _is_active(system: SystemPaths, path: str) -> bool:
+    command = [system.systemctl, "is-active", "--quiet", systemd.service_name(path)]
+    return subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
+
+
+def owner_of_share(state: Facts, path: str) -> Ids:
+    """Return (uid, gid) of the root of the share at ``path``, below its seal if it has one."""
+    if not state.is_sealed(path):
+        st = os.stat(path)
+        return st.st_uid, st.st_gid
+    # A child process does this: it changes its mount namespace, which threads here must not see.
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            st = os.fstat(seal.open_covered(path, safe_open.open_directory(path, True)))
+            os.write(writable, f"{st.st_uid} {st.st_gid}".encode())
+        finally:
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        answer = pipe.read().split()
+    os.waitpid(child, 0)
+    if len(answer) != 2:
+        raise UserError(f"cannot look below the seal of {path}", code=Exit.SYSTEM)
+    return int(answer[0]), int(answer[1])
+
+
+def owner_of_view(map_mount: str, user: str | None) -> Ids:
+    """Return (uid, gid) to show files as: ``user``, or the owner of the home of ``map_mount``.
+
+    ``user`` is a name, a number or UID:GID. Raises UserError.
+    """
+    if user is None:
+        owner = accounts.owner_of_home(map_mount)
+        if owner is None:
+            raise _without_owner(map_mount)
+        return owner.uid, owner.gid
+    uid, colon, gid = user.partition(":")
+    if accounts.is_number(uid) and accounts.is_number(gid):
+        return accounts.number(uid), accounts.number(gid, "group")
+    try:
+        found = accounts.find(user)
+    except accounts.UnknownAccountError as error:
+        raise UserError(error.message, "" if colon else WITHOUT_ACCOUNT) from None
+    if not found.exists:
+        raise UserError(f"no such user: {user}", WITHOUT_ACCOUNT)
+    return found.uid, found.gid
+
+
+def _without_owner(map_mount: str) -> UserError:
+    """Return the error for a view that is in no user's home, with what is likely to help."""
+    hint = "name the owner to show: --user NAME"
+    user = accounts.named_by_home(map_mount)
+    if user is not None:
+        what = f"{user.home} is the home of {user.name}"
+        path = shlex.quote(user.home)
+        if map_mount == user.home:
+            return UserError(
+                f"{what}, which a mount would hide", f"choose a directory in it: {path}/projects"
+            )
+        if os.path.lexists(user.home):
+            return UserError(f"{what}, but does not belong to {user.name}", hint)
+        make = f"sudo install -d -o {user.uid} -g {user.gid} -m 700 {path}"
+        return UserError(f"{what}, but does not exist", f"{make}; or {hint}")
+    if below_home := re.match("/(?:var/)?home/([a-z_][a-z0-9_-]*)/", map_mount):
+        name = below_home[1]
+        return UserError(
+            f"there is no user {name}", f"sudo useradd -m -s /bin/bash {name}; or {hint}"
+        )
+    return UserError(f"{map_mount} is in no user's home", hint)
+
+
+def guard_command(system: SystemPaths) -> str | None:
+    """Return the absolute path of the installed gitguardfs; None if there is none."""
+    return system.guard or shutil.which(SUBTYPE, path=SYSTEM_PATH)

@@ -1,0 +1,224 @@
+"""Native units for a guarded share: a .mount for the share, gitguardfs@.service for the guard.
+
+The service is a template. Its instance name is the guard's mount point, escaped; a drop-in for the
+instance holds source and options. Only the service is enabled, and it requires the .mount: so the
+raw share is never mounted without a guard.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gitguardfs.base import quote
+from gitguardfs.base.errors import UserError
+from gitguardfs.options.guarded_share import GuardedShare
+
+TEMPLATE = "gitguardfs@.service"
+COMMAND = "/usr/local/bin/gitguardfs"
+PACKAGED_COMMAND = "/usr/bin/gitguardfs"
+"""Where install.sh (COMMAND) and packages (PACKAGED_COMMAND) put the program."""
+HEADER = "# Written by gitguardfs (gitguard units, vm-mount).\n"
+"""The first line of each file, which marks it as ours."""
+
+_NAME_LIMIT = 255
+"""Characters of a unit's name (systemd.unit(5)), and of a file's."""
+
+_MOUNT = """\
+[Unit]
+Description=Directory {tag} of the host, raw ({transport})
+# Load these first: without them the tag is unknown, and no device unit shows when it appears.
+Wants={modules}
+After={modules}
+# Not in local-fs.target: if the mount failed, that would start the emergency shell.
+DefaultDependencies=no
+After=local-fs.target
+Conflicts=umount.target
+Before=umount.target
+
+[Mount]
+What={tag}
+Where={where}
+Type={transport}
+Options={options}
+DirectoryMode=0700
+"""
+
+_SERVICE = """\
+[Unit]
+Description=Guarded view %f
+# A start that fails over and over is given up.
+StartLimitIntervalSec=60
+StartLimitBurst=15
+# Logins wait, since the raw share may be mounted and not yet sealed. If this fails, they go on.
+Before=systemd-user-sessions.service cron.service crond.service atd.service
+
+[Service]
+Type=notify
+# As a variable: systemd does not expand a $ in the value of a variable.
+Environment="GITGUARDFS_MOUNTPOINT=%f"
+ExecStart={command} -o ${{GITGUARDFS_OPTIONS}} -- \
+${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
+# No ExecStopPost= that unmounts: after a crash the mount point stays dead, not open, until the next
+# start replaces it.
+Restart=on-failure
+# The main process starts a killed daemon again, and passes signals on. If it is killed itself, the
+# daemon must not get SIGTERM, which opens the share, but SIGKILL.
+KillMode=mixed
+# On systemctl restart the daemon keeps the seal for the next one.
+RestartKillSignal=SIGUSR2
+# 1 is a mistake in the options: the next start would fail in the same way.
+RestartPreventExitStatus=1
+# SIGTERM means that root wants the seal removed. So systemd must not send it when a start takes too
+# long, nor when the kernel's OOM killer has killed a process of this unit.
+TimeoutStartFailureMode=kill
+OOMPolicy=continue
+
+# None of these makes a mount namespace. PrivateTmp=, ProtectSystem= and the like would: then only
+# the daemon would see the mount.
+NoNewPrivileges=yes
+# SYS_CHROOT and SYS_ADMIN: setns(2) to a mount namespace, by which a restart opens the source below
+# a seal that a crash left, without removing it.
+# SYS_PTRACE: finding processes that opened files of the share before the seal.
+CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
+CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
+CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
+# Mount namespaces, and user namespaces to examine mounts that only such a namespace still has.
+RestrictNamespaces=mnt user
+RestrictRealtime=yes
+RestrictAddressFamilies=AF_UNIX
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service @mount
+SystemCallErrorNumber=EPERM
+IPAddressDeny=any
+DevicePolicy=closed
+DeviceAllow=/dev/fuse rw
+KeyringMode=private
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_DROP_IN = """\
+[Unit]
+RequiresMountsFor={paths}
+
+[Service]
+Environment={source}
+Environment={options}
+"""
+
+_NO_CPU_IDLE = """\
+# For no-cpu-idle: during a stream of requests, idle processors poll (docs/performance.md).
+DeviceAllow=/dev/cpu_dma_latency rw
+"""
+
+
+def mount_name(path: str) -> str:
+    """Return the name of the unit that mounts ``path``. Raises UserError if it is too long."""
+    return _checked(f"{quote.systemd_unit_name(path)}.mount", path)
+
+
+def service_name(map_mount: str) -> str:
+    """Return the name of the instance that guards ``map_mount``. Raises UserError if too long."""
+    return _checked(f"gitguardfs@{quote.systemd_unit_name(map_mount)}.service", map_mount)
+
+
+def drop_in_name(map_mount: str) -> str:
+    """Return the path of that instance's drop-in, relative to the directory of units. UserError."""
+    _checked(f"{service_name(map_mount)}.d", map_mount)
+    return f"{service_name(map_mount)}.d/share.conf"
+
+
+def _checked(name: str, path: str) -> str:
+    if len(name) > _NAME_LIMIT:
+        raise UserError(f"{path} is too long for a unit's name", "use --style fstab")
+    return name
+
+
+def files(spec: GuardedShare, command: str = COMMAND) -> dict[str, str]:
+    """Return the text of every file, by its path relative to the directory of units."""
+    return {
+        mount_name(spec.mount): share_unit(spec),
+        TEMPLATE: template(command),
+        drop_in_name(spec.map_mount): drop_in(spec),
+    }
+
+
+def share_unit(spec: GuardedShare) -> str:
+    """Return the .mount unit of the raw share."""
+    return HEADER + _MOUNT.format(
+        tag=quote.systemd(spec.tag),
+        transport=spec.transport,
+        where=quote.systemd(spec.mount),
+        options=",".join(spec.share_options),
+        modules=" ".join(spec.module_units),
+    )
+
+
+def template(command: str = COMMAND) -> str:
+    """Return the guard's template unit; ``command`` is the absolute path of gitguardfs."""
+    plain = re.fullmatch(r"[A-Za-z0-9/._+-]+", command)
+    return HEADER + _SERVICE.format(command=command if plain else quote.systemd_argument(command))
+
+
+def drop_in(spec: GuardedShare) -> str:
+    """Return the drop-in of one instance: its source and options."""
+    parent = spec.map_mount.rpartition("/")[0] or "/"
+    text = _DROP_IN.format(
+        paths=" ".join(map(quote.systemd_word, (spec.mount, parent))),
+        source=quote.systemd_word(f"GITGUARDFS_SOURCE={spec.mount}"),
+        options=quote.systemd_word(f"GITGUARDFS_OPTIONS={','.join(spec.guard_options)}"),
+    )
+    return HEADER + text + (_NO_CPU_IDLE if spec.no_cpu_idle else "")
+
+
+def is_ours(text: bytes) -> bool:
+    """Return whether gitguardfs wrote this file."""
+    return text.startswith(HEADER.encode())
+
+
+def shares(units: dict[str, bytes]) -> dict[str, str]:
+    """Return the tag by mount point of each share that our files among ``units`` mount."""
+    found = {}
+    for name, text in _ours(units).items():
+        what = re.search(r"(?m)^What=(.*)$", text)
+        where = re.search(r"(?m)^Where=(.*)$", text)
+        if name.endswith(".mount") and what and where:
+            found[where[1].replace("%%", "%")] = what[1].replace("%%", "%")
+    return found
+
+
+def guards(units: dict[str, bytes]) -> dict[str, str]:
+    """Return the source by mount point of each guard that our files among ``units`` start."""
+    return _variable(units, "GITGUARDFS_SOURCE")
+
+
+def options(units: dict[str, bytes]) -> dict[str, str]:
+    """Return the options (as for ``-o``) by mount point of the same guards."""
+    return _variable(units, "GITGUARDFS_OPTIONS")
+
+
+def _variable(units: dict[str, bytes], variable: str) -> dict[str, str]:
+    """Return the value of an environment variable by mount point of the same guards."""
+    found = {}
+    for name, text in _ours(units).items():
+        line = re.search(rf'(?m)^Environment="{variable}=((?:[^"\\]|\\.)*)"$', text)
+        if name.endswith(".service.d/share.conf") and line:
+            found[_instance_path(name)] = re.sub(r"\\(.)", r"\1", line[1]).replace("%%", "%")
+    return found
+
+
+def _ours(units: dict[str, bytes]) -> dict[str, str]:
+    return {name: text.decode() for name, text in units.items() if is_ours(text)}
+
+
+def _instance_path(name: str) -> str:
+    escaped = name.partition("@")[2].rpartition(".service.d")[0]
+    raw = re.sub(
+        rb"\\x([0-9a-f]{2})|-",
+        lambda m: bytes([int(m[1], 16)]) if m[1] else b"/",
+        escaped.encode(),
+    )
+    return f"/{raw.decode(errors='surrogateescape')}"

@@ -1,0 +1,170 @@
+"""``gitguard lima``: writes the file of a Lima instance that guards the project for an agent."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+import click
+
+from gitguardfs.base import config_files, installation
+from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, local_names
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.size import mebibytes
+from gitguardfs.host.commands.share import this_host
+from gitguardfs.host.share import lima_text, state
+from gitguardfs.host.share import lima_yaml as lima
+from gitguardfs.host.share.directory import existing_directory, secrets_in
+from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
+from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
+from gitguardfs.options.parsing import split_values
+
+STDOUT = "-"
+
+EPILOG = """\b
+Examples:
+  gitguard lima --project ~/projects/shop
+      an Ubuntu with Claude's command line program, and the limactl lines
+  gitguard lima --image fedora --tool node --tool python --memory 16G
+      the current directory in a Fedora with other tools
+  gitguard lima -o git=readonly,protect=.github --output -
+      .git can be read but not changed; print the file
+
+docs/lima.md of the source says how the instance is built, and what stays open.
+
+\b
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
+"""
+
+
+@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.option(
+    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
+)
+@click.option(
+    "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
+)
+@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
+@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
+              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
+@click.option(
+    "--disk",
+    metavar="SIZE",
+    default="60G",
+    show_default=True,
+    help="The greatest size of its disk.",
+)
+@click.option(
+    "--image",
+    type=click.Choice([distribution.value for distribution in Distribution]),
+    default=Distribution.UBUNTU.value,
+    show_default=True,
+    help="The guest's distribution: its cloud image, pinned by its checksum.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(["9p", "virtiofs"]),
+    help="What carries the project.  [default: virtiofs on a Mac, otherwise 9p]",
+)
+@click.option(
+    "--tool",
+    "tools",
+    type=click.Choice([tool.value for tool in Tool]),
+    multiple=True,
+    help="What to install for the agent; repeatable, replaces the default.  [default: claude]",
+)
+@click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
+@click.option("--proxy", metavar="URL", help="The proxy that the guest's programs are set to use.")
+@click.option(
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
+)
+@LOCAL_OR_DEPS
+@NO_LOCAL
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Write the instance's file there; - prints it.  [default: in ~/.local/share/gitguardfs]",
+)
+def command(
+    project: str,
+    name: str | None,
+    cpus: int,
+    memory: str,
+    disk: str,
+    image: str,
+    transport: str | None,
+    tools: tuple[str, ...],
+    no_tools: bool,
+    proxy: str | None,
+    o: tuple[str, ...],
+    local: tuple[str, ...],
+    no_local: bool,
+    output: str | None,
+) -> int:
+    """Write the file of a Lima instance for the project, and print the lines that start it.
+
+    The agent gets its own user without sudo, which sees the project through the guard. Nothing is
+    started. The guest installs the same gitguardfs that runs here, from a read-only copy.
+    """
+    if tools and no_tools:
+        raise UserError("--tool and --no-tools contradict one another", "give one of them")
+    names = local_names(local, no_local)
+    is_mac = platform.system() == "Darwin"
+    real = existing_directory(project)
+    spec = LimaSpec(
+        project=real,
+        name=name if name is not None else lima.instance_name(real),
+        setup=state.directory("guest-files"),
+        cpus=cpus,
+        memory=mebibytes(memory, "--memory"),
+        disk=mebibytes(disk, "--disk"),
+        distribution=Distribution(image),
+        transport=transport or ("virtiofs" if is_mac else "9p"),
+        is_mac=is_mac,
+        tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
+        proxy=proxy,
+        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
+    )
+    file = _file(spec, output)
+    state.check_apart(spec.setup, real)
+    if file != STDOUT:
+        state.check_apart(file, real)
+    text = lima.render(spec, _texts())
+    state.made(state.directory())
+    installation.copy_to(spec.setup)
+    if file == STDOUT:
+        click.echo(text, nl=False)
+    else:
+        _write(file, text, real)
+        click.echo(lima_text.render(spec, file, labels=this_host().selinux), nl=False)
+    if secrets := secrets_in(real):
+        listed = ", ".join(secrets)
+        click.echo(
+            f"gitguard lima: warning: {real} holds {listed}: the guest can read it", err=True
+        )
+    return Exit.OK
+
+
+def _file(spec: LimaSpec, output: str | None) -> str:
+    if output is None:
+        return state.directory("lima", f"{spec.name}.yaml")
+    return output if output == STDOUT else os.path.abspath(output)
+
+
+def _write(file: str, text: str, project: str) -> None:
+    change = config_files.plan(file, text)
+    if change.before is not None and not change.before.startswith(lima.HEADER.encode()):
+        raise UserError(
+            f"{file} was not written by gitguardfs", "move it away, or another --output"
+        )
+    if change.before is not None and lima.location_of(project).encode() not in change.before:
+        raise UserError(f"{file} is the instance of another project", "another --name or --output")
+    if os.path.dirname(file) == state.directory("lima"):
+        state.made(os.path.dirname(file))
+    config_files.write(change)
+
+
+def _texts() -> dict[str, str]:
+    """Return the texts of all provisioning scripts, by file name."""
+    names = ("lima_guard.sh", *(f"lima_tool_{tool}.sh" for tool in Tool))
+    return {name: installation.text(f"host/share/files/{name}") for name in names}

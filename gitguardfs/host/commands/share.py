@@ -1,0 +1,245 @@
+"""``gitguard share``: prints how to share a directory of the host with a virtual machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+
+import click
+
+from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base.command_line import RespelledCommand
+from gitguardfs.base.constants import UTM_TAG
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.host.audit import trust
+from gitguardfs.host.share import guard_commands, packages, qemu, share_json, share_text, virtiofsd
+from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
+from gitguardfs.host.share.share_spec import (
+    GuardPlacement,
+    Host,
+    Hypervisor,
+    MachineNetwork,
+    ShareSpec,
+    Transport,
+)
+from gitguardfs.options import accounts
+
+EPILOG = """\b
+Examples:
+  gitguard share ~/projects --tag projects
+      a QEMU of your own, over 9p
+  gitguard share ~/projects --tag projects --transport virtiofs --memory 4096
+      the same over virtiofs, which is faster and needs a daemon
+  gitguard share ~/projects --tag projects --transport virtiofs --for libvirt
+      XML for virsh edit
+  gitguard share ~/projects --for utm
+      what to choose in UTM on a Mac
+  gitguard share ~/projects --tag projects --guard host --run
+      guard .git here and share the view: out of reach even for guest root
+  gitguard share --bundle gitguardfs.tar
+      gitguardfs itself, for the guest to install
+
+docs/qemu-utm-libvirt.md of the source goes through it step by step.
+
+\b
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
+"""
+
+TAR_MAGIC = slice(257, 265)
+"""Where a tar says that it is one (tar(5))."""
+COMMAND_LIMIT = 10.0
+"""Seconds for a program that only reports a setting: it needs a fraction of one."""
+
+RUNTIME = "XDG_RUNTIME_DIR"
+"""Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
+OTHERWISE = "; --elsewhere if another machine has it"
+"""What else this command can do about a directory that does not exist."""
+
+
+@click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("directory", required=False)
+@click.option(
+    "--tag",
+    metavar="TAG",
+    default=UTM_TAG,
+    show_default=True,
+    help="The name by which the guest mounts the share: 31 bytes at most.",
+)
+@click.option(
+    "--transport",
+    type=click.Choice([transport.value for transport in Transport]),
+    default=Transport.P9.value,
+    show_default=True,
+    help="What carries the share.",
+)
+@click.option(
+    "--for",
+    "hypervisor",
+    type=click.Choice([hypervisor.value for hypervisor in Hypervisor]),
+    default=Hypervisor.QEMU.value,
+    show_default=True,
+    help="What runs the virtual machine.",
+)
+@click.option(
+    "--guard",
+    type=click.Choice([guard.value for guard in GuardPlacement]),
+    default=GuardPlacement.GUEST.value,
+    show_default=True,
+    help="Where .git is guarded; on the host, root in the guest cannot bypass it.",
+)
+@click.option("--run", is_flag=True, help="With --guard host: start the guard now.")
+@click.option("--memory", metavar="MIB", type=int, help="The machine's memory.  [default: 2048]")
+@click.option("--cpus", metavar="N", type=int, help="The machine's processors.  [default: 2]")
+@click.option(
+    "--disk", metavar="PATH", help="The machine's disk.  [default: agent.qcow2 beside DIRECTORY]"
+)
+@click.option(
+    "--network",
+    type=click.Choice([network.value for network in MachineNetwork]),
+    help="What the machine may reach: open is the internet, your network and services on this "
+    "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  [default: open]",
+)
+@click.option(
+    "--elsewhere",
+    is_flag=True,
+    help="DIRECTORY is on another machine, for example a Mac: do not check it here.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
+@click.option(
+    "--bundle",
+    metavar="FILE",
+    help="Write a tar of gitguardfs itself, which a guest installs; without DIRECTORY.",
+)
+@click.pass_context
+def command(
+    ctx: click.Context,
+    directory: str | None,
+    tag: str,
+    transport: str,
+    hypervisor: str,
+    guard: str,
+    run: bool,
+    memory: int | None,
+    cpus: int | None,
+    disk: str | None,
+    network: str | None,
+    elsewhere: bool,
+    as_json: bool,
+    bundle: str | None,
+) -> int:
+    """Show how to share DIRECTORY with a virtual machine, and what to do in the guest then.
+
+    Changes nothing, unless --run starts the guard on the host or --bundle writes FILE.
+    """
+    if bundle is not None:
+        given = click.core.ParameterSource.COMMANDLINE
+        if any(ctx.get_parameter_source(name) is given for name in ctx.params if name != "bundle"):
+            raise UserError("--bundle FILE goes alone", "run gitguard share DIRECTORY besides")
+        return _write_bundle(bundle)
+    if directory is None:
+        raise click.UsageError("Missing argument 'DIRECTORY'.")
+    disk = disk and os.path.realpath(disk)
+    machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
+    stated = {name: value for name, value in machine.items() if value is not None}
+    if stated and hypervisor != Hypervisor.QEMU:
+        raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")
+    if run and guard != GuardPlacement.HOST:
+        raise UserError("--run starts the guard on the host", "add --guard host")
+    if run and elsewhere:
+        raise UserError("--run starts the guard here", "leave --elsewhere out")
+    if network is not None:
+        stated["network"] = MachineNetwork(network)
+    real = directory_elsewhere(directory) if elsewhere else existing_directory(directory, OTHERWISE)
+    spec = ShareSpec(
+        directory=real,
+        tag=tag,
+        transport=Transport(transport),
+        hypervisor=Hypervisor(hypervisor),
+        guard=GuardPlacement(guard),
+        host=this_host(),
+        **stated,  # type: ignore[arg-type]
+    )
+    warnings = list(_warnings(real, elsewhere))
+    if spec.uses_runtime and not (elsewhere or os.path.isdir(spec.host.runtime)):
+        runtime = f"{spec.host.runtime} does not exist yet"
+        warnings.append(f"warning: {runtime}: log in as this user, or set {RUNTIME}")
+    if run:
+        from gitguardfs.host.share import start_guard  # not importable on macOS
+
+        if start_guard.start(spec):
+            warnings.append(f"the guard was running already at {spec.mountpoint}")
+    git = None if elsewhere else trust.line()
+    if as_json:
+        click.echo(json.dumps(share_json.as_object(spec, run, warnings, git), indent=2))
+    else:
+        click.echo(share_text.render(spec, running=run, git=git), nl=False)
+    for text in warnings:
+        click.echo(f"gitguard share: {text}", err=True)
+    return Exit.OK
+
+
+def _write_bundle(file: str) -> int:
+    if file == "-":
+        raise UserError("--bundle writes a file, not to the terminal", "--bundle gitguardfs.tar")
+    change = config_files.plan(file, installation.bundle())
+    if change.before and not change.before[TAR_MAGIC].startswith(b"ustar"):
+        raise UserError(f"{file} exists and is no tar", "choose another FILE")
+    try:
+        config_files.write(change)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", code=Exit.SYSTEM) from None
+    click.echo(f"{file}: copy it into the guest, and there")
+    for words in guard_commands.install_in_guest(os.path.basename(file)):
+        click.echo(share_text.INDENT + quote.shell(words))
+    return Exit.OK
+
+
+def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
+    """Yield warnings about a directory that may be shared."""
+    if elsewhere:
+        yield f"{directory} was not checked, and the programs are those of this machine"
+    elif secrets := secrets_in(directory):
+        listed = ", ".join(secrets)
+        yield f"warning: {directory} holds {listed}: the guest can read and change what is there"
+
+
+def this_host() -> Host:
+    """Return the facts about this machine and user that the settings of a share depend on."""
+    uid, gid = os.geteuid(), os.getegid()
+    return Host(
+        uid=uid,
+        gid=gid,
+        group=accounts.group_name(gid),
+        runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
+        selinux=needs_label(packages.os_release(), _getenforce()),
+        is_arm=qemu.is_arm(platform.machine()),
+        is_mac=platform.system() == "Darwin",
+        firmware=first_of(qemu.FIRMWARE_PLACES),
+        virtiofsd=first_of(virtiofsd.PLACES),
+    )
+
+
+def first_of(paths: tuple[str, ...]) -> str | None:
+    """Return the first of the paths that exists."""
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
+    """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
+    return packages.FEDORA in packages.kin(os_release) and getenforce != "Disabled"
+
+
+def _getenforce() -> str | None:
+    if shutil.which("getenforce") is None:
+        return None
+    try:
+        done = subprocess.run(
+            ["getenforce"], capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip()

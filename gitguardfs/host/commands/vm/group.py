@@ -1,0 +1,46 @@
+"""``gitguard vm``: a sandbox VM for a coding agent, with the project guarded and an allowlist."""
+
+from __future__ import annotations
+
+import click
+
+from gitguardfs.base.command_line import CommandGroup
+from gitguardfs.host.commands.vm import egress, guest, images, machine, secret, up
+from gitguardfs.host.commands.vm.common import SETTINGS
+
+EPILOG = """\b
+Examples:
+  gitguard vm up --allow anthropic          a shell in the guest
+  gitguard vm up --allow npm -- npm test    one command
+  gitguard vm ssh                           another shell, while the VM runs
+  gitguard vm watch                         what the proxy blocks, as it comes
+  gitguard vm blocked                       what the proxy has blocked
+  gitguard vm allow 'GET https://example.org/docs/*'
+  gitguard vm secret set --preset github    a token that the guest never has
+
+In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
+
+\b
+Exit codes: up and ssh return the status of their shell or command.
+Otherwise: 0 done, 2 wrong usage, 3 any other error.
+"""
+
+COMMANDS = (
+    up.up, guest.ssh, guest.forward, guest.ssh_config,
+    machine.status, machine.logs, machine.stop, machine.reset,
+    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret, images.images,
+)  # fmt: skip
+
+
+@click.group(name="vm", cls=CommandGroup, epilog=EPILOG, context_settings=SETTINGS)
+def command() -> None:
+    """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
+
+    The first `vm up` fetches an image of Debian and sets a guest up, once for all projects. It
+    needs QEMU and ssh, but not root. The agent's user has no sudo; `vm ssh --root` lets you
+    administer the guest.
+    """
+
+
+for one in COMMANDS:
+    command.add_command(one)

@@ -1,0 +1,88 @@
+"""Commands that reach into a running VM: ``ssh``, ``forward`` and ``ssh-config``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gitguardfs.host.commands.vm.common import PROJECT, WORDS, NeedsExtra
+
+SSH_EPILOG = """\b
+Examples:
+  gitguard vm ssh                                         a shell as the agent
+  gitguard vm ssh 'cd ~/projects/hello && make'           a line for the shell
+  gitguard vm ssh --root 'apt update && apt install npm'  as the guest's root
+"""
+
+FORWARD_EPILOG = """\b
+Examples:
+  gitguard vm forward 3000         127.0.0.1:3000 leads to port 3000 of the guest
+  gitguard vm forward 8080:3000    127.0.0.1:8080 leads to port 3000 of the guest
+"""
+
+SSH_CONFIG_EPILOG = """\b
+Examples:
+  gitguard vm ssh-config >>~/.ssh/config
+"""
+
+
+@click.command(
+    cls=NeedsExtra,
+    short_help="Open another shell in the running VM.",
+    epilog=SSH_EPILOG,
+    context_settings=WORDS,
+)
+@PROJECT
+@click.option("--root", is_flag=True, help="Log in as the guest's root, to administer the guest.")
+@click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
+    """Open another shell in the running VM, or run a command there.
+
+    A single argument is a line for the guest's shell; several are a command and its arguments.
+    """
+    import subprocess
+
+    from gitguardfs.host.vm import keys, running, state
+    from gitguardfs.host.vm import ssh as ssh_command
+
+    guest = running.guest(state.existing(project), early=root)
+    terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
+    user = keys.ADMIN if root else keys.AGENT
+    return subprocess.call(ssh_command.session(guest, words, terminal, user))
+
+
+@click.command(
+    cls=NeedsExtra,
+    short_help="Forward a local port into the VM, until Ctrl-C.",
+    epilog=FORWARD_EPILOG,
+)
+@PROJECT
+@click.argument("ports", metavar="PORT[:GUEST_PORT]")
+def forward(project: str | None, ports: str) -> int:
+    """Forward a port of this machine's 127.0.0.1 into the VM, until Ctrl-C: for a dev server."""
+    from gitguardfs.host.vm import forwarding, running, state
+    from gitguardfs.host.vm.ports import parsed
+
+    port = parsed(ports)
+    where = state.existing(project)
+    return forwarding.run(where, running.guest(where), port)
+
+
+@click.command(
+    cls=NeedsExtra,
+    short_help="Print a block for ~/.ssh/config.",
+    name="ssh-config",
+    epilog=SSH_CONFIG_EPILOG,
+)
+@PROJECT
+def ssh_config(project: str | None) -> None:
+    """Print a block for ~/.ssh/config, for editors that work over SSH.
+
+    The port changes with each start of the VM.
+    """
+    from gitguardfs.host.vm import running, state
+    from gitguardfs.host.vm import ssh as ssh_command
+
+    where = state.existing(project)
+    click.echo(ssh_command.config(running.guest(where), f"gitguard-{where.name}"), nl=False)

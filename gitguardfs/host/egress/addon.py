@@ -1,0 +1,389 @@
+"""An addon of mitmproxy that sends on only the requests that the allowlist allows.
+
+Two hooks must agree before a byte leaves the host. ``requestheaders`` approves a request by the
+allowlist. ``server_connect`` opens a connection only for the request that was just approved for
+that client. A hook that raises an exception approves nothing, so the request is blocked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from mitmproxy import dns, http, tcp, udp
+from mitmproxy.connection import Client
+from mitmproxy.proxy import server_hooks
+from mitmproxy.proxy.server import ConnectionHandler
+
+from gitguardfs.base.errors import UserError
+from gitguardfs.host.egress import blocked, exchange, replies, reports, requests, urls, websocket
+from gitguardfs.host.egress.allowlist import Allowlist, BlockKind, Decision
+from gitguardfs.host.egress.blocked import BlockedLog
+from gitguardfs.host.egress.clients import MAX_CONNECTIONS, TOO_MANY, Clients, limit_client
+from gitguardfs.host.egress.exchange import Head, MisplacedError
+from gitguardfs.host.egress.faults import close_on_fault
+from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
+from gitguardfs.host.egress.reports import error_text
+from gitguardfs.host.egress.request_secrets import RequestSecrets
+from gitguardfs.host.egress.requests import ProxyRequest
+from gitguardfs.host.egress.resolved import (
+    RESOLVED,
+    BlockedAddressError,
+    ResolvedHost,
+    answers_of,
+    usable_answers,
+)
+from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
+from gitguardfs.host.egress.usage import UsageLog
+
+log = logging.getLogger("gitguardfs.host.egress")
+
+DNS_PORTS = (53, 5353)
+"""mitmproxy would read what comes through a tunnel to these ports as DNS."""
+COLLECT_AFTER = 32
+"""Connections that ended, after which memory is collected. Each may have left some MiB."""
+_APPROVED, _AWAITED, _SECRETS = (f"gitguardfs-{name}" for name in ("ok", "wait", "secrets"))
+_QUESTION = ("GET", urls.BLOCKED_URL)
+"""The request that the proxy answers itself."""
+
+
+class Approval(NamedTuple):
+    """Where the current request of a client may be sent."""
+
+    host: str
+    port: int
+    is_tls: bool
+    is_private_allowed: bool
+    method: str
+    url: str
+
+
+class AllowlistAddon:
+    """Answers or sends on each request, as the allowlist says."""
+
+    def __init__(
+        self,
+        files: StateFiles,
+        connections: Mapping[tuple[str, int] | str, ConnectionHandler],
+        upstream: UpstreamProxy | None = None,
+    ) -> None:
+        self._files = files
+        self._upstream = upstream
+        self._connections = connections
+        self._log = BlockedLog(files.blocked)
+        self._usage = UsageLog(files.usage)
+        self._clients = Clients(self.close)
+        self._readers: dict[str, LimitedReader] = {}
+        self._approvals: dict[str, Approval] = {}
+        self._tunnels: dict[str, tuple[str, int]] = {}
+        self._uncollected = 0
+        self._private: dict[str, set[tuple[str, int]]] = {}
+        """Hosts and ports to which a client has a connection by a line with ``private-address``."""
+
+    async def client_connected(self, client: Client) -> None:
+        """Count a connection; if there are too many, let it wait, or refuse it with status 503."""
+        handler = self._connections[client.id]
+        io = handler.transports[client]
+        assert isinstance(io.reader, asyncio.StreamReader)
+        assert isinstance(io.writer, asyncio.StreamWriter)
+        limit_client(io.writer.get_extra_info("socket"))
+        if not await self._clients.add(client.id):
+            log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
+            client.error = TOO_MANY
+            method, url = await replies.first_words(io.reader)
+            self._record(method, exchange.url_without_secrets(url), TOO_MANY, BlockKind.BUSY)
+            io.writer.write(replies.busy(TOO_MANY))
+            return
+        self._readers[client.id] = LimitedReader(io.reader)
+        io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
+        close_on_fault(handler, partial(self.close, client.id))
+
+    def client_disconnected(self, client: Client) -> None:
+        """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
+        self._clients.remove(client.id)
+        if b"h2" in client.alpn_offers and b"http/1.1" not in client.alpn_offers:
+            where = urls.authority("", *self._tunnels.get(client.id, ("?", 443)))
+            self._record("CONNECT", where, requests.ONLY_HTTP_2, BlockKind.REQUEST)
+        self._uncollected += 1
+        if self._uncollected >= COLLECT_AFTER:
+            self._uncollected = 0
+            gc.collect()
+        self._readers.pop(client.id, None)
+        self._approvals.pop(client.id, None)
+        self._tunnels.pop(client.id, None)
+        self._private.pop(client.id, None)
+
+    def close(self, client: str) -> None:
+        """Close a client's connection, and those to servers that it uses.
+
+        It does so in the way of mitmproxy's own time limit, which is longer.
+        """
+        self._clients.remove(client)
+        handler = self._connections.get(client)
+        io = handler.transports.get(handler.client) if handler else None
+        if io is not None and io.handler is not None:
+            io.handler.cancel("closed by the addon")
+        elif io is not None and io.writer is not None:  # mitmproxy does not read from it yet
+            io.writer.close()
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """Accept a CONNECT. The tunnel ends here; each request in it is decided on by itself."""
+        data = flow.request.data
+        try:
+            if data.method != b"CONNECT":
+                raise urls.BadUrlError("the method is not in capital letters")
+            if requests.has_body(data.headers.fields):
+                raise urls.BadUrlError("a body with CONNECT")
+            host = urls.normal_host(flow.request.host)
+            if not data.port or data.port in DNS_PORTS:
+                raise urls.BadUrlError("port 53 or 5353, or no port")
+            if host == urls.OWN_HOST:
+                raise urls.BadUrlError(f"the proxy answers only {urls.BLOCKED_URL}, by http://")
+        except urls.BadUrlError as error:
+            target = data.authority.decode("latin-1")
+            self._block(flow, "CONNECT", target, Decision(str(error), BlockKind.REQUEST))
+            return
+        data.host = host
+        self._tunnels[flow.client_conn.id] = (host, data.port)
+
+    async def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Begin with a request; decide on it, unless its body is to be read first."""
+        client = flow.client_conn.id
+        flow.client_conn.alpn_offers = ()  # whatever it has offered, it speaks HTTP/1
+        self._approvals.pop(client, None)
+        self._readers[client].permit(MAX_WHOLE)
+        await self._approve(flow, None)
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        """Decide on a request whose body was read first; kill one that nothing has decided on."""
+        if flow.metadata.pop(_AWAITED, False):
+            await self._approve(flow, flow.request.raw_content or b"")
+        if _APPROVED not in flow.metadata and flow.response is None and flow.killable:
+            flow.kill()
+
+    async def _approve(self, flow: http.HTTPFlow, body: bytes | None) -> None:
+        """Approve a request, or answer it with status 418 or 426.
+
+        ``body`` is None before it was read. Then a request is not approved whose body is to be
+        searched whole: what its client holds back must not outlive a line, or a value.
+        """
+        client = flow.client_conn.id
+        self._clients.set_idle(client)
+        try:
+            fields = flow.request.data.headers.fields
+            flow.request.data.headers.fields = requests.without_h2c(fields)
+            request = self._request(flow)
+            decision = self._decide(flow, request)
+            if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:
+                recent = reports.recent_text(self._files.directory, self._log.recent)
+                flow.response = replies.text(200, recent)
+                return
+        except Exception:
+            log.exception("no decision on a request, because of a fault")
+            fault = Decision("a fault in the proxy; mitmdump.log has it", BlockKind.FAULT)
+            self._block(flow, "?", "?", fault)
+            return
+        checked, rule = decision.checked, decision.rule
+        method = checked.method if checked else request.method.decode("latin-1")
+        if not decision.is_allowed or checked is None or rule is None:
+            self._block(flow, method, checked.url if checked else request.url, decision)
+            return
+        if not rule.is_private_allowed and (checked.host, checked.port) in self._private.get(
+            client, ()
+        ):  # by this line the connection could not have been opened
+            reason = f"{checked.host} was connected to at a private address, by another line"
+            self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
+            return
+        data = flow.request.data
+        for name in requests.HOP_BY_HOP_FIELDS:
+            flow.request.headers.pop(name, None)
+        data.host = checked.host
+        flow.request.headers["Host"] = checked.authority
+        try:
+            secrets = RequestSecrets(
+                self._files.directory, checked, Head(data.path, data.headers.fields)
+            )
+            self._clients.set_busy(client)  # its body may be slow, and the keyring may ask its user
+            if body is None and secrets.is_body_awaited:
+                flow.metadata[_AWAITED] = True
+                return
+            # Nothing from here on may log what is in the request.
+            data.path, data.headers.fields = await secrets.with_values(body or b"")
+            log.info("allowed %s %s", method, checked.url)
+        except MisplacedError as error:
+            self._clients.set_idle(client)
+            self._block(flow, method, checked.url, Decision(str(error), BlockKind.PLACEHOLDER))
+            return
+        if client not in self._readers:  # it has hung up meanwhile
+            return
+        self._usage.note(rule.line)
+        flow.metadata[_APPROVED], flow.metadata[_SECRETS] = checked.method, secrets
+        self._approvals[client] = Approval(
+            checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
+            checked.method, exchange.url_without_secrets(checked.url),
+        )  # fmt: skip
+        if body is not None:
+            return
+        reader = self._readers[client]
+        reader.permit(MAX_KEPT)
+        # last: mitmproxy sends the body as it arrives, and asks no more
+        flow.request.stream = partial(self._pass_on, flow, reader)
+
+    def _request(self, flow: http.HTTPFlow) -> ProxyRequest:
+        data = flow.request.data
+        client = flow.client_conn
+        return ProxyRequest(
+            data.method, data.scheme.decode("latin-1"), data.host, data.port, data.path,
+            data.headers.fields, data.http_version, bool(client.tls), client.sni,
+            self._tunnels.get(client.id), data.authority,
+        )  # fmt: skip
+
+    def _decide(self, flow: http.HTTPFlow, request: ProxyRequest) -> Decision:
+        if flow.error is not None:  # mitmproxy itself has found it invalid
+            return Decision(requests.why_invalid(request), BlockKind.REQUEST)
+        try:
+            text = read_allowlist(self._files)
+        except UserError as error:
+            return Decision(f"every request is blocked: {error}", BlockKind.ALLOWLIST)
+        return _parsed(text, self._files).decide(request)
+
+    def _block(self, flow: http.HTTPFlow, method: str, url: str, decision: Decision) -> None:
+        """Answer with a refusal and log it; close the connection if there is a long body."""
+        kind = decision.kind or BlockKind.FAULT
+        url = exchange.url_without_secrets(url)[: blocked.MAX_URL]
+        method, reason = (
+            exchange.without_secrets(text)[: blocked.MAX_URL] for text in (method, decision.reason)
+        )
+        log.info("blocked %s %s: %s", method, url, reason)
+        if flow.killable and requests.has_long_body(flow.request.headers.fields):
+            flow.kill()
+        elif flow.killable:
+            is_head = flow.request.method == "HEAD"
+            flow.response = replies.refusal(method, url, reason, kind, is_head=is_head)
+        self._record(method, url, reason, kind)
+
+    def _record(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
+        try:
+            self._log.add(method, url, reason, kind)
+        except OSError as error:
+            log.error("cannot write %s: %s", self._files.blocked, error.strerror)
+
+    def _pass_on(
+        self, flow: http.HTTPFlow, reader: LimitedReader, part: bytes
+    ) -> bytes | list[bytes]:
+        """Return a part of a request's body, for the server, to which a connection is now open.
+
+        After the last part, which is empty, what the client sends has to wait for the response. At
+        a secret's value the connection is closed, so that the server gets no whole request.
+        """
+        reader.permit(MAX_KEPT)
+        why = flow.metadata[_SECRETS].why_refused(part)
+        if not why:
+            return part
+        client = flow.client_conn.id
+        approval = self._approvals.pop(client)
+        self._block(flow, approval.method, approval.url, Decision(why, BlockKind.PLACEHOLDER))
+        self.close(client)
+        return []
+
+    async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
+        """Permit a connection for the request that was just approved; resolve its host."""
+        server = data.server
+        server.error = "the proxy has approved no request for this connection"
+        approval = self._approvals.get(data.client.id)
+        if approval is None or server.via is not None or server.transport_protocol != "tcp":
+            return
+        if (server.address, server.tls) != ((approval.host, approval.port), approval.is_tls):
+            return
+        try:
+            RESOLVED.set(await self._resolve(approval, data.client.id))
+        except OSError as error:
+            server.error = str(error.strerror or error)
+            log.info("no connection for %s: %s", approval.url, server.error)
+            return
+        server.sni = approval.host
+        server.alpn_offers = (b"http/1.1",)  # else those of the client, any text
+        server.error = None
+
+    async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
+        """Return the addresses of the approved host to which the proxy may connect.
+
+        Raises OSError if there is none.
+        """
+        host, port = approval.host, approval.port
+        try:
+            usable, is_private = await usable_answers(
+                host, port, is_private_allowed=approval.is_private_allowed
+            )
+        except BlockedAddressError as error:
+            self._record(approval.method, approval.url, str(error), error.kind)
+            raise
+        if is_private:
+            self._private.setdefault(client, set()).add((host, port))
+        proxy = self._upstream
+        if proxy is None or not proxy.leads_to(host, port):
+            return ResolvedHost((host, port), usable)
+        found = await answers_of("the company proxy", proxy.host, proxy.port)
+        return ResolvedHost((host, port), usable, (proxy, found))
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """Stream a response; kill one that switches to another protocol than a WebSocket's."""
+        response = flow.response
+        if response is None or _APPROVED not in flow.metadata:
+            return
+        secrets: RequestSecrets = flow.metadata[_SECRETS]
+        if secrets.why_ended():
+            flow.kill()
+            return
+        response.data.headers.fields = secrets.masks.masked_fields(response.data.headers.fields)
+        response.data.reason = secrets.masks.masked(response.data.reason)
+        if response.status_code >= 200:  # of the others, http1 drops all but 101
+            response.stream = True
+        elif flow.metadata[_APPROVED] == requests.WEBSOCKET and websocket.is_accepted(flow):
+            log.info("a WebSocket with %s is open: its frames are not seen", flow.request.host)
+            websocket.pass_frames(flow)
+        else:
+            log.info("%s answers %d: closed", flow.request.host, response.status_code)
+            flow.kill()
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        """Note that the response is complete: the connection is idle, unless it is a WebSocket."""
+        client = flow.client_conn.id
+        if _APPROVED not in flow.metadata or client not in self._readers:
+            return
+        if websocket.is_passed(flow):
+            self._readers[client].permit(sys.maxsize)  # mitmproxy waits for its server
+        else:
+            self._clients.set_idle(client)
+            self._readers[client].permit(MAX_WHOLE)
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        """Note that the request has failed: the connection is idle."""
+        self.response(flow)
+
+    def tcp_start(self, flow: tcp.TCPFlow) -> None:
+        """Kill a connection that is not HTTP."""
+        flow.kill()
+
+    def udp_start(self, flow: udp.UDPFlow) -> None:
+        """Kill a connection that is not HTTP."""
+        flow.kill()
+
+    def dns_request(self, flow: dns.DNSFlow) -> None:
+        """Kill a connection that is not HTTP."""
+        flow.kill()
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str, files: StateFiles) -> Allowlist:
+    """Parse an allowlist and log its bad lines, once for each version of it."""
+    found = Allowlist.parse(text)
+    for error in found.errors:
+        log.warning("%s", error_text(files.allowlist, error))
+    return found

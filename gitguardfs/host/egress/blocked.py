@@ -1,0 +1,205 @@
+"""The log of blocked requests: written by the proxy, read and grouped for the user."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from gitguardfs.host.egress.addresses import PRIVATE_WORD
+from gitguardfs.host.egress.allowlist import BadLineError, BlockKind, parse_line
+from gitguardfs.host.egress.urls import MAX_TARGET
+
+MAX_BYTES = 10 << 20
+"""The size of the log, and of its older part: requests in a loop must not fill the disk."""
+MAX_RECENT = 200
+"""Requests that the proxy keeps in memory, the latest: at most some MiB."""
+PLACEHOLDER_ADVICE = (
+    "A line of the allowlist does not change that. Use a secret by its variable, and send it as its"
+    " service expects it; on the host, `gitguard vm secret list` names hosts and places."
+)
+MAX_URL = MAX_TARGET + 300
+"""Characters of a URL that are logged; no URL that can be allowed has more."""
+
+
+class BlockedRequest(NamedTuple):
+    """One request that was blocked."""
+
+    time: str
+    """UTC, as ISO 8601."""
+    method: str
+    url: str
+    reason: str
+    kind: BlockKind
+
+
+class BlockedLog:
+    """Appends blocked requests to the file ``path``, and keeps the latest of them in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.recent: deque[BlockedRequest] = deque(maxlen=MAX_RECENT)
+        """Requests that were added here, oldest first."""
+
+    def add(self, method: str, url: str, reason: str, kind: BlockKind) -> None:
+        """Append a request. Raises OSError if the file cannot be written."""
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = BlockedRequest(time, method[:MAX_URL], url[:MAX_URL], reason[:MAX_URL], kind)
+        self.recent.append(entry)
+        fields = {**entry._asdict(), "kind": kind.value}
+        line = json.dumps(fields).encode() + b"\n"  # ASCII: no control character of the client's
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(line) > MAX_BYTES:
+                os.replace(self._path, rotated(self._path))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self._path, flags, 0o600), "ab", buffering=0) as file:
+            file.write(line)
+
+
+def rotated(path: Path) -> Path:
+    """Return the path of a log's older part."""
+    return path.with_name(f"{path.name}.1")
+
+
+def read(path: Path) -> Iterator[BlockedRequest]:
+    """Yield blocked requests, oldest first; skip lines that cannot be read. Raises OSError."""
+    for part in (rotated(path), path):
+        with suppress(FileNotFoundError):
+            with open(part, "rb") as file:
+                yield from parsed(file)
+
+
+def parsed(lines: Iterable[bytes]) -> Iterator[BlockedRequest]:
+    """Yield the blocked requests in lines of the log; skip lines that cannot be read."""
+    return filter(None, map(_entry, lines))
+
+
+def _entry(line: bytes) -> BlockedRequest | None:
+    try:
+        found = json.loads(line)
+        texts = [found[name] for name in ("time", "method", "url", "reason")]
+        kind = BlockKind(found["kind"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    time, method, url, reason = texts
+    return BlockedRequest(time, method, url, reason, kind)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Blocked requests with the same method, reason and URL; their queries may differ."""
+
+    method: str
+    url: str
+    """The URL of the last of them."""
+    reason: str
+    count: int
+    first: str
+    last: str
+    """Times in UTC."""
+    line: str
+    """The line that would allow all of them; "" if no line can."""
+    why_none: str
+    """Why there is no such line; "" if there is one."""
+
+
+Key = tuple[str, ...]
+"""What the requests of a group have in common."""
+
+
+class Grouping:
+    """Groups of blocked requests. Its size depends on the number of groups, not of requests."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, _Members] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        """Return whether there is such a group."""
+        return key in self._found
+
+    def add(self, entry: BlockedRequest) -> None:
+        """Add a request: its group is the last one now."""
+        key = key_of(entry)
+        members = self._found.pop(key, _Members(entry.time, entry.url))
+        members.add(entry)
+        self._found[key] = members
+
+    def pop(self, key: Key) -> Group:
+        """Remove a group and return it."""
+        return self._found.pop(key).group()
+
+    def __iter__(self) -> Iterator[Key]:
+        """Yield what tells the groups apart; that with the latest request comes last."""
+        return iter(tuple(self._found))
+
+
+@dataclass
+class _Members:
+    first: str
+    url: str
+    last: BlockedRequest | None = None
+    count: int = 0
+    is_same: bool = True
+    """Whether all of them have the same URL."""
+
+    def add(self, entry: BlockedRequest) -> None:
+        self.last = entry
+        self.count += 1
+        self.is_same = self.is_same and entry.url == self.url
+
+    def group(self) -> Group:
+        assert self.last is not None
+        line, why = _line_for(self.last, self.is_same)
+        return Group(
+            self.last.method, self.last.url, self.last.reason, self.count,
+            self.first, self.last.time, line, why,
+        )  # fmt: skip
+
+
+def key_of(entry: BlockedRequest) -> Key:
+    """Return what a request has in common with the others of its group."""
+    return (entry.method, *entry.url.partition("?")[:2], entry.reason)
+
+
+def grouped(entries: Iterable[BlockedRequest], most: int | None = None) -> list[Group]:
+    """Group blocked requests, that with the latest one last; return the last ``most`` groups."""
+    found = Grouping()
+    for entry in entries:
+        found.add(entry)
+    return [found.pop(key) for key in tuple(found)[-most if most else None :]]
+
+
+def _line_for(last: BlockedRequest, is_same: bool) -> tuple[str, str]:
+    """Return the line that would allow all requests of a group, or why there is none."""
+    if last.kind is BlockKind.ALLOWLIST:
+        return "", "correct the allowlist first"
+    if last.kind is BlockKind.PLACEHOLDER:
+        return "", PLACEHOLDER_ADVICE
+    if last.kind is BlockKind.BUSY:
+        return "", "no line changes that"
+    if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
+        return "", "no line can allow such a request"
+    url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
+    return line_for(last.method, url, is_private=last.kind is BlockKind.ADDRESS)
+
+
+def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:
+    """Return the line that would allow a request, and ""; or "" and why no line can."""
+    end = f" {PRIVATE_WORD}" if is_private else ""
+    path, mark, _ = url.partition("?")
+    try:
+        return parse_line(f"{method} {url}{end}").line, ""
+    except BadLineError as error:
+        why = str(error)
+    if mark:  # a query with a % that is no escape cannot be spelled in a line; a * spans it
+        with suppress(BadLineError):
+            return parse_line(f"{method} {path}?*{end}").line, ""
+    return "", why

@@ -1,0 +1,51 @@
+"""The user's own directory for files that later starts of a machine read."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import suppress
+from stat import S_ISDIR
+
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.paths import is_inside
+
+
+def directory(*below: str) -> str:
+    """Return a path in that directory (XDG Base Directory Specification); it need not exist."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".local/share")
+    return os.path.join(os.path.realpath(base), "gitguardfs", *below)
+
+
+def made(path: str) -> str:
+    """Make ``path``, which is `directory` or lies below it, and return it.
+
+    Raises UserError if another user can change a directory on the way: the next start of a machine
+    uses the files in it, with this user's rights. Raises OSError.
+    """
+    step = directory()
+    os.makedirs(os.path.dirname(step), exist_ok=True)
+    for name in ("", *os.path.relpath(path, step).split("/")):
+        step = os.path.normpath(os.path.join(step, name))
+        with suppress(FileExistsError):
+            os.mkdir(step, 0o700)
+        st = os.lstat(step)
+        if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
+            raise UserError(
+                f"{step} is not a directory that you alone can change",
+                f"chmod go-w {shlex.quote(step)}, or move it away",
+                Exit.SYSTEM,
+            )
+    return path
+
+
+def check_apart(path: str, project: str) -> None:
+    """Raise UserError if ``path`` is in the project, where the agent could change it."""
+    real = os.path.realpath(path)
+    if is_inside(real, project):
+        raise UserError(
+            f"{path} would lie in the shared project {project}",
+            "the agent could change what the host starts: choose a place outside of it",
+        )

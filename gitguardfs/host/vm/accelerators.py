@@ -1,0 +1,42 @@
+"""Chooses QEMU's accelerator, and remembers which one has failed.
+
+A /dev/kvm that can be opened may still not work: in a virtual machine it may stop at the first
+instruction that it cannot emulate. So KVM is tried by a real start. A failure is remembered until
+another kernel runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+
+from gitguardfs.base import config_files
+from gitguardfs.base.constants import KVM_DEVICE
+from gitguardfs.base.errors import warn
+from gitguardfs.host.vm.state import State
+
+FILE = "accelerator"
+EMULATION = "tcg"
+
+
+def candidates(state: State, system: str) -> list[str]:
+    """Return the accelerators to try, the fastest first. ``system`` is platform.system()'s name."""
+    if system == "Darwin":
+        return ["hvf", EMULATION]
+    if not os.access(KVM_DEVICE, os.R_OK | os.W_OK) or _failed(state):
+        return [EMULATION]
+    return ["kvm", EMULATION]
+
+
+def remember_failure(state: State, accelerator: str) -> None:
+    """Warn that an accelerator does not work here; remember it if it is KVM."""
+    warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
+    if accelerator == "kvm":
+        config_files.write(config_files.plan(state.path(FILE), f"{platform.release()}\n", 0o600))
+
+
+def _failed(state: State) -> bool:
+    with suppress(OSError), open(state.path(FILE)) as file:
+        return file.read().strip() == platform.release()
+    return False

@@ -1,0 +1,266 @@
+"""`vm up`: starts everything in order, runs the session, and stops everything in reverse order.
+
+A shell that ends, an error and a signal all stop what was started. If `vm up` was killed by `kill
+-9`, the next start cleans up: the locks tell what still runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import ssl as tls
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gitguardfs.base import config_files
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
+from gitguardfs.host.credentials import secrets as credentials
+from gitguardfs.host.egress import proxy as egress
+from gitguardfs.host.egress import upstream_proxy
+from gitguardfs.host.egress.allowlist import Allowlist
+from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.host.share import qemu
+from gitguardfs.host.share.directory import existing_directory
+from gitguardfs.host.share.packages import check_installed
+from gitguardfs.host.vm import (
+    company_proxy,
+    forwarding,
+    host_guard,
+    image_store,
+    images,
+    keys,
+    logs,
+    ports,
+    provision,
+    qmp,
+    ready,
+    refusals,
+    running,
+    seed,
+    settings,
+    ssh,
+    trusted_programs,
+)
+from gitguardfs.host.vm import state as states
+from gitguardfs.host.vm.boot import has_panicked
+from gitguardfs.host.vm.launch import Launch, boot
+from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.state import State
+
+MIN_FREE_BYTES = 1 << 30
+"""Bytes that must be free: setting up a guest takes less."""
+
+
+class Stopped(BaseException):
+    """A signal has told this command to end."""
+
+
+@dataclass(frozen=True)
+class UpArguments:
+    """The arguments of `vm up`."""
+
+    settings: Settings
+    presets: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """The command to run instead of a shell."""
+    upstream_proxy: str | None = None
+    """The company's proxy; None for the remembered one, "" for none."""
+    upstream_ca: str | None = None
+    """A file with certificate authorities to trust for servers, besides the system's."""
+    restricted: bool = True
+    """False only in tests; see qemu_command.Machine."""
+
+
+def up(state: State, arguments: UpArguments) -> int:
+    """Start the VM, run a shell or a command in it, and stop it. Returns the command's status.
+
+    Raises UserError.
+    """
+    existing_directory(state.project)
+    programs = (qemu.program(_is_arm()), *trusted_programs.PROGRAMS)
+    check_installed(*programs)
+    trusted_programs.check(state.project, *programs)
+    authority = _authority(arguments, state.project)
+    if arguments.upstream_proxy:
+        upstream_proxy.setting(arguments.upstream_proxy)
+    with ExitStack() as stack:
+        states.create(state)
+        stack.enter_context(_session(state))
+        lock = running.take_lock(state)
+        stack.callback(os.close, lock)
+        states.remove_leftovers()
+        _remember(state, arguments, authority)
+        published = tuple(map(ports.parsed, arguments.settings.publish))
+        forwarding.check_free(published)
+        _check_room(state)
+        company_proxy.prepare(state, arguments.upstream_proxy)
+        files = StateFiles(Path(state.directory))
+        cache = states.cache_directory()
+        with image_store.in_use(cache):
+            builder = ready.Builder(
+                arguments.settings,
+                config_files.read(str(files.upstream_ca)),
+                config_files.read(str(files.upstream_proxy)),
+                _lines_for_reading(files),
+            )
+            image, is_over_ready = ready.disk_for(state, builder, cache)
+        pairs = keys.ensure(state)
+        ca = egress.ca_certificate(files.directory)
+        proxy = egress.begin_proxy(files.directory)
+        stack.callback(proxy.stop)
+        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
+        owner = os.stat(exported)
+        own = provision.guest_files(
+            arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
+        )
+        content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
+        seed.write(state.seed, content)
+        launch = Launch(
+            state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
+        )
+        stack.enter_context(logs.size_limited(state.console))
+        guest = boot(stack, launch).guest
+        stack.enter_context(forwarding.published(state, guest, published))
+        settings.save(state, arguments.settings)
+        with open(state.ready, "wb"):
+            pass
+        return _session_in(state, guest, arguments.words)
+
+
+def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> None:
+    """Save what this start was given, before anything that can end it.
+
+    If it is ended then, the next one must not share or allow more. Raises OSError.
+    """
+    settings.save(state, settings.before_start(settings.load(state), arguments.settings))
+    files = Path(state.directory)
+    _ensure_allowlist(files, arguments.presets)
+    if authority is not None:
+        config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
+
+
+def _lines_for_reading(files: StateFiles) -> tuple[str, ...]:
+    rules = Allowlist.parse(read_allowlist(files)).rules
+    return tuple(rule.line for rule in rules if rule.method in ("GET", "HEAD"))
+
+
+def _authority(arguments: UpArguments, project: str) -> bytes | None:
+    """Return the content of --upstream-ca. Raises UserError if it cannot be used, OSError."""
+    if arguments.upstream_ca is None:
+        return None
+    images.refuse_in_project("the authority", arguments.upstream_ca, project)
+    with open(arguments.upstream_ca, "rb") as certificate:
+        text = certificate.read()
+    try:
+        tls.SSLContext(tls.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text.decode("ascii"))
+    except (tls.SSLError, ValueError) as error:
+        raise UserError(f"{shown(arguments.upstream_ca)} holds no certificate: {error}") from None
+    return text
+
+
+def _check_room(state: State) -> None:
+    free = shutil.disk_usage(state.directory).free
+    if free < MIN_FREE_BYTES:
+        raise UserError(
+            f"{state.directory} has only {free >> 20} MiB free, and the VM's disk grows",
+            f"make room: at least {MIN_FREE_BYTES >> 20} MiB",
+            Exit.SYSTEM,
+        )
+
+
+def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
+    """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
+    is_new = not StateFiles(files).allowlist.exists()
+    egress.create_files(files, presets)
+    if is_new and not presets:
+        print(
+            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
+            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def _session(state: State) -> Iterator[None]:
+    """Hold the session's lock. SIGTERM and SIGHUP meanwhile become a UserError."""
+    fd = states.take(state.session_lock)
+    if fd is None:
+        pid = running.session_pid(state)
+        raise UserError(
+            f"the VM is already in use (by process {pid})" if pid else "the VM is already in use",
+            "gitguard vm ssh opens another shell; gitguard vm stop stops the VM",
+            Exit.SYSTEM,
+        )
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+        with _signals():
+            yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough: from here on everything is stopped
+        raise Stopped
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except Stopped:
+        raise UserError("stopped", code=Exit.SYSTEM) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def refuse_root() -> None:
+    """Raise UserError for root: QEMU would have root's rights, and the share too."""
+    if os.geteuid() == 0:
+        raise UserError(
+            "gitguard vm up does not run as root: QEMU would have root's rights",
+            "run it as the project's user",
+            Exit.SYSTEM,
+        )
+
+
+def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
+    """Run the shell or the command in the guest; return its exit status."""
+    terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
+    # In a session with a terminal, that is the agent's.
+    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        try:
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if status == ssh.FAILED and not _answers(state):
+        if has_panicked(state):
+            print("the guest's kernel panicked; gitguard vm logs shows it", file=sys.stderr)
+        else:
+            print("the VM was stopped", file=sys.stderr)
+        return GitguardExit.FAILED
+    return status
+
+
+def _answers(state: State) -> bool:
+    try:
+        return qmp.status(state) == "running"
+    except qmp.NoAnswerError:
+        return False
+
+
+def _is_arm() -> bool:
+    return qemu.is_arm(platform.machine())

@@ -1,0 +1,226 @@
+"""Starts QEMU with the first accelerator that works, waits for the guest, and stops both."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+
+from gitguardfs.base import installation
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.host.egress.start import RunningProxy, StartingProxy
+from gitguardfs.host.share import qemu
+from gitguardfs.host.vm import (
+    accelerators,
+    die_with_parent,
+    keys,
+    provision,
+    qmp,
+    running,
+    ssh,
+    trusted_programs,
+)
+from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
+from gitguardfs.host.vm.images import Image
+from gitguardfs.host.vm.keys import Keys
+from gitguardfs.host.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
+from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.state import State
+
+ATTEMPTS = 2
+"""Boots to try with one accelerator: an emulated kernel panics now and then."""
+TUNNEL_IS_UP = (
+    f"for i in $(seq 60); do (: </dev/tcp/{PROXY_ADDRESS}/{PROXY_PORT}) 2>/dev/null && exit;"
+    " sleep 0.5; done; exit 1"
+)
+"""A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
+FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
+"""Where the UEFI for ARM is on Linux, and on a Mac by Homebrew."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one start of a VM needs."""
+
+    state: State
+    settings: Settings
+    image: Image
+    keys: Keys
+    exported: str | None
+    """The directory that is shared; None for none."""
+    lock: int
+    """The descriptor of the VM's lock, which QEMU inherits."""
+    proxy: StartingProxy
+    restricted: bool = True
+    """False only in tests; see qemu_command.Machine."""
+    prepare: Callable[[], None] = lambda: None
+    """Called before each attempt to boot."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A guest that is ready."""
+
+    guest: ssh.SshGuest
+    qemu: subprocess.Popen[bytes]
+
+
+def boot(stack: ExitStack, launch: Launch) -> Started:
+    """Boot with the first accelerator that works; return once the guest is ready.
+
+    The proxy may start meanwhile, which takes seconds. What was started is stopped when ``stack``
+    closes. Raises UserError.
+    """
+    state = launch.state
+    progress = BootProgress()
+    left = accelerators.candidates(state, platform.system())
+    attempts = 0
+    while True:
+        launch.prepare()
+        with ExitStack() as attempt:
+            here, there = socket.socketpair()
+            attempt.enter_context(here)
+            with there:
+                qemu = _start(_machine(launch, left[0], there.fileno()), launch.lock)
+            attempt.callback(_end if launch.exported else _kill, state, qemu)
+            wait = Boot(state, qemu, progress, here)
+            try:
+                proxy = launch.proxy.listening()
+                guest = ssh.SshGuest(
+                    launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
+                )
+                if launch.settings.hardened:
+                    wait.await_ssh(guest.port)
+                    attempt.enter_context(_tunnel(wait.run, guest, proxy, launch.exported is None))
+                wait.await_ready()
+            except BootError as failure:
+                attempts += 1
+                if failure.is_accelerator and len(left) > 1:
+                    accelerators.remember_failure(state, left.pop(0))
+                    attempts = 0
+                elif failure.is_accelerator or attempts >= ATTEMPTS:
+                    raise UserError(str(failure), LOGS, Exit.SYSTEM) from None
+                else:
+                    print(f"{failure}: trying again", file=sys.stderr)
+                qemu.kill()
+                qemu.wait()
+                continue
+            finally:
+                progress.end()
+            stack.push(attempt.pop_all())
+            return Started(guest, qemu)
+
+
+def _machine(launch: Launch, accelerator: str, channel: int) -> Machine:
+    relay = os.path.join(installation.PACKAGE_DIRECTORY, "host/vm/relay.py")
+    return Machine(
+        state=launch.state,
+        image=launch.image,
+        exported=launch.exported,
+        memory=launch.settings.memory,
+        cpus=launch.settings.cpus,
+        accelerator=accelerator,
+        processor=platform.machine(),
+        relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
+        channel=channel,
+        hardened=launch.settings.hardened,
+        is_mac=platform.system() == "Darwin",
+        firmware=next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE),
+        restricted=launch.restricted,
+    )
+
+
+def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
+    """Start QEMU. It inherits the lock, and gets no signals of the terminal."""
+    state = machine.state
+    words = command(machine)
+    # Those of the last boot must not be taken for this one's.
+    with suppress(FileNotFoundError):
+        os.unlink(state.ready)
+    with suppress(FileNotFoundError):
+        os.rename(state.console, f"{state.console}.1")
+    with open(state.qemu_log, "wb") as log:
+        return subprocess.Popen(
+            words,
+            executable=trusted_programs.path_of(words[0]),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock, machine.channel),
+            start_new_session=True,
+            cwd=state.directory,  # not the project, where QEMU would take the agent's firmware
+        )
+
+
+def _end(state: State, qemu: subprocess.Popen[bytes]) -> None:
+    """Shut the guest down, then end QEMU. Ctrl-C meanwhile kills QEMU at once."""
+    if qemu.poll() is not None:
+        return
+    try:
+        # A closed terminal must not keep the guest from shutting down.
+        with suppress(OSError):
+            print("stopping the VM", file=sys.stderr)
+        with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
+            qmp.power_down(state)
+            qemu.wait(running.POWERDOWN_LIMIT)
+            return
+        with suppress(qmp.NoAnswerError, subprocess.TimeoutExpired):
+            qmp.quit(state)
+            qemu.wait(running.QUIT_LIMIT)
+    finally:
+        if qemu.poll() is None:
+            qemu.kill()
+        qemu.wait()
+
+
+def _kill(_: State, qemu: subprocess.Popen[bytes]) -> None:
+    """End QEMU at once: what is on its disk is of no use if the guest did not shut down."""
+    qemu.kill()
+    qemu.wait()
+
+
+@contextmanager
+def _tunnel(
+    run: Callable[[list[str], str], None],
+    guest: ssh.SshGuest,
+    proxy: RunningProxy,
+    is_quiet: bool = False,
+) -> Iterator[None]:
+    """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
+
+    The tunnel ends when the proxy or this process ends: any other program could get the proxy's
+    port after that. ``is_quiet`` is for a guest that shuts down by itself, of which ssh would tell.
+    ``run`` is Boot.run; raises as that.
+    """
+    _as_root(run, guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
+    tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
+    process = subprocess.Popen(
+        die_with_parent.command(tunnel),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if is_quiet else None,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    end = process.stdin.close
+
+    def end_with_proxy() -> None:
+        proxy.process.wait()
+        end()
+
+    try:
+        threading.Thread(target=end_with_proxy, daemon=True).start()
+        _as_root(run, guest, TUNNEL_IS_UP)
+        yield
+    finally:
+        end()
+        process.wait()
+
+
+def _as_root(run: Callable[[list[str], str], None], guest: ssh.SshGuest, line: str) -> None:
+    run(ssh.command(guest, keys.ADMIN, remote=line), "cannot set up the tunnel to the proxy")

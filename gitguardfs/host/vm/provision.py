@@ -1,0 +1,198 @@
+"""Collects what is written to the seed, from which the guest is set up and prepared.
+
+A VM's own seed has the VM's keys, authority and settings. The seed of a disk that VMs will share
+has none of a VM or user: its keys and authority are made for it, and end with it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import tarfile
+
+from gitguardfs.base import installation
+from gitguardfs.base.constants import AGENT_HOME, PROJECT_SHARE
+from gitguardfs.guest import systemd
+from gitguardfs.host.credentials.secrets import Secret
+from gitguardfs.host.vm import seed
+from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, GuestSettings, files
+from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
+from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
+from gitguardfs.host.vm.qemu_command import TAG
+from gitguardfs.host.vm.settings import Settings
+from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
+
+Ids = tuple[int, int]
+"""A user's id and a group's."""
+AGENT_IDS: Ids = (1000, 1000)
+"""Those of the agent's user, which cloud-init makes."""
+HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+"""The path of the guest's host key."""
+_LEFT_OUT = frozenset(("__pycache__",))
+
+
+def content(
+    name: str, own: list[GuestFile], keys: Keys, ca: str, by_cloud_init: bool
+) -> dict[str, bytes]:
+    """Return the files of the seed for the VM ``name``, with which each of its starts begins.
+
+    ``own`` is what ``guest_files`` returns. ``by_cloud_init`` is for a disk over no ready disk:
+    cloud-init sets it up first. Raises UserError, OSError.
+    """
+    archive = _archive([*own, *_login_files(name, keys)])
+    return {
+        "files.tar": archive,
+        "files.digest": seed.digest({"": archive}),
+        **_for_setup(ca, shared_content()),
+        **(seed.cloud_init_files(name, _login(keys), own) if by_cloud_init else {}),
+    }
+
+
+def disk_content(name: str, keys: Keys, ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the files of the seed for a disk that VMs will share. Raises OSError."""
+    return {
+        "is-shared": b"yes\n",
+        **_for_setup(ca, shared),
+        **seed.cloud_init_files(name, _login(keys), _shared_files()),
+    }
+
+
+def shared_content() -> dict[str, bytes]:
+    """Return what a disk is set up with and no VM differs in. The same bytes each time. OSError."""
+    return {"files": _archive(_shared_files()), seed.PAYLOAD: payload()}
+
+
+def _login(keys: Keys) -> seed.GuestKeys:
+    return seed.GuestKeys(
+        agent_public=keys.public_text(AGENT_KEY),
+        admin_public=keys.public_text(ADMIN),
+        host_private=keys.private_text(HOST),
+        host_public=keys.public_text(HOST),
+    )
+
+
+def _for_setup(ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
+    return {
+        "ca.pem": ca.encode(),
+        seed.PAYLOAD: shared[seed.PAYLOAD],
+        "gitguardfs.digest": seed.digest({"": shared[seed.PAYLOAD]}),
+        "shared.digest": seed.digest({"": shared["files"]}),
+    }
+
+
+def guest_files(
+    settings: Settings, ca: str, secrets: tuple[Secret, ...] = (), owner: Ids = AGENT_IDS
+) -> list[GuestFile]:
+    """Return the files of a VM's guest but for those with keys.
+
+    ``owner`` is the user and group of the shared directory. Raises UserError, OSError.
+    """
+    units = systemd.files(_guarded_share(settings, owner))
+    service = systemd.service_name(view_of(settings.project))
+    return files(_guest_settings(settings, ca, secrets, service, units))
+
+
+def _shared_files() -> list[GuestFile]:
+    settings = Settings("/project")
+    units = systemd.files(_guarded_share(settings, AGENT_IDS))
+    del units[systemd.drop_in_name(view_of(settings.project))]
+    return files(_guest_settings(settings, None, (), "", units))
+
+
+def _guest_settings(
+    settings: Settings,
+    ca: str | None,
+    secrets: tuple[Secret, ...],
+    service: str,
+    units: dict[str, str],
+) -> GuestSettings:
+    return GuestSettings(
+        ca=ca,
+        view=view_of(settings.project),
+        git=settings.git_mode,
+        local=settings.local,
+        service=service,
+        units=units,
+        git_name=settings.git_name,
+        git_email=settings.git_email,
+        program=installation.text("host/vm/guest.sh"),
+        secrets=secrets,
+    )
+
+
+def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:
+    """Return the project's share and its guard. Raises UserError for a view with too long a path.
+
+    The numbers of ``owner`` are the same in the guest, since 9p passes them through.
+    """
+    return GuardedShare(
+        tag=TAG,
+        transport="9p",
+        mount=PROJECT_SHARE,
+        map_mount=view_of(settings.project),
+        map=owner_map(owner, AGENT_IDS),
+        options=mount_options(settings),
+    )
+
+
+def _login_files(name: str, keys: Keys) -> list[GuestFile]:
+    return [
+        GuestFile("/etc/hostname", f"{name}\n"),
+        GuestFile(HOST_KEY, keys.private_text(HOST), 0o600),
+        GuestFile(f"{HOST_KEY}.pub", f"{keys.public_text(HOST)}\n"),
+        GuestFile(f"{AUTHORIZED_KEYS}/agent", f"{keys.public_text(AGENT_KEY)}\n"),
+        GuestFile(f"{AUTHORIZED_KEYS}/root", f"{keys.public_text(ADMIN)}\n"),
+    ]
+
+
+def view_of(project: str) -> str:
+    """Return the view's path in the guest: the project's name, with unusual characters replaced.
+
+    Every tool that handles the path would have to quote control characters and the like.
+    """
+    name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
+    if not name.strip(".") or name.startswith("-"):
+        name = f"project{name}"
+    return f"{AGENT_HOME}/projects/{name}"
+
+
+def mount_options(settings: Settings) -> tuple[str, ...]:
+    """Return the options of the guard, unquoted."""
+    options = (f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide))
+    return with_local(options, settings.local)
+
+
+def payload() -> bytes:
+    """Return this installation's package and scripts as a tar archive.
+
+    The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
+    """
+    scripts = installation.script_directory()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for directory, below, names in os.walk(installation.PACKAGE_DIRECTORY):
+            below[:] = sorted(name for name in below if name not in _LEFT_OUT)
+            for name in sorted(names):
+                path = os.path.join(directory, name)
+                with open(path, "rb") as file:
+                    _add(tar, os.path.relpath(path, installation.PACKAGE_PARENT), file.read())
+        for name in installation.SCRIPT_NAMES:
+            with open(os.path.join(scripts, name), "rb") as file:
+                _add(tar, f"{installation.SCRIPTS}/{name}", file.read())
+    return buffer.getvalue()
+
+
+def _archive(guest_files: list[GuestFile]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for file in guest_files:
+            _add(tar, file.path.lstrip("/"), file.data, file.mode)
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    member.mode = mode
+    tar.addfile(member, io.BytesIO(content))

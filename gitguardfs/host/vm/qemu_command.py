@@ -1,0 +1,136 @@
+"""QEMU's command line for a sandbox VM, as a list of arguments. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from gitguardfs.base import quote
+from gitguardfs.host.share import qemu
+from gitguardfs.host.vm.images import Image
+from gitguardfs.host.vm.state import State
+
+TAG = "project"
+"""The mount tag of the share."""
+SEED_SERIAL = "gitguard-seed"
+"""The serial number of the disk with the seed, by which the guest finds it."""
+CHANNEL = "gitguard"
+"""The name of the port by which root in the guest tells how far it is."""
+PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
+"""Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
+GUEST_ADDRESS = "10.0.2.15"
+"""The address that QEMU's user network gives its one guest."""
+
+# QEMU may start programs, since it starts the relay for each connection. elevateprivileges=deny
+# would kill the relay.
+SANDBOX = "on,obsolete=deny,resourcecontrol=deny"
+HARDENED_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
+
+_PROCESSORS = {"kvm": "host", "hvf": "host", "tcg": "max"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One start of a VM."""
+
+    state: State
+    image: Image
+    exported: str | None
+    """The directory that is shared: the project, or the guarded view of it; None for none."""
+    memory: int
+    cpus: int
+    accelerator: str
+    """``kvm``, ``hvf`` or ``tcg``."""
+    processor: str
+    """platform.machine() of the host."""
+    relay: tuple[str, ...]
+    """The program that connects the guest to the proxy; unused if hardened."""
+    channel: int
+    """The descriptor of a socket on which root in the guest tells how far it is."""
+    hardened: bool = False
+    is_mac: bool = False
+    firmware: str = ""
+    """The UEFI for 64-bit ARM."""
+    restricted: bool = True
+    """False only in tests, to show that their attempts to get out would work without it."""
+
+    @property
+    def is_arm(self) -> bool:
+        """Return whether the host is 64-bit ARM, and so the guest as well."""
+        return qemu.is_arm(self.processor)
+
+
+def command(machine: Machine) -> list[str]:
+    """Return the command that starts the machine; it runs until the guest is off."""
+    state = machine.state
+    return [
+        qemu.program(machine.is_arm),
+        *("-name", f"gitguard-{state.name}", "-nodefaults", "-no-user-config"),
+        *("-display", "none", "-no-reboot"),
+        *_board(machine),
+        *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
+        # Not the clock of the machine, which stands still while that is paused: files/clock.sh.
+        *("-rtc", "base=utc,clock=host"),
+        *("-m", str(machine.memory), "-smp", str(machine.cpus)),
+        # append=on: after the log is truncated, QEMU writes at its new end.
+        *("-chardev", f"file,id=console,path={quote.qemu(state.console)},append=on"),
+        *("-serial", "chardev:console"),
+        *("-qmp", f"unix:{quote.qemu(state.qmp)},server=on,wait=off"),
+        *_disks(machine),
+        *("-device", "virtio-rng-pci"),
+        *("-chardev", f"socket,id={CHANNEL},fd={machine.channel}"),
+        *("-device", "virtio-serial-pci"),
+        *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
+        *_network(machine),
+        *(() if machine.exported is None else qemu.p9_share(machine.exported, TAG)),
+        *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
+    ]
+
+
+def _cpu(machine: Machine) -> str:
+    model = _PROCESSORS[machine.accelerator]
+    # An emulator takes a fifth longer with page tables of five levels.
+    is_emulated_pc = machine.accelerator == "tcg" and not machine.is_arm
+    return f"{model},la57=off" if is_emulated_pc else model
+
+
+def _board(machine: Machine) -> list[str]:
+    board = ["-machine", "virt" if machine.is_arm else "q35"]
+    image = machine.image
+    if image.kernel is not None:
+        console = "ttyAMA0" if machine.is_arm else "ttyS0"
+        board += ["-kernel", image.kernel, "-append", f"console={console} {image.append}"]
+        if image.initrd is not None:
+            board += ["-initrd", image.initrd]
+    elif machine.is_arm:
+        board += ["-bios", machine.firmware]
+    return board
+
+
+def _disks(machine: Machine) -> list[str]:
+    disk, seed = quote.qemu(machine.state.disk), quote.qemu(machine.state.seed)
+    # The order decides which of the two the guest calls /dev/vda.
+    return [
+        *("-drive", f"file={disk},format=qcow2,if=none,id=disk,discard=unmap"),
+        *("-device", "virtio-blk-pci,drive=disk"),
+        *("-drive", f"file={seed},format=raw,if=none,id=seed,readonly=on"),
+        *("-device", f"virtio-blk-pci,drive=seed,serial={SEED_SERIAL}"),
+    ]
+
+
+def _network(machine: Machine) -> list[str]:
+    options = [
+        "user,id=net",
+        f"restrict={'on' if machine.restricted else 'off'}",
+        "ipv6=off",
+        "hostfwd=tcp:127.0.0.1:0-:22",
+    ]
+    if not machine.hardened:
+        helper = shlex.join(machine.relay)
+        target = f"guestfwd=tcp:{PROXY_ADDRESS}:{PROXY_PORT}-cmd:{helper}"
+        options.append(quote.qemu(target))
+    return ["-netdev", ",".join(options), "-device", "virtio-net-pci,netdev=net"]
+
+
+def _sandbox(machine: Machine) -> str:
+    return HARDENED_SANDBOX if machine.hardened else SANDBOX

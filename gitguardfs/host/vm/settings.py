@@ -1,0 +1,150 @@
+"""A VM's settings: given to `vm up`, saved for the next one, deleted by `vm reset`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from gitguardfs.base import config_files
+from gitguardfs.base.errors import UserError
+from gitguardfs.host.vm import ports
+from gitguardfs.host.vm.state import State
+from gitguardfs.options.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
+
+FILE = "settings.json"
+_GITS = (None, "deny", "readonly", "private")
+MIN_MEMORY_MIB = 512
+"""With less, cloud-init does not complete a boot."""
+MOST_CPUS = 4
+"""A guest has as many processors as the host by default, but not more than this."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One VM's settings. Raises UserError for an invalid value."""
+
+    project: str
+    image: str = "debian-13"
+    memory: int = 8192
+    """MiB."""
+    cpus: int = field(default_factory=lambda: min(MOST_CPUS, os.cpu_count() or 1))
+    guard: str = "guest"
+    """``guest`` or ``host``: where .git is guarded."""
+    git: str | None = None
+    """``deny``, ``readonly`` or ``private``: what the agent has of git; None for the default."""
+    hide: tuple[str, ...] = ()
+    """Patterns of names that are hidden from the agent."""
+    local: tuple[str, ...] = DEFAULT_LOCAL
+    """Patterns of the names of directories that are kept on the guest's own disk."""
+    hardened: bool = False
+    """QEMU may start no program; the guest reaches the proxy by a reverse SSH tunnel."""
+    publish: tuple[str, ...] = ()
+    """Ports that lead into the guest while the VM runs, as ports.parsed() reads them."""
+    git_name: str = "AI Agent"
+    git_email: str = "agent@internal.sandbox"
+
+    def __post_init__(self) -> None:
+        if self.memory < MIN_MEMORY_MIB:
+            raise UserError(
+                f"--memory {self.memory}M is too little", f"give at least {MIN_MEMORY_MIB}M"
+            )
+        if self.cpus < 1:
+            raise UserError(f"--cpus {self.cpus} is too little", "give at least 1")
+        if self.guard not in ("guest", "host") or self.git not in _GITS:
+            raise UserError(f"--guard {self.guard} and --git {self.git} are not possible")
+        if self.guard == "host" and self.git_mode != "deny":
+            why = ": the agent's repository must lie in the guest" * (self.git == "private")
+            raise UserError(
+                f"--guard host and --git {self.git} exclude each other{why}",
+                "--git deny, or --guard guest",
+            )
+        for option, names in (("--hide", self.hide), ("--local", self.local)):
+            for name in names:
+                if not name.isprintable() or not re.fullmatch(r"[^/,\\]+", name):
+                    raise UserError(
+                        f"{option} {name!r} is not the name of a file", "use no /, \\ or comma"
+                    )
+        ports.merged((), self.publish)
+        for value in (self.git_name, self.git_email):
+            if not value.strip() or not value.isprintable():
+                raise UserError(f"{value!r} cannot be a name or address for git")
+
+    @property
+    def git_mode(self) -> str:
+        """Return what the agent has of git."""
+        return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
+
+
+def load(state: State) -> Settings:
+    """Return the VM's saved settings, or the defaults. Raises UserError if the file is damaged."""
+    path = state.path(FILE)
+    content = config_files.read(path)
+    if content is None:
+        return Settings(state.project)
+    try:
+        fields = json.loads(content)
+        known = {field.name for field in dataclasses.fields(Settings)}
+        if not isinstance(fields, dict) or not fields.keys() <= known:
+            raise ValueError
+        fields["hide"] = tuple(fields["hide"])
+        fields["publish"] = tuple(fields.get("publish", ()))  # older ones have none
+        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))
+        _check_types(fields)
+        return Settings(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
+        raise UserError(
+            f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
+        ) from None
+
+
+def _check_types(fields: dict[str, Any]) -> None:
+    """Raise TypeError if a value is not of the type that it is saved with."""
+    model = dataclasses.asdict(Settings(""))
+    for name, value in fields.items():
+        kinds = (str, type(None)) if name == "git" else type(model[name])
+        is_text = not isinstance(value, tuple) or all(isinstance(part, str) for part in value)
+        if not isinstance(value, kinds) or not is_text:
+            raise TypeError(name)
+
+
+def save(state: State, settings: Settings) -> None:
+    """Save the settings. Raises OSError."""
+    text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
+    config_files.write(config_files.plan(state.path(FILE), text, 0o600))
+
+
+def before_start(old: Settings, new: Settings) -> Settings:
+    """Return the part of ``new`` to save before the VM has started with it.
+
+    What protects the project is saved at once: no later start may have less. The rest is saved
+    only after the start: a size, an image or a port with which no VM starts must not make the next
+    start fail too.
+    """
+    publish = tuple(port for port in new.publish if port in old.publish)
+    return dataclasses.replace(
+        new, memory=old.memory, cpus=old.cpus, image=old.image, publish=publish
+    )
+
+
+def save_image(state: State, image: str) -> None:
+    """Save an image that was found, before the disk of a new VM is made from it. OSError."""
+    save(state, dataclasses.replace(load(state), image=image))
+
+
+def merged(old: Settings, given: dict[str, Any]) -> Settings:
+    """Return ``old`` with the values in ``given`` that are not None. Raises UserError.
+
+    Names to hide and ports to publish are added to those in ``old``; an empty one clears those.
+    """
+    wanted = {name: value for name, value in given.items() if value is not None}
+    names = wanted.get("hide", ())
+    before = () if "" in names else old.hide
+    wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
+    published = wanted.get("publish", ())
+    open_before = () if "" in published else old.publish
+    wanted["publish"] = ports.merged(open_before, filter(None, published))
+    return dataclasses.replace(old, **wanted)

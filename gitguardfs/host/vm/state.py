@@ -1,0 +1,269 @@
+"""The state directory of a project's VM, and the locks that tell whether the VM is running.
+
+A VM belongs to one project. Its directory is in the user's state directory, and only that user can
+read it. It is never in the project, where the agent could change it.
+
+A VM is running while the flock(2) on `lock` is held. QEMU inherits that lock. The kernel releases
+it when the last process that holds it has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from gitguardfs.base import quote
+from gitguardfs.base.config_files import make_private_directory
+from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.base.paths import is_inside
+from gitguardfs.host.egress import allowlist_lock
+
+SOCKET_PATH_BYTES = 103
+"""The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
+LOCK_PATIENCE = 1.0
+"""Seconds to wait for a lock: a command that only tests the lock holds it for a moment."""
+
+_REMOVED = ".removed-"
+
+
+@dataclass(frozen=True)
+class State:
+    """The files of one VM. ``project`` is the resolved path of the project's directory."""
+
+    project: str
+    directory: str
+
+    def path(self, name: str) -> str:
+        """Return the path of the file ``name``."""
+        return os.path.join(self.directory, name)
+
+    @property
+    def name(self) -> str:
+        """The VM's name."""
+        return os.path.basename(self.directory)
+
+    @property
+    def disk(self) -> str:
+        """The VM's disk, an overlay over its image."""
+        return self.path("disk.qcow2")
+
+    @property
+    def seed(self) -> str:
+        """The ISO image with what the guest is given at each start."""
+        return self.path("seed.iso")
+
+    @property
+    def console(self) -> str:
+        """The log of the guest's console since the VM's last start; ``.1`` has the start before."""
+        return self.path("console.log")
+
+    @property
+    def qemu_log(self) -> str:
+        """The log of QEMU itself."""
+        return self.path("qemu.log")
+
+    @property
+    def qmp(self) -> str:
+        """The socket of QEMU's monitor (QMP)."""
+        return self.path("qmp.sock")
+
+    @property
+    def lock(self) -> str:
+        """Held by QEMU, and by the command that starts or stops it."""
+        return self.path("lock")
+
+    @property
+    def session_lock(self) -> str:
+        """Held by the ``vm up`` that started the VM, and by none of its children."""
+        return self.path("session.lock")
+
+    @property
+    def ready(self) -> str:
+        """Exists once the running guest is set up and its project is guarded."""
+        return self.path("ready")
+
+    @property
+    def exists(self) -> bool:
+        """Whether this project has a state directory, even if only a failed start made it."""
+        return os.path.isdir(self.directory)
+
+    @property
+    def has_disk(self) -> bool:
+        """Whether this project has a VM."""
+        return os.path.lexists(self.disk)
+
+
+def state_of(project: str) -> State:
+    """Return the state of the VM of the directory ``project``, which need not exist.
+
+    Raises UserError if the state would lie in the project, or the project in the state.
+    """
+    real = os.path.realpath(project)
+    directory = os.path.join(_vms_directory(), name_of(real))
+    outer = os.path.realpath(_vms_directory())
+    if is_inside(outer, real) or is_inside(real, outer):
+        raise UserError(
+            f"the VM's state would lie in the project {real}, where the agent could change it",
+            "choose a directory further down as the project, or set another XDG_STATE_HOME",
+        )
+    state = State(real, directory)
+    check_socket(state, "XDG_STATE_HOME")
+    return state
+
+
+def check_socket(state: State, variable: str) -> None:
+    """Raise UserError if QEMU's monitor could have no socket in this directory."""
+    if len(os.fsencode(state.qmp)) > SOCKET_PATH_BYTES:
+        raise UserError(
+            f"the path {state.qmp} is too long for a socket", f"set a shorter {variable}"
+        )
+
+
+def name_of(project: str) -> str:
+    """Return a readable and unique name for the VM of the resolved path ``project``."""
+    readable = re.sub(r"[^a-z0-9]+", "-", os.path.basename(project).lower()).strip("-")[:20]
+    digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
+    return f"{readable.strip('-') or 'vm'}-{digest}"
+
+
+def find(project: str | None) -> State:
+    """Return the state of the VM of ``project``.
+
+    Without ``project``, that is the nearest directory with a VM, from the current one upwards; or
+    the current directory if none has one. A state that a failed start left counts as no VM.
+    """
+    if project is not None:
+        return state_of(project)
+    here = os.getcwd()
+    above = here
+    while above != os.path.dirname(above):
+        with suppress(UserError):
+            state = state_of(above)
+            if state.has_disk:
+                return state
+        above = os.path.dirname(above)
+    return state_of(here)
+
+
+def existing(project: str | None) -> State:
+    """Return the state of an existing VM. Raises UserError if there is none."""
+    directory = os.path.realpath(project or os.getcwd())
+    hint = "name the project: --project DIR"
+    with suppress(UserError):  # a directory that can have no VM, such as a home, has none
+        state = find(project)
+        if state.exists:
+            return state
+        where = [] if directory == os.path.realpath(os.getcwd()) else ["--project", directory]
+        hint = f"{quote.shell(['gitguard', 'vm', 'up', *where])} makes one"
+    raise UserError(f"{shown(directory)} has no VM", hint, Exit.SYSTEM)
+
+
+def create(state: State) -> None:
+    """Make the state directory, and gitguardfs's directories above it, for this user only.
+
+    Raises UserError if one of them belongs to another user, OSError.
+    """
+    for directory in (os.path.dirname(_vms_directory()), _vms_directory(), state.directory):
+        make_private_directory(Path(directory))
+
+
+def remove(state: State) -> list[str]:
+    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock.
+
+    Returns a line for each directory that remains. Raises OSError.
+    """
+    with allowlist_lock.held(Path(state.directory)):
+        os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
+    return remove_leftovers()
+
+
+def remove_leftovers() -> list[str]:
+    """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
+    remain = []
+    for name in os.listdir(_vms_directory()):
+        if _REMOVED in name:
+            try:
+                delete(os.path.join(_vms_directory(), name))
+            except UserError as error:
+                remain.append(str(error))
+    return remain
+
+
+def delete(directory: str) -> None:
+    """Delete a directory, which another command may delete as well. Raises UserError."""
+    while os.path.lexists(directory):
+        try:
+            with suppress(FileNotFoundError):  # the other command was faster
+                shutil.rmtree(directory)
+        except OSError as error:  # such as a file of root's, which sudo can leave
+            raise UserError(
+                f"{shown(directory)} cannot be deleted: {error.strerror}",
+                "delete it as its owner",
+                Exit.SYSTEM,
+            ) from None
+
+
+def with_disks() -> list[State]:
+    """Return the state of each VM that has a disk. Their projects are not known here: ``/``."""
+    directory = _vms_directory()
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    found = [State("/", os.path.join(directory, name)) for name in names if _REMOVED not in name]
+    return [state for state in found if state.has_disk]
+
+
+def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
+    """Acquire the lock at ``path``; return its descriptor, or None if another process holds it.
+
+    Closing every copy of the descriptor releases the lock. ``patience`` is in seconds. Raises
+    OSError.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.02)  # flock(2) has no time limit
+        except BaseException:
+            os.close(fd)
+            raise
+        else:
+            return fd
+
+
+def is_held(path: str) -> bool:
+    """Return whether a process holds the lock at ``path``; False if there is no such file."""
+    try:
+        # O_NONBLOCK: a FIFO of that name must not keep the caller waiting.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def cache_directory() -> str:
+    """Return the directory of images, which all VMs share and ``vm reset`` keeps."""
+    return os.path.join(platformdirs.user_cache_dir("gitguardfs", appauthor=False), "images")
+
+
+def _vms_directory() -> str:
+    return os.path.join(platformdirs.user_state_dir("gitguardfs", appauthor=False), "vm")

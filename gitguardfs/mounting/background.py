@@ -1,0 +1,111 @@
+"""Forks the daemon: into the background, or below the main process of a service."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import syslog
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NoReturn
+
+from gitguardfs.base.errors import Exit
+from gitguardfs.mounting import keeper
+from gitguardfs.mounting.keeper import Again, Ready, Run
+from gitguardfs.mounting.logs import log_to_syslog
+
+log = logging.getLogger(__name__)
+
+
+def in_service(name: str, run: Run, again: Again, notify: Callable[[], None]) -> NoReturn:
+    """Run ``run(ready)`` in a child, and ``again`` if that one is killed (``keeper``).
+
+    We stay the main process of the service. ``notify`` is called when the first one is ready.
+    ``name`` is the mount point.
+    """
+
+    def tell(answer: bytes) -> None:
+        if keeper.is_ready(answer):
+            notify()
+        elif not answer:
+            _say_that_it_died()
+
+    keeper.keep(name, run, again, tell, log.error)
+
+
+def in_background(name: str, run: Run, again: Again | None) -> int:
+    """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
+
+    The child writes its errors to our standard error until it is ready. Then it closes the terminal
+    and our pipes, since mount(8) and shells wait until these are closed. With ``again`` a process
+    between them stays, and starts another daemon if that one is killed (``keeper``); that one logs
+    to syslog from the start. ``name`` is the mount point.
+    """
+    readable, writable = os.pipe()
+    if os.fork() == 0:
+        os.close(readable)
+        os.setsid()
+        try:
+            if again is None:
+                keeper.be_daemon(partial(_run_detached, run), writable)
+            _keep_detached(name, run, again, writable)
+        finally:  # never back into the caller
+            os._exit(Exit.SYSTEM)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as pipe:
+        answer = pipe.read(1)
+    if not answer:
+        _say_that_it_died()
+        return Exit.SYSTEM
+    return answer[0]
+
+
+def _say_that_it_died() -> None:
+    print("gitguardfs: the daemon died before the mount was up", file=sys.stderr)
+
+
+def _run_detached(run: Run, ready: Ready) -> int:
+    """Run it; once it is ready, it leaves the terminal."""
+
+    def detach(state: bytes) -> None:
+        try:
+            log_to_syslog()
+            keeper.leave_the_terminal()
+        finally:
+            ready(state)
+
+    return run(detach)
+
+
+def _keep_detached(name: str, run: Run, again: Again, told: int) -> NoReturn:
+    def first(ready: Ready) -> int:
+        os.close(told)
+        return _run_detached(run, ready)
+
+    def following(former: bytes, ready: Ready) -> int:
+        log_to_syslog()
+        return again(former, ready)
+
+    def tell(answer: bytes) -> None:
+        with suppress(OSError):  # the caller was killed
+            os.write(told, answer[:1])
+        keeper.leave_the_terminal()
+
+    syslog.openlog("gitguardfs", syslog.LOG_PID, syslog.LOG_DAEMON)
+    keeper.keep(name, first, following, tell, partial(syslog.syslog, syslog.LOG_ERR))
+
+
+def notify(address: str | None, message: str) -> None:
+    """Send a message to the service manager (sd_notify(3)); do nothing without an address."""
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto(message.encode(), address)
+    except OSError as error:
+        log.error("the service manager was not notified: %s", error.strerror)

@@ -1,0 +1,120 @@
+"""The seal and the lid of one view: what keeps its source and its place closed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.linux import mountinfo
+from gitguardfs.mounting import covers, lid, preflight, seal, seal_bypasses
+from gitguardfs.options.mount_options import MountOptions
+
+log = logging.getLogger(__name__)
+
+
+def recognized(fd: int) -> bytes:
+    """Return a text by which the next daemon recognizes a source's root, or the root of a seal.
+
+    Nobody changes a seal's ctime: it is the time of its mount, and tells seals apart.
+    """
+    st = os.fstat(fd)
+    is_seal = seal.sealing(fd) is not None
+    return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
+
+
+@dataclass
+class ClosedPlaces:
+    """The seal and the lid of one view. Users have neither; a view over its source has no lid."""
+
+    seal: seal.Seal | None
+    was_sealed: bool
+    """Whether an earlier daemon left the seal."""
+    lid: mountinfo.MountInfo | None
+    """None before the view is mounted, unless an earlier daemon left it; and once it is removed."""
+    target_fd: int
+    """The directory to mount the view on; the lid, if an earlier daemon left one."""
+    _lock: Lock = field(default_factory=Lock)
+
+    def end(self, *, keep_seal: bool, keep_lid: bool) -> None:
+        """Leave seal and lid to the next daemon, or remove them."""
+        if self.seal is not None and keep_seal:
+            self.seal.keep()
+        elif self.seal is not None:
+            try:
+                self.seal.remove()
+            except OSError as error:
+                log.error("a seal stays: %s", error)
+        if not keep_lid:
+            self.open_place()
+
+    def open_place(self) -> None:
+        """Remove the lid, once: later on, another view's may have its number. On any thread."""
+        with self._lock:
+            removed, self.lid = self.lid, None
+            try:
+                if removed is not None:
+                    lid.remove(removed)
+            except OSError as error:
+                log.error("a lid stays: %s", error)
+
+
+def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedPlaces:
+    """Put on the seal, or take over one that is there; and a lid. Raises UserError, OSError."""
+    was_sealed = seal.sealing(paths.source_fd) is not None
+    if os.geteuid() == 0 and paths.covers_itself:
+        # The place of view and source is one: a seal closes both.
+        sealed = _seal(paths)
+        return ClosedPlaces(sealed, was_sealed, None, sealed.root)
+    sealed_source = _seal(paths) if seal_it else None
+    if sealed_source is None:
+        seal.remove_stale(paths.source)
+    return ClosedPlaces(sealed_source, was_sealed, lid.lid_of(target_fd), target_fd)
+
+
+def open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
+    """Return a descriptor of the directory below a seal or lid. Raises UserError."""
+    try:
+        return covers.open_covered(path, root, is_cover)
+    except OSError as error:
+        raise UserError(
+            f"cannot reach {path} below its seal or lid: {error.strerror}",
+            "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
+            Exit.SYSTEM,
+        ) from None
+
+
+def _seal(paths: preflight.MountPaths) -> seal.Seal:
+    try:
+        return seal.Seal(paths.source, paths.source_fd)
+    except OSError as error:
+        raise UserError(
+            f"cannot seal {paths.source}: {error.strerror}",
+            "the option no-seal leaves it open",
+            Exit.MOUNT,
+        ) from None
+
+
+def refuse_holders(
+    options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
+) -> None:
+    """Raise UserError if a process holds something below the seal, and can still use it.
+
+    ``device`` is the st_dev of the source below the seal.
+    """
+    text, hint = seal_bypasses.describe(paths.source, sealed.covers, device)
+    if text and not options.allow_holders:
+        raise UserError(text, hint, Exit.MOUNT)
+    if text:
+        log.warning("%s", text)
+
+
+def check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
+    """Raise UserError if something else was mounted over the seal meanwhile."""
+    try:
+        sealed.check()  # a fusermount3 that was started below can mount over the seal
+    except OSError as error:
+        raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None

@@ -1,0 +1,173 @@
+"""Starts a daemon again after it was killed, sooner than a service manager could.
+
+The keeper is the daemon's parent. It has done Python's imports, which take most of the time of a
+start. It has nothing of the mount open, and ends as the daemon does when that ends by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import NoReturn
+
+from gitguardfs.base.errors import Exit
+from gitguardfs.base.signals import ENDING, REREAD, UNMOUNTED
+
+PAUSE, LONGEST_PAUSE = 0.1, 60.0
+"""Seconds until the next start; after each start that fails, twice as long."""
+SOON = 4.0
+"""Seconds. The start of a daemon that ends sooner counts as failed."""
+TAKEN_AWAY = 3
+"""Exit code of a daemon whose view is gone without root's signal. Here no other daemon is started:
+only a service manager knows whether it is wanted. Others get Exit.SYSTEM."""
+_PASSED_ON = (*ENDING, REREAD)
+
+Ready = Callable[[bytes], None]
+"""Is called when the mount answers, with what the next daemon has to know."""
+Run = Callable[[Ready], int]
+"""Is a daemon from its start to its exit code."""
+Again = Callable[[bytes, Ready], int]
+"""Is the next daemon. It gets what the one before it said when it was ready."""
+
+
+def keep(
+    name: str, first: Run, again: Again, tell: Callable[[bytes], None], log: Callable[[str], None]
+) -> NoReturn:
+    """Run a daemon in a child, ``tell`` what it answers, and keep it running; then end as it did.
+
+    It answers as in ``be_daemon``. One that never was ready is not started again: the caller gets
+    its error. ``name`` is the mount point, for the ``log``.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
+    keeper = _Keeper()
+    signal.signal(UNMOUNTED, signal.SIG_IGN)  # is for the daemon alone
+    for number in _PASSED_ON:
+        signal.signal(number, keeper.pass_on)
+    gc.freeze()  # its marks are in the objects, whose memory both processes share
+    answer = keeper.start(first)
+    tell(answer)
+    was_ready = is_ready(answer)
+    # It must not keep the source's file system busy, nor the caller's pipes open.
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    state, pause, since = answer[1:], PAUSE, time.monotonic()
+    while (why := keeper.why_ended()) and was_ready:
+        if time.monotonic() - since > SOON:
+            pause = PAUSE
+        log(f"{name}: the daemon ended ({why}); it is started again in {pause:g} s")
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        answer, since = keeper.start(partial(again, state)), time.monotonic()
+        if is_ready(answer):
+            state = answer[1:]
+    keeper.end()
+
+
+def be_daemon(run: Run, told: int) -> NoReturn:
+    """Run it, and end by its exit code. Write to the pipe ``told`` what it answers.
+
+    That is OK (a byte) and what the next daemon has to know, once it is ready, or its exit code.
+    """
+
+    def ready(state: bytes) -> None:
+        _tell(told, bytes([Exit.OK]) + state)
+        os.close(told)
+
+    code = int(Exit.SYSTEM)
+    try:
+        code = run(ready)
+    finally:
+        logging.shutdown()
+        _tell(told, bytes([for_others(code)]))
+        os._exit(code)
+
+
+def is_ready(answer: bytes) -> bool:
+    """Return whether the daemon that gave this answer was ready."""
+    return answer[:1] == bytes([Exit.OK])
+
+
+def for_others(code: int) -> int:
+    """Return the exit code that others than the keeper get."""
+    return Exit.SYSTEM if code == TAKEN_AWAY else code
+
+
+def leave_the_terminal() -> None:
+    """Let the standard streams lead nowhere."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    os.close(null)
+
+
+def _tell(told: int, message: bytes) -> None:
+    with suppress(OSError):  # ready was called, or the reader was killed
+        os.write(told, message)
+
+
+class _Keeper:
+    """The daemon that runs now, and how the last one ended."""
+
+    def __init__(self) -> None:
+        self._child = 0
+        self._failed = ""
+        self._status = Exit.SYSTEM << 8
+        self._is_told_to_end = False
+
+    def start(self, run: Run) -> bytes:
+        """Start a daemon; return what it answers, b"" if nothing."""
+        self._child, self._failed = 0, ""
+        readable, writable = os.pipe()
+        try:
+            self._child = os.fork()
+        except OSError as error:  # no process can be started now
+            self._failed = error.strerror or str(error)
+        else:
+            if self._child == 0:
+                for number in ENDING:
+                    signal.signal(number, signal.SIG_DFL)
+                signal.signal(REREAD, signal.SIG_IGN)  # until it has read something
+                os.close(readable)
+                be_daemon(run, writable)
+        os.close(writable)
+        with os.fdopen(readable, "rb") as pipe:
+            return pipe.read()
+
+    def pass_on(self, number: int, _frame: FrameType | None) -> None:
+        """Send a signal on to the daemon. After one that ends the mount no other is started."""
+        if self._child:
+            with suppress(ProcessLookupError):
+                os.kill(self._child, number)
+        elif number in ENDING:
+            os._exit(Exit.OK)
+        self._is_told_to_end |= number in ENDING
+
+    def why_ended(self) -> str:
+        """Wait for the daemon's end; return why it has to be started again, "" if it has not."""
+        if not self._child:
+            return self._failed
+        _, self._status = os.waitpid(self._child, 0)
+        self._child = 0
+        if self._is_told_to_end:  # one whose source hangs ends with an error
+            return ""
+        if os.WIFSIGNALED(self._status):
+            number = os.WTERMSIG(self._status)
+            return "" if number in ENDING else signal.strsignal(number) or f"signal {number}"
+        code = os.WEXITSTATUS(self._status)
+        return "" if code in (Exit.OK, Exit.USAGE, TAKEN_AWAY) else f"exit code {code}"
+
+    def end(self) -> NoReturn:
+        """End as the daemon did, by its exit code or its signal."""
+        if os.WIFSIGNALED(self._status):
+            number = os.WTERMSIG(self._status)
+            with suppress(OSError):  # SIGKILL
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        os._exit(for_others(os.WEXITSTATUS(self._status)))

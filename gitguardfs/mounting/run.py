@@ -1,0 +1,408 @@
+"""Runs one mount from its options to its end: descriptors, seal, session, signals.
+
+The order matters. The root descriptor is opened before the seal covers the source. The seal is on
+before the view appears, and so is the lid, on which the view lies. They come off only after the
+view is unmounted, and only if root asks for that by a signal or by the umount helper: users can
+make a view disappear as well.
+
+On any end that is not clean, a dead mount point is left, and seal and lid stay. If mounting fails,
+the source is sealed anyway: at boot nobody would notice that it is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from signal import Signals
+from threading import Thread
+
+from gitguardfs.base.constants import FUSE_DEVICE
+from gitguardfs.base.errors import Exit, UserError, shown, warn
+from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
+from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux.rotating_file import RotatingFile
+from gitguardfs.mounting import (
+    background,
+    build,
+    closed_places,
+    fstab_check,
+    keeper,
+    lid,
+    logs,
+    preflight,
+    seal,
+    signals,
+    utab,
+    view,
+)
+from gitguardfs.mounting.drain import Drain, close_device
+from gitguardfs.options.mount_options import MountOptions
+from gitguardfs.sessions import base
+
+log = logging.getLogger(__name__)
+
+DETACH_LIMIT = 2.0
+"""Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
+
+
+def run(
+    options: MountOptions,
+    notify_socket: str | None,
+    is_service: bool,
+    new_session: base.SessionFactory,
+) -> int:
+    """Mount, and serve until unmounted; return the exit code. Raises UserError.
+
+    ``is_service`` is whether this is the main process of a service that waits for a notification.
+    ``new_session`` makes the session that serves the mount.
+    """
+    # A new process closes its copies of the source's files, and may wait for a hung server then.
+    # subprocess waits for that in vfork(2) with Python's lock held, and so would all threads.
+    subprocess._USE_VFORK = False  # type: ignore[misc]  # documented in Python's manual
+
+    def launch(serve: _Serve, options: MountOptions) -> int:
+        logs.log_to_stderr(options.debug)
+
+        def first(ready: keeper.Ready) -> int:
+            return serve(ready, _print_error)
+
+        def notify() -> None:
+            background.notify(notify_socket, "READY=1")
+
+        if options.foreground or options.debug:
+            return keeper.for_others(first(lambda _: notify()))
+        name = shown(options.mountpoint)
+        again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
+        if again is not None and is_service:
+            background.in_service(name, first, again, notify)
+        return background.in_background(name, first, again)
+
+    return _run(options, new_session, launch)
+
+
+_Serve = Callable[[keeper.Ready, Callable[[str], None]], int]
+"""Serves a mount until its end. The first argument is called when it answers, the second with an
+error that ends it."""
+
+
+def _run_again(
+    options: MountOptions, new_session: base.SessionFactory, former: bytes, ready: keeper.Ready
+) -> int:
+    """Take the place of a daemon that was killed, unless root has unmounted its view since.
+
+    ``former`` is what that daemon said when it was ready: see ``closed_places.recognized``.
+    """
+    there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
+    if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
+        log.info("%s: unmounted", options.mountpoint)
+        return Exit.OK
+    try:
+        return _run(options, new_session, lambda serve, _: serve(ready, log.error), former)
+    except UserError as error:
+        log.error("%s", error)
+        return error.code
+
+
+def _print_error(text: str) -> None:
+    print(shown(f"gitguardfs: {text}"), file=sys.stderr)
+
+
+def _run(
+    options: MountOptions,
+    new_session: base.SessionFactory,
+    launch: Callable[[_Serve, MountOptions], int],
+    former: bytes = b"",
+) -> int:
+    try:
+        return _prepare(options, new_session, launch, former)
+    except fstab_check.NotMountedError:
+        raise
+    except UserError as error:
+        raise seal.fail_closed(options.source, options.seal, error) from None
+    except OSError as error:
+        raise seal.fail_closed(options.source, options.seal, _user_error(error)) from None
+
+
+def _user_error(error: OSError) -> UserError:
+    where = f"{error.filename}: " if error.filename else ""
+    return UserError(f"{where}{error.strerror}", code=Exit.SYSTEM)
+
+
+def _prepare(
+    options: MountOptions,
+    new_session: base.SessionFactory,
+    launch: Callable[[_Serve, MountOptions], int],
+    former: bytes,
+) -> int:
+    """Check, and launch a function that serves; tell it what to mount after a crash."""
+    is_root = os.geteuid() == 0
+    if options.needs_root is not None and not is_root:
+        raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
+    expected = options.expected_mountpoint
+    if expected is None and is_root:
+        expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
+    preflight.check_expected(options.mountpoint, expected, is_root)
+    paths = preflight.check(
+        options.source,
+        options.mountpoint,
+        options.rules,
+        is_root,
+        options.source_owner,
+        options.nonempty,
+    )
+    preflight.check_is(paths.mountpoint, expected)
+    if is_root:
+        fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
+    seal_it = _wants_seal(options, paths, is_root)
+    _warn(options, paths, is_root, seal_it)
+    audit = _open_audit(options.audit_log)
+    checked = replace(
+        options,
+        source=paths.source,
+        mountpoint=paths.mountpoint,
+        expected_mountpoint=paths.mountpoint if is_root else None,
+        audit_log=options.audit_log and os.path.abspath(options.audit_log),
+        private_store=options.private_store and os.path.abspath(options.private_store),
+        local_store=options.local_store and os.path.abspath(options.local_store),
+    )
+    os.chdir("/")
+
+    def serve(ready: keeper.Ready, complain: Callable[[str], None]) -> int:
+        try:
+            return _serve(options, paths, audit, new_session, seal_it, former, ready)
+        except UserError as error:
+            said = seal.fail_closed(paths.source, options.seal, error)
+        except Exception:
+            log.exception("ended by a bug; the mount point is left dead")
+            bug = UserError("ended by a bug", code=Exit.SYSTEM)
+            said = seal.fail_closed(paths.source, options.seal, bug)
+        complain(str(said))
+        return said.code
+
+    return launch(serve, checked)
+
+
+def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:
+    if options.seal and not is_root:
+        raise UserError("--seal needs root", "it mounts over the source")
+    if options.seal is not None:
+        return options.seal
+    # A seal is there only if a daemon left it: that source was to be sealed, unless the seal took
+    # the place of a lid.
+    fd = paths.source_fd
+    was_sealed = seal.sealing(fd) is not None and not paths.covers_itself
+    return is_root and (was_sealed or seal.is_share(fd))
+
+
+def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool) -> None:
+    if not is_root:
+        alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
+        warn(f"not root: {alone}owners cannot be changed")
+    if seal_it or options.seal is False or paths.covers_itself:
+        return
+    if seal.is_reachable_by_others(paths.source, os.geteuid()):
+        warn(
+            f"{options.source} stays open to other users, without the guard"
+            " (--seal, or keep it below a directory of mode 0700)"
+        )
+
+
+def _open_audit(path: str | None) -> AuditLog:
+    if path is None:
+        return AuditLog(None)
+    try:
+        return AuditLog(RotatingFile(path, os.geteuid() == 0))
+    except OSError as error:
+        raise UserError(
+            f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
+        ) from None
+
+
+def _serve(
+    options: MountOptions,
+    paths: preflight.MountPaths,
+    audit: AuditLog,
+    new_session: base.SessionFactory,
+    seal_it: bool,
+    former: bytes,
+    ready: keeper.Ready,
+) -> int:
+    seal.check_unlocked(paths.source_fd, paths.source)
+    root_fd = paths.source_fd
+    if seal.sealing(root_fd) is not None:
+        root_fd = closed_places.open_covered(paths.source, root_fd, seal.is_seal)
+    root = closed_places.recognized(root_fd)
+    if former and former.split()[0] != root:
+        raise UserError(
+            f"{paths.source} is another directory than before: it is not guarded again",
+            f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
+        )
+    target_fd = paths.mountpoint_fd
+    had_lid = lid.lid_of(target_fd) is not None
+    if had_lid:
+        below = closed_places.open_covered(paths.mountpoint, target_fd, lid.is_lid)
+        paths = replace(paths, mountpoint_fd=below)
+    elif paths.covers_itself:
+        paths = replace(paths, mountpoint_fd=root_fd)
+    preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
+    os.umask(0)
+    tables, operations = build.assemble(
+        options, paths, audit, root_fd, new_session.reports_names_only
+    )
+    session = new_session(operations)
+    closed = closed_places.close(paths, target_fd, seal_it)
+    try:
+        state = b"%s %s" % (
+            root,
+            b"" if closed.seal is None else closed_places.recognized(closed.seal.root),
+        )
+        if closed.seal is not None and seal_it:
+            # Under the seal of the daemon before this one nobody has opened anything since.
+            if state != former:
+                closed_places.refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+            closed_places.check_seal(closed.seal, paths)
+        signals.hold()
+        mounted = view.mount(session, options, paths, closed)
+    except BaseException:
+        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=had_lid)
+        raise
+    if had_lid:
+        # If the mount point is removed in another namespace, the kernel keeps the view on the lid
+        # for as long as the lid is open, and this process would not end.
+        os.close(closed.target_fd)
+    if mounted is not None:
+        utab.add(mounted)
+    audit.start()
+    logs.start()
+    signal, fault = _serve_session(
+        session, tables, options, paths, mounted, closed, lambda: ready(state)
+    )
+    os.close(root_fd)
+    stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
+    # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
+    closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal is UNMOUNTED)
+    audit.close()
+    if fault:
+        places = [paths.source, *([paths.mountpoint] if closed.lid else [])]
+        opens = shlex.join(["umount", *places])
+        stays = f"; {paths.source} stays sealed: vm-mount guards it again, {opens} opens it"
+        log.error("%s: %s%s", options.mountpoint, fault, stays if closed.seal else "")
+        is_gone = mounted is not None and mountinfo.current(mounted) is None
+        return keeper.TAKEN_AWAY if is_gone else Exit.SYSTEM
+    if signal is None:
+        with suppress(Exception):  # of a log; the keeper would mount the view again
+            log.info("%s: unmounted", options.mountpoint)
+    return Exit.OK
+
+
+def _serve_session(
+    session: base.Session,
+    tables: ExitStack,
+    options: MountOptions,
+    paths: preflight.MountPaths,
+    mounted: mountinfo.MountInfo | None,
+    closed: closed_places.ClosedPlaces,
+    ready: Callable[[], None],
+) -> tuple[Signals | None, str]:
+    """Serve until the session ends, then unmount.
+
+    Returns the signal by which root ended it, or None, and ``_why_ended`` if there was none.
+    """
+
+    def give_up() -> None:
+        log.error(
+            "%s: the source does not answer; requests under way are aborted", options.mountpoint
+        )
+        _exit_at_once(mounted, closed.seal)
+
+    def mounts_changed() -> None:
+        # At once, also if programs still use a view that was unmounted lazily. A view that this
+        # daemon has unmounted is gone only after the end has begun.
+        if closed.seal is None and is_unmounted() and not drain.has_begun:
+            closed.open_place()
+
+    def is_unmounted() -> bool:
+        return mounted is not None and mountinfo.current(mounted) is None
+
+    mirror = options.overrides.mirror
+    with Drain(lambda: session.answers, give_up, mounts_changed) as drain:
+        receiver = signals.SignalReceiver(
+            session,
+            is_unmounted,
+            drain.begin,
+            lambda: None if mirror is None else mirror.reread(),
+        )
+
+        def answers() -> None:
+            receiver.note_ready()
+            ready()
+
+        receiver.install()
+        try:
+            session.serve(answers)
+            signal = receiver.end(waits=closed.seal is not None)
+        except BaseException:
+            # Closed without unmounting: a dead mount point is left, and the seal stays.
+            session.close()
+            raise
+        fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
+        if signal is None and not fault:
+            closed.open_place()
+        view.unmount(session, mounted, by_itself=signal is None)
+        tables.close()
+        view.forget(session, mounted)
+    return signal, fault
+
+
+def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
+    """End the process at once, since the main thread may wait for the source for ever.
+
+    Processes that wait for the view get ENOTCONN. The next daemon can take over the seal.
+    """
+    close_device(FUSE_DEVICE)
+    if sealed is not None:
+        sealed.keep()  # else a stuck thread keeps the process, and so the lock
+    if mounted is not None:
+        # On a thread: users can make the path of the mount point hang as well.
+        detaching = Thread(target=_detach, args=(mounted,), daemon=True)
+        detaching.start()
+        detaching.join(DETACH_LIMIT)
+    logging.shutdown()
+    os._exit(Exit.SYSTEM)
+
+
+def _detach(mounted: mountinfo.MountInfo) -> bool:
+    now = mountinfo.current(mounted)
+    return now is None or mountinfo.detach(now)
+
+
+def _why_ended(
+    mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths, is_sealed: bool
+) -> str:
+    """Return why the session ended without a signal from root; "" if it is no fault.
+
+    A user unmounts a view of their own by fusermount3, without a signal; so may root, if no seal
+    depends on it. A user who owns the mount point of root's view can unmount that as well: in a
+    mount namespace of their own, where it is no mount point, they remove or replace the directory.
+    The kernel then unmounts the view. fusermount3 goes by paths, too.
+    """
+    if mounted is None:
+        return ""
+    if mountinfo.current(mounted) is not None:
+        return "the kernel ended the connection; a dead mount is left"
+    try:
+        is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
+        is_gone = is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0
+    except OSError as error:
+        return f"the mount point's own file system has ended: {error.strerror}"
+    if is_gone:
+        return "the mount point was removed or replaced, so the kernel unmounted the view"
+    return "the view was unmounted, but not by root's umount helper" if is_sealed else ""

@@ -1,0 +1,134 @@
+"""Decides which directories of a view are the guest's own (``--local``). Pure: no I/O."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from gitguardfs.names import dotgit
+
+DEPS = "deps"
+"""The value of ``--local`` that stands for the names in ``DIRECTORIES``."""
+
+_Question = Callable[[bytes], bool]
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What tells a directory of dependencies from another of that name."""
+
+    beside: tuple[bytes, ...] = ()
+    """The directory is the guest's if one of these files is beside it."""
+    inside: bytes = b""
+    """A directory of the share without this file in it stays the share's."""
+    below: bytes = b""
+    """Directly below a directory of this name it is the guest's, whatever else is there."""
+    is_new: bool = False
+    """A directory of the share stays the share's."""
+
+    def is_met(
+        self, above: bytes, is_there: bool, is_beside: _Question, is_inside: _Question
+    ) -> bool:
+        """Return whether a directory is the guest's.
+
+        ``above`` is the name of the directory above it, and ``is_there`` says whether the share has
+        that directory. The other two are asked whether a file is beside it, and in it.
+        """
+        if self.below and above == self.below:
+            return True
+        if is_there and (self.is_new or (self.inside and not is_inside(self.inside))):
+            return False
+        return not self.beside or any(map(is_beside, self.beside))
+
+
+ALWAYS = Marker()
+DIRECTORIES = {
+    b"node_modules": ALWAYS,
+    b".venv": ALWAYS,
+    b"venv": Marker(inside=b"pyvenv.cfg"),
+    b"target": Marker(beside=(b"Cargo.toml", b"pom.xml")),
+    b".gradle": ALWAYS,
+    b".tox": ALWAYS,
+    b".nox": ALWAYS,
+    b".mypy_cache": ALWAYS,
+    b".pytest_cache": ALWAYS,
+    b"__pycache__": ALWAYS,
+    b".next": ALWAYS,
+    b".turbo": ALWAYS,
+    b".uv_cache": ALWAYS,
+    b".uv-cache": ALWAYS,
+    b".worktrees": ALWAYS,
+    b"worktrees": Marker(beside=(b".git",), below=b".claude", is_new=True),
+}
+"""Dependencies, builds and caches that package managers and compilers make anew, and where agents
+put work trees: these have a ``.git``, which cannot be made on the share."""
+
+FIRST_NAMES = (
+    (
+        re.compile(rb"target[0-9A-Za-z]{6}"), b"target",
+        Marker(beside=(b"Cargo.toml",), inside=b"CACHEDIR.TAG"),
+    ),
+    (
+        re.compile(rb"pytest-cache-files-[0-9a-z_]{8}"), b".pytest_cache",
+        Marker(inside=b"CACHEDIR.TAG"),
+    ),
+)  # fmt: skip
+"""Directories that cargo and pytest make, fill and then rename: the first name and the last.
+
+If a directory of the last name is the guest's, so is one of the first name: neither program copies
+when it cannot rename. One of the share without the tag stays the share's.
+"""
+
+
+class LocalNames:
+    """The names of the guest's own directories, compiled once and asked for every name."""
+
+    def __init__(self, globs: tuple[str, ...]) -> None:
+        """Take the values of ``--local``: ``deps``, and patterns of one component each."""
+        self._directories = DIRECTORIES if DEPS in globs else {}
+        patterns = [fnmatch.translate(glob) for glob in globs if glob != DEPS]
+        self._pattern = re.compile("|".join(patterns)) if patterns else None
+        self.marker = lru_cache(dotgit.CACHED_NAMES)(self._marker)
+        """Returns the marker for a name; None if no such directory is the guest's. Cached."""
+
+    def _marker(self, name: bytes) -> Marker | None:
+        if dotgit.is_dotgit(name):
+            return None
+        if self._pattern is not None and self._pattern.match(name.decode(errors="surrogateescape")):
+            return ALWAYS
+        if name in self._directories:
+            return self._directories[name]
+        for first, last, marker in FIRST_NAMES:
+            if first.fullmatch(name) and self._marker(last) is not None:
+                return marker
+        return None
+
+    def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
+        """Return the directories above these files of a share that a view does not show.
+
+        ``files`` are all files of a tree. Of nested directories, the outermost is returned.
+        """
+        present = set(files)
+        inner = {os.path.dirname(path) for path in present} - {b""}
+        return {found for directory in inner if (found := self._outermost(directory, present))}
+
+    def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
+        def has(place: bytes, name: bytes) -> bool:
+            return os.path.join(place, name) in files
+
+        above = b""
+        for name in directory.split(b"/"):
+            path, marker = os.path.join(above, name), self.marker(name)
+            if marker is not None and marker.is_met(
+                os.path.basename(above),
+                is_there=True,
+                is_beside=partial(has, above),
+                is_inside=partial(has, path),
+            ):
+                return path
+            above = path
+        return None

@@ -1,0 +1,276 @@
+"""Waiting for requests: a poll first, then trio's loop if none comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+
+from gitguardfs.fs.operations import Operations
+from gitguardfs.sessions.pyfuse3_session import busy_poll
+from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
+from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
+from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
+from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def _low(
+    is_alone: bool = True, is_ending: Callable[[], bool] = lambda: False
+) -> busy_poll.BusyPoll:
+    return busy_poll.BusyPoll(lambda: is_alone, is_ending, ReadInterrupter())
+
+
+async def test_what_is_there_is_not_waited_for_in_the_loop(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    async def wait_readable(fd: int) -> None:
+        waited.append(fd)
+
+    low = _low()
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", wait_readable)
+    os.write(pipe[1], b"x")
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    assert waited == []
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW + 1):
+        await low.wait_readable(pipe[0])
+    assert waited == [pipe[0]]
+
+
+async def test_a_request_that_comes_a_little_later_is_still_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last poll finds it; nothing waits in trio's loop for it."""
+    polls: list[int] = []
+
+    def poll(milliseconds: int) -> list[tuple[int, int]]:
+        polls.append(milliseconds)
+        return [(7, 1)] if len(polls) == busy_poll.SPINS + 1 else []
+
+    monkeypatch.setattr(busy_poll, "poll_of", lambda *_fds: poll)
+    monkeypatch.setattr(trio.lowlevel, "wait_readable", None)
+    await _low(is_alone=False).wait_readable(7)
+    assert polls == [0] * (busy_poll.SPINS + 1)
+
+
+async def test_something_else_is_waited_for_until_there_is_a_request(
+    pipe: tuple[int, int],
+) -> None:
+    low = _low()
+    other, make_readable = os.pipe()
+    try:
+        assert not low.comes_first(other, 1), "before anybody has waited for requests"
+        os.write(pipe[1], b"x")
+        await low.wait_readable(pipe[0])
+        third = os.dup(other)
+        assert not low.comes_first(third, 20_000), "a request is there"
+        os.read(pipe[0], 1)
+        assert not low.comes_first(third, 1)
+        os.write(make_readable, b"x")
+        assert low.comes_first(third, 20_000)
+        os.write(pipe[1], b"x")
+        assert low.comes_first(third, 20_000)
+        os.close(third)
+    finally:
+        os.close(other)
+        os.close(make_readable)
+
+
+async def test_a_connection_has_ended_when_its_descriptor_says_so() -> None:
+    low = _low()
+    assert not low.has_ended(), "before anybody has waited for requests"
+    readable, writable = os.pipe()
+    try:
+        os.write(writable, b"x")
+        await low.wait_readable(readable)
+        assert not low.has_ended()
+        os.close(writable)
+        assert low.has_ended()
+    finally:
+        os.close(readable)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: bool) -> None:
+    low = _low(is_alone)
+    seen = []
+
+    async def reader() -> None:
+        await low.wait_readable(pipe[0])
+        seen.append(os.read(pipe[0], 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reader)
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == []
+        os.write(pipe[1], b"x")
+    assert seen == [b"x"]
+
+
+async def test_processors_are_kept_awake_while_requests_follow_one_another(
+    pipe: tuple[int, int],
+) -> None:
+    low = _low()
+    low._cpu_latency = request = _CpuLatencyRequest()
+    os.write(pipe[1], b"x")
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    assert request.said == []
+    for _ in range(2 * busy_poll.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    assert set(request.said) == {"acquire"}
+    os.read(pipe[0], 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(low.wait_readable, pipe[0])
+        with trio.fail_after(10):
+            while request.said[-1:] != ["release"]:
+                await trio.sleep(0.001)
+        assert not request.held
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_they_are_not_once_nothing_follows_the_last_of_many(
+    pipe: tuple[int, int], is_alone: bool
+) -> None:
+    low = _low(is_alone)
+    low._cpu_latency = request = _CpuLatencyRequest()
+    os.write(pipe[1], b"x")
+    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
+        await low.wait_readable(pipe[0])
+    os.read(pipe[0], 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(low.wait_readable, pipe[0])
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert request.said == ["acquire", "release"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_end_is_seen_whenever_it_is_said(
+    pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
+) -> None:
+    """That holds in the pass of the event loop that drops the limit on latency, too."""
+    for _ in range(50):  # trio runs what is due at one time in either order
+        ended: list[bool] = []
+        low = _low(is_ending=lambda ended=ended: bool(ended))  # type: ignore[misc]
+        low._cpu_latency = _CpuLatencyRequest()
+        low._cpu_latency.acquire()
+        low._in_a_row = busy_poll.REQUESTS_IN_A_ROW
+
+        async def end(ended: list[bool] = ended) -> None:
+            await trio.sleep(busy_poll.INLINE_WAIT / 1000)
+            ended.append(True)
+            trio.lowlevel.notify_closing(pipe[0])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            with trio.fail_after(10), pytest.raises(trio.ClosedResourceError):
+                await low.wait_readable(pipe[0])
+
+
+async def test_processors_are_let_go_at_the_end_although_a_call_is_still_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ends(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(pyfuse3, "_session_loop", ends)
+    requests = RequestLoop()
+    requests._busy_poll = low = _low()
+    low._cpu_latency = request = _CpuLatencyRequest()
+    request.acquire()
+    requests._tasks, requests._waiting = 2, 1
+    await requests._loop(None)  # type: ignore[arg-type]
+    assert not request.held
+
+
+class _CpuLatencyRequest(CpuLatencyRequest):
+    """A request that every machine allows, and that notes its calls."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.said: list[str] = []
+
+    def acquire(self) -> bool:
+        self.said.append("acquire")
+        was, self.held = self.held, True
+        return not was
+
+    def release(self) -> bool:
+        self.said.append("release")
+        was, self.held = self.held, False
+        return was
+
+
+async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
+    pipe: tuple[int, int],
+) -> None:
+    low = _low()
+    low._adapt(busy_poll.WAKEUP_TIME / 2)
+    assert low._spins == busy_poll.MAX_SPINS
+    lengths = []
+    for _ in range(10):
+        low._adapt(busy_poll.WAKEUP_TIME * 2)
+        lengths.append(low._spins)
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] == busy_poll.SPINS
+    low._cpu_latency = _CpuLatencyRequest()
+    low._cpu_latency.acquire()
+    low._adapt(busy_poll.WAKEUP_TIME / 2)
+    assert low._spins == busy_poll.SPINS
+
+
+async def test_it_is_trio_in_everything_else() -> None:
+    stand_in = busy_poll._Trio(_low())
+    assert stand_in.lowlevel.current_task() is trio.lowlevel.current_task()
+    assert stand_in.ClosedResourceError is trio.ClosedResourceError
+    async with stand_in.Lock():
+        pass
+
+
+def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = object()
+    monkeypatch.setattr(pyfuse3, "trio", other)
+    _low().install()
+    assert pyfuse3.trio is other  # type: ignore[attr-defined]
+    monkeypatch.setattr(pyfuse3, "trio", trio)
+    _low().install()
+    assert isinstance(pyfuse3.trio, busy_poll._Trio)  # type: ignore[attr-defined]
+
+
+def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Releases before 3.4.1 create it there, later ones at the first request."""
+    locks: list[object] = []
+
+    def init(_handlers: object, _mountpoint: str, _options: set[str]) -> None:
+        locks.append(pyfuse3.trio.Lock())  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(pyfuse3, "init", init)
+    monkeypatch.setattr(pyfuse3, "trio", trio)
+    operations = cast("Operations", SimpleNamespace(boundary=None))
+    session = Pyfuse3SessionFactory()(operations)
+    fd = os.open(tmp_path, os.O_PATH)
+    session.mount("/", fd, set())
+    os.close(fd)
+    assert [type(lock) for lock in locks] == [busy_poll._NoLock]

@@ -1,0 +1,1079 @@
+"""vm-mount with real files, a real guard, real unmounts; a tmpfs stands in for a 9p share."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from gitguardfs.base.config_files import BACKUP_SUFFIX
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.doctor.context import find_user
+from gitguardfs.guest import facts, plan_guard, seeding
+from gitguardfs.guest import run as vm_mount
+from gitguardfs.linux import mountinfo as mounts
+from gitguardfs.linux import safe_open, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import ENVIRONMENT
+from gitguardfs.mounting import guards
+from gitguardfs.mounting import unmount as unmounting
+from gitguardfs.options import accounts, fstab_entries
+from tests.support.mounting import LIMIT, unmount
+from tests.support.people import AGENT, as_user
+from tests.support.raw_calls import MS_BIND, mount, umount
+from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
+
+READS_OF_NOTHING_TO_DO = 2
+
+# ------------------------------------------------------------------------------------- fstab
+
+
+def test_one_command_guards_a_share_and_writes_it_down(world: World) -> None:
+    assert world.install() == 0
+    is_guarded(world)
+    text = world.fstab().decode()
+    assert text.startswith(FOREIGN.decode() + "\n")
+    assert f"projects {world.raw} 9p trans=virtio," in text
+    both_ways = "map=501/1000:1000/501:@20/@1000:@1000/@20"
+    assert f"{world.raw} {world.view} fuse.gitguardfs {both_ways}," in text
+    assert Path(f"{world.system.fstab}{BACKUP_SUFFIX}").read_bytes() == FOREIGN
+    assert os.stat(world.area / "shares").st_mode & 0o777 == 0o700
+    assert os.stat(world.raw.parent).st_uid == 0
+
+
+def test_the_mount_point_that_is_made_is_the_users(world: World) -> None:
+    world.install(persist=False, map_mount=f"{world.area}/home/me/a/b")
+    unmount(Path(f"{world.area}/home/me/a/b"))
+    for name in ("a", "a/b"):
+        assert os.stat(world.area / "home/me" / name).st_uid == AGENT
+    assert world.fstab() == FOREIGN
+
+
+@pytest.mark.parametrize("changes", [{}, {"dry_run": True}, {"git_off": True}])
+def test_an_owner_who_can_become_root_is_warned_of(
+    world: World, capsys: pytest.CaptureFixture[str], changes: dict[str, bool]
+) -> None:
+    owner = accounts.find(str(AGENT)).name
+    groups = world.area / "group"
+    groups.write_text(Path("/etc/group").read_text() + f"docker:x:64242:{owner}\n")
+    mount(str(groups), Path("/etc/group"), flags=MS_BIND)
+    try:
+        assert world.install(**changes) == 0
+    finally:
+        umount(Path("/etc/group"))
+    said = capsys.readouterr().out
+    assert ("Warning" in said and "docker" in said) == (not changes.get("git_off")), said
+    assert world.install() == 0
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
+    """The share is 501's; the guest's own 501 is another user, shown and stored as itself."""
+    world.install()
+    os.chmod(world.view, 0o777)
+    made = world.view / "made"
+    as_user(os.mkdir, made, uid=501)
+    assert os.stat(made).st_uid == 501
+    assert os.stat(world.view).st_uid == AGENT
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_second_run_changes_nothing_and_says_so(
+    systemd_world: World,
+    style: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    systemd_world.install(style=style)
+    before = systemd_world.state()
+    capsys.readouterr()
+    reads, read = list[object](), mounts.listed
+    with monkeypatch.context() as counting:
+        counting.setattr(mounts, "listed", lambda *where: reads.append(where) or read(*where))
+        counting.setattr(safe_open._Root, "number", 0)  # as in a process of its own
+        assert systemd_world.install(style=style) == 0
+    assert capsys.readouterr().out.startswith("Nothing to do:")
+    assert systemd_world.state() == before
+    # One read of the facts, and one for the owners of the mounts at the two paths.
+    assert len(reads) <= READS_OF_NOTHING_TO_DO
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_removal_leaves_what_was_there_before(
+    systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = systemd_world
+    before = world.state()
+    world.install(style=style)
+    assert world.remove() == 0
+    after = world.state()
+    assert after["mounts"] == before["mounts"] == []
+    assert world.fstab().rstrip(b"\n") == FOREIGN
+    assert [p for p in (world.area / "units").rglob("*") if not p.is_dir()] == []
+    assert not world.raw.exists()
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert capsys.readouterr().out == "Nothing to remove.\n"
+
+
+def test_a_removal_that_matches_nothing_names_what_there_is(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install()
+    before = world.state()
+    capsys.readouterr()
+    assert world.remove(tag="nosuch") == 0
+    said = capsys.readouterr().out
+    assert said == f"Nothing to remove: there is only projects at {world.raw} and {world.view}.\n"
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_second_run_keeps_what_mounts_the_view_at_boot(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    world.install(style=style)
+    world.install(style=None, options=("git=hide",))
+    assert (b"git=hide" in world.fstab()) == (style == "fstab")
+    units = [p for p in (world.area / "units").rglob("*") if not p.is_dir()]
+    assert bool(units) == (style == "systemd")
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_changed_option_replaces_entry_and_view(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    world.install(style=style)
+    world.install(style=style, options=("hide=hello.c",))
+    assert as_user(os.path.lexists, world.view / "project/.git")
+    assert len([line for line in mountinfo() if str(world.view) in line]) == 2
+    written = world.fstab() + b"".join(p.read_bytes() for p in world.area.glob("units/*.d/*"))
+    assert written.count(b"hide=hello.c") == 1
+    assert written.count(b"map=") == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [("fstab", "systemd"), ("systemd", "fstab")])
+def test_the_other_style_takes_the_place_of_the_first(
+    systemd_world: World, first: str, second: str
+) -> None:
+    world = systemd_world
+    world.install(style=first)
+    world.install(style=second)
+    is_guarded(world)
+    assert (b"x-gitguardfs" in world.fstab()) == (second == "fstab")
+    units = [p.name for p in (world.area / "units").rglob("*") if not p.is_dir()]
+    assert bool(units) == (second == "systemd")
+
+
+def test_systemd_gets_units_that_are_enabled_and_running(systemd_world: World) -> None:
+    world = systemd_world
+    world.install(style=None)
+    is_guarded(world)
+    assert world.fstab() == FOREIGN
+    log = (world.area / "systemctl.log").read_text().split("\n")
+    assert [line.split()[0] for line in log if line and not line.startswith("is-active")] == [
+        "daemon-reload", "enable", "restart",
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------------- faults
+
+
+def break_guard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (world.area / "broken").touch()
+
+
+def break_verify(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> None:
+        raise UserError("out of order")
+
+    monkeypatch.setattr("gitguardfs.guest.steps_files.VerifyFstab.do", fail)
+
+
+def break_write(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **more: object) -> None:
+        raise OSError(28, "out of order")
+
+    monkeypatch.setattr(os, "replace", fail)
+
+
+def break_planning(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("out of order")
+
+    monkeypatch.setattr(facts, "owner_of_share", fail)
+
+
+@pytest.mark.parametrize("break_it", [break_guard, break_verify, break_write, break_planning])
+def test_a_failure_puts_everything_back(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    break_it: Callable[[World, pytest.MonkeyPatch], None],
+) -> None:
+    before = world.state()
+    with monkeypatch.context() as broken:
+        break_it(world, broken)
+        with pytest.raises((UserError, OSError), match="out of order"):
+            world.install()
+    (world.area / "broken").unlink(missing_ok=True)
+    after = world.state()
+    after.pop(f"{world.system.fstab}{BACKUP_SUFFIX}", None)
+    assert after == before
+    assert world.install() == 0
+    is_guarded(world)
+
+
+def test_a_service_that_does_not_start_takes_its_units_along(systemd_world: World) -> None:
+    world = systemd_world
+    before = world.state()
+    (world.area / "broken").touch()
+    with pytest.raises(UserError, match="out of order"):
+        world.install(style="systemd")
+    (world.area / "broken").unlink()
+    (world.area / "units/multi-user.target.wants").rmdir()
+    assert world.state() == before
+    assert (world.area / "systemctl.log").read_text().endswith("daemon-reload\n")
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_change_that_fails_brings_the_old_view_back(
+    systemd_world: World, style: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = systemd_world
+    world.install(style=style)
+    before = world.state()
+    with monkeypatch.context() as broken:
+        break_write(world, broken)
+        with pytest.raises(OSError, match="out of order"):
+            world.install(style=style, options=("hide=hello.c",))
+    assert world.state() == before
+    is_guarded(world)
+
+
+@pytest.mark.parametrize("change", [True, False], ids=["change", "remove"])
+def test_a_busy_view_is_not_forced_and_its_user_is_named(world: World, change: bool) -> None:
+    world.install()
+    before = world.state()
+    with subprocess.Popen(["sleep", "60"], cwd=world.view) as busy:
+        with pytest.raises(UserError, match=rf"busy \(end these first: .*sleep \({busy.pid}\)"):
+            world.install(options=("git=hide",)) if change else world.remove()
+        busy.kill()
+    assert world.state() == before
+    is_guarded(world)
+
+
+def unmount_by_hand(world: World) -> None:
+    """Unmount the view, and wait for its daemon's end."""
+    daemon = guards.daemon_of(guard_of(world))
+    assert daemon is not None
+    process = os.pidfd_open(daemon.pid)
+    subprocess.run(["umount", world.view], check=True)
+    assert select.select([process], [], [], LIMIT)[0]
+    os.close(process)
+
+
+def kill_daemon(world: World) -> None:
+    """Kill this world's daemon, and wait until its view is dead."""
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[-3:-1] == [os.fsencode(world.raw), os.fsencode(world.view)]:
+                os.kill(int(pid), signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while not guards.is_dead(os.fsencode(world.view)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_dead_view_is_replaced(world: World) -> None:
+    world.install()
+    kill_daemon(world)
+    assert world.install() == 0
+    is_guarded(world)
+    assert len([line for line in mountinfo() if line.split()[0] == str(world.raw)]) == 2
+
+
+def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
+    world.install()
+    kill_daemon(world)
+    assert world.remove() == 0
+    assert world.state()["mounts"] == []
+
+
+def test_a_missing_share_names_those_that_are_there(world: World) -> None:
+    before = world.state()
+    with pytest.raises(UserError, match=r"no share 'other'.*projects \(9p\)") as caught:
+        world.install(tag="other")
+    assert caught.value.code == 1
+    assert world.state() == before
+
+
+def test_a_dry_run_shows_steps_and_files_and_changes_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = world.state()
+    assert world.install(dry_run=True) == 0
+    said = capsys.readouterr().out
+    assert world.state() == before
+    assert f"-- projects {world.raw}" in said
+    assert f"+{world.raw} {world.view} fuse.gitguardfs map=" in said
+    world.install()
+    before = world.state()
+    assert world.remove(dry_run=True) == 0
+    assert f"umount {world.view}" in capsys.readouterr().out
+    assert world.state() == before
+
+
+def test_a_mount_point_through_a_users_symlink_is_refused(world: World) -> None:
+    link = world.area / "home/me/link"
+    link.symlink_to("/etc")
+    os.chown(link, AGENT, AGENT, follow_symlinks=False)
+    before = world.state()
+    with pytest.raises(UserError, match="symlink that is not root's"):
+        world.install(map_mount=f"{link}/x")
+    assert world.state() == before
+    assert not os.path.exists("/etc/x")
+
+
+def test_the_raw_share_is_never_put_where_a_user_could_move_it(world: World) -> None:
+    with pytest.raises(UserError, match="others can change"):
+        world.install(mount=f"{world.area}/home/me/raw")
+
+
+def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -> None:
+    with pytest.raises(UserError, match="without a seal everybody"):
+        world.install(mount=f"{world.area}/raw", options=("no-seal",))
+    assert world.install(options=("no-seal",)) == 0
+    is_guarded(world)
+
+
+# --------------------------------------------------------------- the options of the running daemon
+
+
+def daemon_of(world: World) -> tuple[str, ...] | None:
+    """Return the arguments of the view's daemon; None if there is none."""
+    look = facts.gather(world.system)
+    return look.running.get(str(world.view))
+
+
+def test_a_change_that_fails_without_an_entry_brings_the_old_view_back(world: World) -> None:
+    world.install(persist=False, options=("hide=other*",))
+    before, told = world.state(), daemon_of(world)
+    with pytest.raises(UserError, match="audit log"):
+        world.install(persist=False, options=(f"audit-log={world.area}/missing/x",))
+    assert world.state() == before
+    assert daemon_of(world) == told and told is not None
+    is_guarded(world)
+
+
+def test_a_view_that_cannot_be_brought_back_leaves_the_share_closed_and_says_so(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install(persist=False)
+    (world.area / "broken").touch()
+    with pytest.raises(UserError, match="out of order"):
+        world.install(persist=False, options=("git=hide",))
+    said = capsys.readouterr().out
+    assert f"{world.view} is no longer guarded: gitguardfs: out of order" in said
+    assert "undone" not in said
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, world.raw)
+    assert list(world.raw.iterdir()) == []  # not even for root
+    (world.area / "broken").unlink()
+    assert world.install(persist=False) == 0
+    is_guarded(world)
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
+    world: World, persist: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install(persist=persist)
+    unmount_by_hand(world)
+    command = [world.system.guard, world.raw, world.view, "--git=off", "--no-seal", "--map", "1:1"]
+    subprocess.run([str(word) for word in command], check=True, stderr=subprocess.DEVNULL)
+    assert daemon_of(world) == ("git=off", "no-seal", "map=1:1")
+    assert world.install(persist=persist) == 0
+    said = capsys.readouterr().out
+    assert "Nothing to do" not in said
+    assert "No longer in force, since it was not given again: -o git=off" in said
+    is_guarded(world)
+
+
+def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
+    world.install()
+    entry = world.fstab()
+    world.install(persist=False, options=("hide=hello.c",))
+    assert as_user(os.path.lexists, world.view / "project/.git")
+    assert world.fstab() == entry
+
+
+def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
+    world.install()
+    subprocess.run(["umount", "-l", world.raw], check=True)
+    assert world.install() == 0
+    is_guarded(world)
+
+
+@contextmanager
+def fake_view(world: World) -> Iterator[None]:
+    """A mount by fusermount3, which claims to be the guard and answers only the agent."""
+    world.view.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR)
+    try:
+        data = f"fd={device},rootmode=40000,user_id={AGENT},group_id={AGENT}"
+        syscalls.mount(str(world.raw), os.fsencode(world.view), "fuse.gitguardfs", 0, data)
+        yield
+        assert mounted_in(world) == [f"{world.view} fuse.gitguardfs"]
+    finally:
+        os.close(device)
+
+
+def mounted_in(world: World) -> list[str]:
+    return [line for line in mountinfo() if str(world.area) in line]
+
+
+def test_a_users_fake_at_the_place_of_the_view_is_called_what_it_is(world: World) -> None:
+    with fake_view(world):
+        guards = facts.gather(world.system).guards()
+        assert [g for g in guards if g.path == os.fsencode(world.view)] == []
+        with pytest.raises(UserError, match="FUSE file system that is not root's"):
+            world.install()
+
+
+def test_a_users_fake_elsewhere_is_in_nobodys_way(world: World) -> None:
+    with fake_view(world):
+        assert world.install(map_mount=f"{world.view}2") == 0
+        assert len(mounted_in(world)) == 5
+        assert world.remove() == 0
+
+
+def test_a_fake_over_the_view_is_not_unmounted_in_its_place(world: World) -> None:
+    world.install()
+    subprocess.run(["mount", "-t", "tmpfs", "fake", world.view], check=True)
+    before = world.state()
+    with pytest.raises(UserError, match="covered by another mount"):
+        world.remove()
+    assert world.state() == before
+    subprocess.run(["umount", world.view], check=True)
+    is_guarded(world)
+
+
+def test_an_unmount_is_not_led_elsewhere_by_what_the_agent_puts_in_its_way(world: World) -> None:
+    world.install(persist=False)
+    look = facts.gather(world.system)
+    step = plan_guard.stop(world.system, look, str(world.raw), str(world.view), ("false",))
+    victim = world.area / "victim/projects"
+    victim.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "victim", victim], check=True)
+    (world.area / "home/me").rename(world.area / "home/old")
+    (world.area / "home/me").symlink_to(victim.parent)
+    step.do()
+    kinds = [line for line in world.state()["mounts"] if "fuse" in line]  # type: ignore[attr-defined]
+    assert kinds == []
+    assert os.path.ismount(victim)
+
+
+def test_a_signal_while_the_view_comes_up_leaves_no_view_behind(world: World) -> None:
+    before = world.state()
+    script = (world.area / "gitguardfs").read_text().split("\n")
+    script.insert(1, "kill -TERM $PPID")
+    (world.area / "gitguardfs").write_text("\n".join(script))
+    old = signal.signal(signal.SIGTERM, vm_mount._leave)
+    try:
+        with pytest.raises(UserError, match="ended by SIGTERM"):
+            world.install()
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    after = world.state()
+    del before[f"{world.area}/gitguardfs"], after[f"{world.area}/gitguardfs"]
+    assert after == before
+
+
+def test_what_mount_resolved_to_another_place_is_refused(world: World) -> None:
+    world.install()
+    (entry,) = [e for e in fstab_entries.entries(world.fstab()) if e.is_guard]
+    unmount_by_hand(world)
+    victim = world.area / "victim"
+    victim.mkdir()
+    # mount(8) hands on what the agent's symlink led to.
+    command = [str(world.system.guard), str(world.raw), str(victim), "-o", ",".join(entry.options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (32, 1)
+    assert f"the mount point must be {world.view}, but {victim} was given" in done.stderr
+    assert not os.path.ismount(victim)
+    command[2] = str(world.view)
+    assert subprocess.run(command).returncode == 0
+    is_guarded(world)
+
+
+# --------------------------------------------------------------------- the raw share is never open
+
+
+@contextmanager
+def nobody_gets_in(path: Path) -> Iterator[None]:
+    """Assert that the agent, which tries to enter a raw share in a loop, never succeeds."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read_end)
+        os.setgroups([])
+        os.setresgid(AGENT, AGENT, AGENT)
+        os.setresuid(AGENT, AGENT, AGENT)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        os.write(write_end, b"s")
+        while True:
+            with suppress(OSError):
+                os.stat(path / "project/hello.c")
+                os.write(write_end, b"!")
+                os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        assert pipe.read(1) == b"s"
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        assert pipe.read() == b"", f"the agent got into {path}"
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+@pytest.mark.every_processor
+def test_the_raw_share_is_never_open_while_it_is_set_up_or_changed(
+    systemd_world: World, style: str
+) -> None:
+    world = systemd_world
+    raw = world.area / "mnt/projects"
+    raw.parent.mkdir()
+    with nobody_gets_in(raw):
+        world.install(mount=str(raw), style=style)
+        world.install(mount=str(raw), style=style, options=("hide=hello.c",))
+        assert os.stat(raw.parent).st_mode & 0o777 == 0o755
+    assert as_user(os.path.lexists, world.view / "project/.git")
+    with nobody_gets_in(raw):
+        (world.area / "broken").touch()
+        with pytest.raises(UserError, match="out of order"):
+            world.install(mount=str(raw), style=style)
+        (world.area / "broken").unlink()
+        world.install(mount=str(raw), style=style)
+    assert mounted_in(world) == [
+        f"{raw} tmpfs", f"{raw} ramfs", f"{world.view} ramfs", f"{world.view} fuse.gitguardfs",
+    ]  # fmt: skip
+
+
+def test_a_share_that_cannot_be_sealed_is_not_mounted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(1, "no seals today")
+
+    monkeypatch.setattr("gitguardfs.mounting.seal.Seal", refuse)
+    before = world.state()
+    with pytest.raises(UserError, match="no seals today"):
+        world.install()
+    assert world.state() == before
+
+
+def test_a_question_stands_before_anything_is_mounted(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = world.state()
+    said = []
+
+    def confirm(*arguments: object, **more: object) -> None:
+        assert world.state() == before
+        said.append(capsys.readouterr().out)
+        raise click.Abort
+
+    monkeypatch.setattr(click, "confirm", confirm)
+    with pytest.raises(click.Abort):
+        world.install(interactive=True)
+    assert world.state() == before
+    assert f"-- projects {world.raw}" in said[0] and "fuse.gitguardfs map=" in said[0]
+    monkeypatch.setattr(click, "confirm", lambda *_, **__: True)
+    assert world.install(interactive=True) == 0
+    is_guarded(world)
+
+
+@contextmanager
+def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Standard output is a pipe whose reader is gone after the first line."""
+    lines = []
+
+    def echo(text: str, nl: bool = True) -> None:
+        lines.append(text)
+        if len(lines) > 1:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(click, "echo", echo)
+        broken.setattr("gitguardfs.guest.run._discard_output", lambda: None)
+        yield
+
+
+def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = world.state()
+    with nobody_reads(monkeypatch):
+        (world.area / "broken").touch()
+        with pytest.raises(UserError, match="out of order"):
+            world.install()
+        (world.area / "broken").unlink()
+        assert world.state() == before
+        world.install()
+        world.install(options=("hide=*.c",))
+        assert daemon_of(world) is not None and "hide=*.c" in str(daemon_of(world))
+        with pytest.raises(PermissionError):
+            as_user(os.listdir, world.raw)
+        world.remove()
+    assert mounted_in(world) == []
+    assert b"x-gitguardfs" not in world.fstab()
+
+
+@pytest.mark.one_thread
+def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.install()
+    before = world.state()
+
+    def echo(text: str, nl: bool = True) -> None:
+        if "hide=hello.c,mountpoint=" in text:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    old = signal.signal(signal.SIGTERM, vm_mount._leave)
+    try:
+        with monkeypatch.context() as broken, pytest.raises(UserError, match="ended by SIGTERM"):
+            broken.setattr(click, "echo", echo)
+            world.install(options=("hide=hello.c",))
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert world.state() == before
+    is_guarded(world)
+
+
+def guard_of(world: World) -> MountInfo:
+    found = facts.gather(world.system).guard_at(str(world.view))
+    assert found is not None
+    return found
+
+
+def test_to_remove_a_dead_view_leaves_nothing_at_its_place(world: World) -> None:
+    world.install()
+    kill_daemon(world)
+    assert world.remove() == 0
+    assert mounted_in(world) == []
+
+
+def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
+    world.install()
+    guard = guard_of(world)
+    daemon = guards.daemon_of(guard)
+    assert daemon is not None
+    for _ in range(3):
+        unmounting._check_unused(guard, daemon)
+    assert len(mounted_in(world)) == 4
+    is_guarded(world)
+
+
+# ------------------------------------------------------ copies of mounts in the agent's namespaces
+
+
+@contextmanager
+def copies() -> Iterator[None]:
+    """Keep a mount namespace of the agent's, which has copies of all mounts."""
+    command = ["unshare", "-Urm", "sh", "-c", "echo ready; exec sleep 120"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, user=AGENT, group=AGENT, extra_groups=[]
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.fixture(params=[True, False], ids=["told", "untold"])
+def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel name the connection of a FUSE device, or not, as before Linux 6.17."""
+    real = guards._connections
+    if not request.param:
+        known = frozenset[int | None]({None})
+        monkeypatch.setattr(guards, "_connections", lambda pid: known if real(pid) else real(pid))
+
+
+@pytest.mark.every_processor
+@pytest.mark.usefixtures("kernel_tells")
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
+    systemd_world: World, style: str
+) -> None:
+    world = systemd_world
+    world.install(style=style)
+    daemon = guards.daemon_of(guard_of(world))
+    assert daemon is not None
+    with copies():
+        subprocess.run(["umount", "-i", world.view], check=True)
+        with nobody_gets_in(world.raw):
+            assert world.install(style=style) == 0
+        is_guarded(world)
+        assert not guards.is_daemon(str(daemon.pid))
+    with copies():
+        subprocess.run(["umount", "-i", world.view], check=True)
+        assert world.remove() == 0
+    assert mounted_in(world) == []
+
+
+@pytest.mark.usefixtures("kernel_tells")
+def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
+    world.install()
+    daemon = guards.daemon_of(guard_of(world))
+    assert daemon is not None and not guards.is_orphan(str(daemon.pid))
+    unmounting.stop_orphan(str(world.raw))
+    with pytest.raises(UserError, match="guarded already"):
+        unmounting.remove_seals(str(world.raw))
+    is_guarded(world)
+
+
+@pytest.mark.every_processor
+@pytest.mark.usefixtures("kernel_tells")
+def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
+    world: World,
+) -> None:
+    source = world.area / "source"
+    source.mkdir()
+    world.view.mkdir()
+    os.chown(world.view, AGENT, AGENT)
+    command = [str(world.system.guard), "--no-seal", str(source), str(world.view)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    earlier = guards.daemon_of(guard_of(world))
+    assert earlier is not None
+    with copies():
+        subprocess.run(["umount", "-i", world.view], check=True)
+        world.install()
+        daemon = guards.daemon_of(guard_of(world))
+        assert daemon is not None and daemon != earlier
+        with nobody_gets_in(world.raw):
+            assert world.install(options=("hide=hello.c",)) == 0
+        assert guards.is_daemon(str(earlier.pid))
+        assert as_user(os.path.lexists, world.view / "project/.git")
+
+
+def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
+    world.install()
+    other = world.area / "other"
+    other.mkdir()
+    command = [str(world.system.guard), "--no-seal", str(world.view), str(other)]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    try:
+        with pytest.raises(UserError, match=r"busy \(end these first: \S+ \(\d+\)\)"):
+            world.remove()
+        is_guarded(world)
+    finally:
+        unmount(other)
+
+
+def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemon(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.install()
+    guard = guard_of(world)
+    with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
+        wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
+        with pytest.raises(UserError, match="is still served, and its daemon was not found"):
+            unmounting.stop_keeping_seal(guard, str(world.raw))
+    is_guarded(world)
+
+
+# ------------------------------------------------------------------------------ mounts of others
+
+
+def test_what_somebody_mounted_over_the_share_is_not_taken_for_its_seal(world: World) -> None:
+    world.install()
+    kill_daemon(world)
+    subprocess.run(["mount", "-t", "ramfs", "precious", world.raw], check=True)
+    (world.raw / "file").write_text("kept")
+    before = world.state()
+    for act in (world.install, world.remove):
+        with pytest.raises(UserError, match=r"ramfs \(precious\) is mounted over the share"):
+            act()
+    assert world.state() == before
+    assert (world.raw / "file").read_text() == "kept"
+
+
+def test_a_mount_that_took_over_the_number_of_another_stays(world: World) -> None:
+    world.install()
+    disk = world.area / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "ramfs", "disk", disk], check=True)
+    (number,) = [m.mnt_id for m in mounts.listed() if m.mount_point == os.fsencode(disk)]
+    # The examined mount is gone, and the kernel has given its number to the disk.
+    gone = replace(guard_of(world), mnt_id=number)
+    unmounting.unmount(gone)
+    unmounting.unmount_share(gone)
+    assert not unmounting.stop_keeping_seal(gone, str(world.raw))
+    assert os.path.ismount(disk)
+    is_guarded(world)
+
+
+def test_a_share_that_is_mounted_elsewhere_as_well_is_refused(world: World) -> None:
+    world.install()
+    other = world.area / "other"
+    other.mkdir()
+    unmount_by_hand(world)
+    subprocess.run(["mount", "--bind", world.raw, other], check=True)
+    with pytest.raises(UserError, match=f"mounted at {other} already"):
+        world.install()
+
+
+def test_a_share_that_others_mount_stays_and_is_said_to_be_open(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    line = f"projects {raw} 9p access=0 0 0"
+    Path(world.system.fstab).write_bytes(FOREIGN + b"\n" + line.encode() + b"\n")
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    world.install(mount=str(raw))
+    with pytest.raises(PermissionError):
+        as_user(os.listdir, raw)
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert mounted_in(world) == [f"{raw} tmpfs"]
+    assert as_user(os.listdir, raw) == ["project"]
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert f"stays mounted at {raw}, open now" in said and "line 4 of fstab mounts it" in said
+
+
+def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -> None:
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    before = world.state()
+    with pytest.raises(UserError, match="audit log"):
+        world.install(mount=str(raw), options=(f"audit-log={world.area}/missing/x",))
+    assert world.state() == before
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str) -> None:
+    world = systemd_world
+    raw = world.area / "mnt/projects"
+    raw.mkdir(parents=True)
+    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
+    with pytest.raises(UserError) as said:
+        world.install(mount=str(raw), style=style, options=(f"audit-log={world.area}/missing/x",))
+    assert "cannot write the audit log" in str(said.value)
+    assert "seal" not in str(said.value) and "opens it" not in str(said.value)
+    assert as_user(os.listdir, raw) == ["project"]
+
+
+def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
+    world.install()
+    unmount_by_hand(world)
+    subprocess.run(["umount", world.raw], check=True)
+    lines = world.fstab().split(b"\n")
+    left = b"\n".join(line for line in lines if not line.startswith(b"projects "))
+    Path(world.system.fstab).write_bytes(left)
+    assert world.remove() == 0
+    assert world.fstab().rstrip(b"\n") == FOREIGN
+
+
+def test_what_comes_back_at_boot_is_said_when_nothing_is_written(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.install(options=("git=readonly",))
+    world.install(persist=False)
+    assert "at boot: as before, by line 5 of fstab.\n" in capsys.readouterr().out
+
+
+def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:
+    with pytest.raises(UserError, match="cannot be a mount tag"):
+        world.install(tag="a\udcff")
+    assert world.remove(tag="a\udcff") == 0
+
+
+def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(world: World) -> None:
+    """A process chooses its name, in bytes: PR_SET_NAME."""
+    world.install(persist=False)
+    code = (
+        "import ctypes, time\n"
+        "ctypes.CDLL(None).prctl(15, b'\\xff\\x1b[2J\\n\\xe2\\x80\\xae', 0, 0, 0)\n"
+        "print(flush=True); time.sleep(120)"
+    )
+    command = ["/usr/bin/python3", "-c", code]
+    with subprocess.Popen(command, cwd=world.view, stdout=subprocess.PIPE) as busy:
+        try:
+            assert busy.stdout is not None and busy.stdout.read(1) == b"\n"
+            with pytest.raises(UserError) as said:
+                world.remove()
+        finally:
+            busy.kill()
+    assert rf"end these first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
+    assert str(said.value).isprintable()
+    is_guarded(world)
+
+
+def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.install(persist=False)
+    monkeypatch.chdir(world.view / "project")
+    with pytest.raises(UserError, match=rf"busy \(end these first: .*\({os.getpid()}\)"):
+        world.remove()
+    monkeypatch.chdir("/")
+    is_guarded(world)
+
+
+# ------------------------------------------------------------------------------- refusals
+
+
+def full_view(world: World) -> None:
+    world.view.mkdir()
+    (world.view / "thesis").write_text("mine")
+    os.chown(world.view, AGENT, AGENT)
+
+
+def test_only_nonempty_covers_what_is_in_a_directory(world: World) -> None:
+    full_view(world)
+    before = world.state()
+    with pytest.raises(UserError, match="is not empty"):
+        world.install(yes=True)
+    assert world.state() == before
+    assert world.install(options=("nonempty",), persist=False) == 0
+    is_guarded(world)
+    # The files below the view count, not the ones in it.
+    with pytest.raises(UserError, match="is not empty"):
+        world.install(persist=False, options=("git=hide",))
+    assert world.install(persist=False, options=("git=hide", "nonempty")) == 0
+    kill_daemon(world)
+    with pytest.raises(UserError, match="is not empty"):
+        world.install(persist=False)
+    world.remove()
+    assert (world.view / "thesis").read_text() == "mine"
+
+
+def in_fstab(world: World) -> dict[str, object]:
+    Path(world.system.fstab).write_bytes(f"/dev/sdb1 {world.view} ext4\n".encode())
+    return {}
+
+
+def not_empty(world: World) -> dict[str, object]:
+    full_view(world)
+    return {"yes": True}
+
+
+def of_somebody_else(world: World) -> dict[str, object]:
+    return {"user": "7:7"}
+
+
+def inside(world: World) -> dict[str, object]:
+    return {"mount": f"{world.area}/x", "map_mount": f"{world.area}/x/y"}
+
+
+@pytest.mark.parametrize("refused", [in_fstab, not_empty, of_somebody_else, inside])
+def test_what_is_refused_is_refused_before_anything_is_done(
+    world: World,
+    capsys: pytest.CaptureFixture[str],
+    refused: Callable[[World], dict[str, object]],
+) -> None:
+    asked = refused(world)
+    before = world.state()
+    with pytest.raises(UserError):
+        world.install(**asked)
+    assert capsys.readouterr().out == ""  # no step was begun
+    assert world.state() == before
+
+
+def test_the_policy_in_force_and_what_to_do_next_are_said(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    user = accounts.find(str(AGENT)).name
+    store = f"private-store={world.area}/store"
+    for options, said in [
+        ((store,), "guarded: the agent has a repository of its own in place of .git"),
+        (("git=readonly",), "guarded: .git can be read, not changed"),
+        (("git=deny",), "guarded: .git is denied"),
+    ]:
+        for _ in range(2):
+            arguments = replace(world.arguments(persist=False), options=options)
+            vm_mount.install(world.system, arguments)
+            policy, following = capsys.readouterr().out.splitlines()[-2:]
+            assert said in policy
+            assert following == f"Next: sudo gitguard doctor {world.view} --user {user} --attack"
+    with pytest.raises(UserError, match="--git-off"):
+        world.install(persist=False, options=("git=off",))
+    for _ in range(2):
+        world.install(persist=False, git_off=True)
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert "NOT guarded: .git is open (git=off)" in last and ", guarded" not in last
+
+
+def test_directories_of_the_guests_own_stay_when_options_change_and_when_the_view_goes(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = world.area / "store"
+    own = ("local=deps", f"local-store={store}")
+    world.install(options=own)
+    made = world.view / "project/node_modules"
+    as_user(os.mkdir, made)
+    world.install(options=(*own, "hide=x"))
+    assert made.is_dir()
+    capsys.readouterr()
+    world.install(options=("hide=x",))
+    assert "No longer in force" in (said := capsys.readouterr().out) and "local=deps" in said
+    assert not made.exists()
+    world.install(options=own)
+    capsys.readouterr()
+    assert world.remove() == 0
+    assert f"stays in {store}." in capsys.readouterr().out
+    assert list(store.glob("*/tree/+project/=node_modules"))
+    world.install(options=own)
+    assert made.is_dir()
+
+
+def test_the_agents_repositories_are_made_at_once(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = world.area / "store"
+    world.install(persist=False, options=("git=private", f"private-store={store}"))
+    assert "Preparing the agent's repository of " in capsys.readouterr().out
+    assert list(store.glob("*/agent/config"))
+
+
+def test_a_user_without_a_name_in_git_is_told_how_to_get_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = world.area / "names"
+    names.write_text("")
+    more = {"GIT_CONFIG_SYSTEM": str(names), "GIT_CONFIG_GLOBAL": os.devnull}
+    monkeypatch.setattr(seeding, "ENVIRONMENT", {**ENVIRONMENT, **more})
+    user = find_user(str(AGENT))
+    _, *commands = seeding.unnamed(user)
+    for command in map(shlex.split, commands):
+        assert command[:6] == ["sudo", "-iu", user.name, "git", "config", "--global"]
+        subprocess.run(["git", "config", "--file", names, *command[6:]], check=True)
+    assert list(seeding.unnamed(user)) == []
+
+
+def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:
+    """Before Linux 6.9 no virtiofs tag is known, and mount(8) reports a bad superblock."""
+    (world.area / "sys/bus/virtio/drivers/virtiofs/virtio2").mkdir(parents=True)
+    before = world.state()
+    for transport in (None, "virtiofs"):
+        with pytest.raises(UserError, match=r"tag 'other', says the kernel \(dmesg") as said:
+            world.install(tag="other", transport=transport)
+        assert said.value.code == Exit.MOUNT
+        assert "superblock" not in str(said.value) and "earlier" not in str(said.value)
+    assert world.state() == before

@@ -1,0 +1,219 @@
+"""The documents: their links, and the commands, options, paths and modules that they name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
+from gitguardfs.host.share import agent_rules, guard_commands
+from gitguardfs.host.vm import guest_files
+from gitguardfs.names import local_names
+from gitguardfs.names.rules import GitMode
+from gitguardfs.options.guarded_share import DEFAULT_LOCAL
+from tests.support.documents import broken_links, links
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "packaging/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"  # it names what older versions had
+)
+COMMANDS = {one.words: one for one in every_command()}
+SCRIPTS: dict[str, str] = {}
+"""The text of each script by its name; two are called run.sh."""
+for folder in ("guest-setup", "tests", "benchmarks"):
+    for path in ROOT.glob(f"{folder}/*.sh"):
+        SCRIPTS[path.name] = SCRIPTS.get(path.name, "") + path.read_text()
+
+REPLACED = frozenset(("-mm", "-l", "--label", "--type"))
+"""Spellings that vm-mount, gitguard share and gitguard units replace before click sees them."""
+OF_OTHER_PROGRAMS = frozenset(
+    [
+        "--disable-git",
+        "--no-verify",
+        "--runtime",
+        "--skip-git",
+        "--summary",
+        "--translate-gid",
+        "--translate-uid",
+        "--watch",
+        "--userns",
+        "--vcs",
+    ]
+)
+"""Options of git, podman, virtiofsd and others that documents name without their program."""
+EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+@EACH
+def test_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+def code(text: str) -> Iterator[str]:
+    """Yield the code of a document: its blocks' lines and what stands between backticks."""
+    prose = []
+    for line in re.sub(r" \\\n +", " ", text).split("\n"):
+        if re.match(r" {4}", line):
+            yield line
+        else:
+            prose.append(line)
+    parts = re.split(r"^ *```.*$", "\n".join(prose), flags=re.MULTILINE)
+    for block in parts[1::2]:
+        yield from block.split("\n")
+    for part in parts[::2]:
+        for span in re.findall(r"`([^`]+)`", part):
+            yield " ".join(span.replace("\\|", "|").split())
+
+
+def calls(line: str) -> Iterator[list[str]]:
+    """Yield the words of each call of a program of ours, or of one of our scripts, in a line."""
+    names = "|".join(map(re.escape, [*sorted(PROGRAMS, key=len, reverse=True), *SCRIPTS]))
+    for found in re.finditer(rf"(?:^|[\s/$(])((?:{names})(?: .*)?)$", line):
+        text = re.split(r" #|[|;&)>]|  +(?=[a-z])| -- |…|\.\.\.", found[1])[0]
+        try:
+            yield shlex.split(text)
+        except ValueError:  # prose that happens to begin with the name
+            continue
+
+
+def command_of(words: list[str]) -> tuple[NamedCommand, list[str]]:
+    """Return the command that words call, and its arguments."""
+    known = max(
+        (tuple(words[:end]) for end in range(1, len(words) + 1) if tuple(words[:end]) in COMMANDS),
+        key=len,
+    )
+    return COMMANDS[known], words[len(known) :]
+
+
+def spellings(one: NamedCommand) -> set[str]:
+    """Return all spellings of a command's options."""
+    options = [param for param in one.command.get_params(one.context)
+               if isinstance(param, click.Option)]  # fmt: skip
+    found = {spelling for option in options for spelling in (*option.opts, *option.secondary_opts)}
+    return found | REPLACED if "--tag" in found else found
+
+
+def unknown_options(line: str) -> list[str]:
+    """Return the options in a line that the programs they are given to do not have."""
+    unknown = []
+    for words in calls(line):
+        options = [word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-zA-Z]", word)]
+        if words[0] in SCRIPTS:
+            text = SCRIPTS[words[0]] + SCRIPTS["steps.sh"]
+            missing = [option for option in options if not re.search(rf"{option}\b", text)]
+        else:
+            known = spellings(command_of(words)[0])
+            missing = [option for option in options if option not in known]
+        unknown += [f"{' '.join(words)}: {option}" for option in missing]
+    return unknown
+
+
+@EACH
+def test_the_options_of_commands_exist(document: Path) -> None:
+    assert [one for line in code(document.read_text()) for one in unknown_options(line)] == []
+
+
+@pytest.mark.parametrize("one", COMMANDS.values(), ids=lambda one: " ".join(one.words))
+def test_the_options_in_the_examples_of_help_exist(one: NamedCommand) -> None:
+    lines = (one.command.epilog or "").split("\n") + (one.command.help or "").split("\n")
+    assert [found for line in lines for found in unknown_options(line)] == []
+
+
+@EACH
+def test_options_that_stand_alone_are_of_one_of_our_programs(document: Path) -> None:
+    known = {spelling for one in COMMANDS.values() for spelling in spellings(one)}
+    scripts = "".join(SCRIPTS.values())
+    missing = []
+    for span in code(document.read_text()):
+        option = re.match(r"--[a-z][a-z-]*[a-z]\b(?![\w-]*…)", span)
+        if option is None or option[0] in known | OF_OTHER_PROGRAMS:
+            continue
+        if not re.search(rf"{option[0]}\b", scripts):
+            missing.append(span)
+    assert missing == []
+
+
+@EACH
+def test_paths_of_the_repository_exist(document: Path) -> None:
+    tracked = "docs|tests|gitguardfs|guest-setup|packaging|benchmarks|systemd|\\.ci"
+    paths = [
+        found
+        for line in code(document.read_text())
+        for found in re.findall(rf"(?:^|\s|\./)((?:{tracked})/[\w./-]*\w)", line)
+    ]
+    in_bundle = guard_commands.install_in_guest()[1][1].removeprefix("./")
+    generated = {"benchmarks/results", in_bundle}
+    assert [path for path in paths if path not in generated and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *map(agent_rules.about_git, (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)),
+        agent_rules.about_local(DEFAULT_LOCAL),
+        guest_files.RULES,
+    ],
+)
+def test_the_text_for_agents_is_the_one_that_guests_get(text: str) -> None:
+    quoted = re.findall(r"(?m)^> (.*)", (ROOT / "docs/agents.md").read_text())
+    assert text.strip() in "\n".join(quoted)
+
+
+def test_the_table_of_deps_is_the_one_that_decides() -> None:
+    text = (ROOT / "docs/local-directories.md").read_text()
+    _, _, table = text.partition("| directory | is the guest's own |")
+    rows = [line.split("|")[1:3] for line in table.strip().split("\n\n")[0].splitlines()[1:]]
+    told = {name.strip(" `"): frozenset(re.findall("`([^`]+)`", when)) for name, when in rows}
+    assert told == {
+        name.decode(): frozenset(
+            each.decode() for each in (*one.beside, one.inside, one.below) if each
+        )
+        for name, one in local_names.DIRECTORIES.items()
+    }
+
+
+def test_the_modules_in_the_design_exist() -> None:
+    text = (ROOT / "docs/design.md").read_text()
+    missing = []
+    for cell in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
+        directory = ""
+        for name in re.findall(r"`([\w/.]+)`", cell):
+            if "/" in name:
+                directory = name.rpartition("/")[0]
+            places = {name, f"{directory}/{name}".lstrip("/")}
+            if not any(
+                (ROOT / "gitguardfs" / f"{place}{end}").exists()
+                for place in places
+                for end in (".py", "/__init__.py")
+            ):
+                missing.append(name)
+    assert missing == []
+
+
+def test_every_document_is_linked_from_another() -> None:
+    linked = {
+        (document.parent / link.partition("#")[0]).resolve()
+        for document in DOCUMENTS
+        for link in links(document)
+        if not link.startswith("#")
+    }
+    assert {path for path in DOCUMENTS if path.parent.name == "docs"} <= linked
+
+
+def test_a_broken_link_and_an_unknown_option_are_found(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text("# One thing\n[a](#one-thing) [b](a.md) [c](b.md) [d](#two) [e](a.md#x)\n"
+                        "`gitguard vm up --alow x`\n\n    sudo vm-mount --tag x --tga y # --no\n"
+                        "    ./guest-setup/install.sh --venw\n")  # fmt: skip
+    assert broken_links(document) == ["b.md", "#two", "a.md#x"]
+    found = [one.rpartition(" ")[2] for line in code(document.read_text())
+             for one in unknown_options(line)]  # fmt: skip
+    assert sorted(found) == ["--alow", "--tga", "--venw"]

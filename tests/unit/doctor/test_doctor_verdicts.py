@@ -1,0 +1,772 @@
+"""The doctor's verdicts on what it has found: pure functions."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.base import findings
+from gitguardfs.base.findings import Result, Row, Severity, Status
+from gitguardfs.commands import doctor
+from gitguardfs.doctor import (
+    attack_checks,
+    link_checks,
+    mount_checks,
+    namespace_checks,
+    on_repository,
+    other_mounts,
+    planting,
+    policy_checks,
+    privilege_checks,
+    share_checks,
+    writable_checks,
+)
+from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, find_user, holding
+from gitguardfs.doctor.privilege_checks import ProgramOutput
+from gitguardfs.doctor.search import SearchResult
+from gitguardfs.host import doctor_checks as host_checks
+from gitguardfs.host.audit import trust
+from gitguardfs.linux import mountinfo, processes, run_as
+from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux.run_as import NoAnswer, User
+from gitguardfs.mounting import guards
+from gitguardfs.mounting.guards import GuardDaemon
+from gitguardfs.names import dotgit
+
+
+def table(text: bytes) -> Table:
+    return tuple(mountinfo.parse(text))
+
+
+def _daemon(
+    pid: int,
+    uid: int,
+    arguments: tuple[str, ...],
+    connection: int | None = None,
+    held: tuple[str, ...] = (),
+) -> GuardDaemon:
+    return GuardDaemon(pid, uid, arguments, frozenset({connection}), uid, held=held)
+
+
+AGENT = User(1000, 1000, (1000,), "agent")
+TABLE = table(
+    rb"""25 1 8:1 / / rw,relatime - ext4 /dev/vda rw
+30 25 0:31 / /mnt/my\040share rw,relatime - 9p projects rw,access=client,trans=virtio
+31 30 0:44 / /mnt/my\040share ro,nosuid,nodev - tmpfs gitguardfs-seal ro,mode=0
+32 25 0:40 / /home/agent/projects rw,nosuid,nodev,relatime - fuse.gitguardfs /mnt/my\040share rw,user_id=0,group_id=0,default_permissions,allow_other
+33 25 0:41 / /home/agent/other rw,nosuid,nodev - fuse.gitguardfs gitguardfs rw,user_id=1000,group_id=1000,default_permissions
+34 25 0:45 / /srv/v rw - virtiofs code rw
+"""  # noqa: E501
+)
+GUARD, OTHER = TABLE[3], TABLE[4]
+
+
+def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Context:
+    return Context(mountpoint, AGENT, is_root, TABLE, daemons)
+
+
+# -------------------------------------------------------------------------------- the mount
+
+
+def test_a_mount_is_found_with_its_options_and_device() -> None:
+    assert GUARD.path == "/home/agent/projects"
+    assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.all_options
+    assert GUARD.st_dev == 40
+    top = mountinfo.top_at("/mnt/my share", TABLE)
+    assert top is not None and top.source == "gitguardfs-seal"
+
+
+def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
+    assert holding(TABLE, "/home/agent/projects/a/b") is GUARD
+    assert holding(TABLE, "/home/agent/projects2") is TABLE[0]
+
+
+def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
+    assert mount_checks.check_mounted(case("/home/agent/projects")).status is Status.OK
+    for place in ("/srv/v", "/nowhere"):
+        assert mount_checks.check_mounted(case(place)).status is Status.FINDING
+    covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
+    said = mount_checks.check_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
+    assert said.status is Status.FINDING and "covers the guard" in said.hint
+
+
+@pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
+def test_each_missing_mount_option_is_a_finding(option: str) -> None:
+    assert mount_checks.check_options("/m", GUARD.all_options).status is Status.OK
+    without = mount_checks.check_options("/m", GUARD.all_options - {option})
+    assert without.status is Status.FINDING and option in without.detail
+
+
+def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
+    root, agent = _daemon(7, 0, (), 40), _daemon(8, 1000, (), 40)
+    assert mount_checks.check_daemon(case(GUARD.path, root)).status is Status.OK
+    assert mount_checks.check_daemon(case(GUARD.path, root, agent)).status is Status.FINDING
+    assert mount_checks.check_daemon(case(OTHER.path, root)).status is Status.FINDING
+    assert mount_checks.check_daemon(case(GUARD.path)).status is Status.NOTE
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "severity"),
+    [
+        (b"0::/system.slice/system-gitguardfs.slice/gitguardfs@home-me.service\n", None),
+        (b"0::/init.scope\n1:cpu:/user.slice/user-0.slice\n", None),
+        (b"0::/user.slice/user-1000.slice/session-3.scope\n", Severity.HIGH),
+        (b"0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.scope\n", Severity.HIGH),
+        (b"2:cpu:/\n1:name=systemd:/user.slice/user-7.slice/session-c2.scope\n", Severity.MEDIUM),
+    ],
+)
+def test_a_daemon_that_a_session_would_take_along_is_a_finding(
+    cgroups: bytes, severity: Severity | None
+) -> None:
+    found = mount_checks.check_session("/m", {5: mount_checks.parse_session(cgroups)}, AGENT)
+    assert found.severity is severity
+    assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
+
+
+def test_a_daemon_is_known_by_its_connection_and_otherwise_by_its_arguments() -> None:
+    new = [_daemon(1, 0, ("x",), 40), _daemon(2, 0, ("gitguardfs", "/a", GUARD.path), 41)]
+    assert [d.pid for d in mount_checks.serving(GUARD, new)] == [1]
+    ending = [_daemon(7, 0, ("gitguardfs", "/b", "/gone"), 40), _daemon(8, 0, new[1].arguments, 40)]
+    assert [d.pid for d in mount_checks.serving(GUARD, ending)] == [8]
+    old = [
+        _daemon(3, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", GUARD.path), None),
+        _daemon(4, 0, ("/usr/bin/python3", "/usr/bin/gitguardfs", "/a", "/other"), None),
+        _daemon(5, 0, ("bindfs", "/a", GUARD.path), None),
+    ]
+    assert [d.pid for d in mount_checks.serving(GUARD, old)] == [3]
+    assert mount_checks.serving(GUARD, old[1:]) == ()
+    agents = _daemon(6, 1000, old[0].arguments, None)
+    assert mount_checks.serving(GUARD, [agents]) == ()
+
+
+def test_a_lone_daemon_is_not_taken_for_that_of_another_mount() -> None:
+    daemon = _daemon(3, 0, ("/usr/bin/gitguardfs", "/a", "/srv/view"), None)
+    for seen in TABLE:
+        assert mount_checks.serving(seen, [daemon]) == ()
+
+
+def test_what_proc_says_of_a_daemon_is_read() -> None:
+    assert processes.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
+    assert processes.parse_arguments(b"a\0\0b") == ("a", "", "b")
+    assert processes.parse_arguments(b"") == ()
+
+
+@pytest.mark.parametrize(
+    ("uids", "uid"), [("0 0", 0), ("1000 0", 1000), ("0 1000", 1000), ("1000 1000", 1000)]
+)
+def test_a_daemon_is_roots_only_if_it_is_so_in_every_way(
+    uids: str, uid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = b"Name:\tx\nUid:\t%s 0 0\nGid:\t5\n" % uids.encode()
+    monkeypatch.setattr(guards, "_connections", lambda _: frozenset({39}))
+    monkeypatch.setattr(processes, "uids_of", lambda _: processes.user_ids(status))
+    (found,) = guards.servers([str(os.getpid())])
+    assert (found.uid, found.real_uid) == (uid, int(uids.split()[0]))
+
+
+def test_no_path_in_the_arguments_of_a_users_daemon_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(os.path, "isfile", lambda path: bool(looked.append(path)) or True)
+    daemons = (_daemon(7, 0, ("/root/python", "-m")), _daemon(8, 1000, ("/home/agent/hangs/x",)))
+    assert writable_checks._run_by(daemons) == looked == ["/root/python"]
+
+
+def test_the_guarded_directory_is_what_the_daemon_holds_and_no_mere_name() -> None:
+    assert mount_checks.sources_of(GUARD, ()) == ("/mnt/my share",)
+    daemon = _daemon(1, 0, ("gitguardfs", "/srv/\u00fc", OTHER.path, "-f"), None)
+    assert mount_checks.sources_of(OTHER, (daemon,)) == ("/srv/\u00fc",)
+    assert mount_checks.sources_of(OTHER, ()) == ()
+    holding_it = _daemon(1, 0, ("gitguardfs", "x", "y"), None, held=("/srv/x",))
+    assert mount_checks.sources_of(GUARD, (holding_it,)) == ("/srv/x",)
+    impostor = _daemon(1, 1000, (), None, held=("/srv/x",))
+    assert mount_checks.sources_of(GUARD, (impostor,)) == ("/srv/x", "/mnt/my share")
+
+
+def test_of_the_directories_that_a_daemon_holds_the_outermost_count() -> None:
+    held = ["/a/b/c", "/a/b", "/a/bc", "/dev/fuse/x (deleted)", "pipe:[1]", "/", "/a/b/d"]
+    assert mount_checks.outermost(held) == ("/a/b", "/a/bc")
+
+
+def test_a_daemon_that_was_started_with_a_relative_path_is_known() -> None:
+    daemon = _daemon(3, 0, ("python3", "-m", "gitguardfs", "src", "./projects/"), None)
+    other = _daemon(4, 0, ("python3", "-m", "gitguardfs", "src", "else"), None)
+    assert mount_checks.serving(GUARD, [daemon, other]) == (daemon,)
+
+
+# ------------------------------------------------------------------------- whom to become
+
+
+def test_the_owner_of_the_view_is_the_agent_unless_no_user_has_that_number() -> None:
+    def found(user: User, caller: str | None) -> list[Result]:
+        return doctor.check_default_user(Context("/my view", user, True), caller)
+
+    assert found(AGENT, "1000") == found(AGENT, "0") == found(AGENT, None) == []
+    [said] = found(AGENT, "1001")
+    assert said.status is Status.NOTE and "agent" in said.title
+    assert "sudo gitguard doctor '/my view' --user NAME" in said.hint
+    [said] = found(User(501, 501, (501,), "501", has_account=False), None)
+    assert said.status is Status.FINDING and "no account" in said.detail
+
+
+# --------------------------------------------------------------------- mounts beside the guard
+
+WAYS = table(
+    rb"""1 0 8:1 / / rw - ext4 /dev/vda rw
+2 1 8:2 /vol /data rw - ext4 /dev/vdb rw
+3 1 8:2 /vol/raw/p /srv/bind rw - ext4 /dev/vdb rw
+4 1 8:2 /vol/raw/p/src /home/view/in\040it rw - ext4 /dev/vdb rw
+5 1 8:2 /vol/raw /srv/above rw - ext4 /dev/vdb rw
+6 1 8:2 /vol/other /srv/other rw - ext4 /dev/vdb rw
+7 1 8:2 / /srv/covered rw - ext4 /dev/vdb rw
+8 7 0:9 / /srv/covered/vol rw - tmpfs none rw
+9 2 0:8 / /data/raw/p ro - tmpfs gitguardfs-seal ro
+10 1 0:7 / /srv/fuse rw - fuse /data/raw rw
+11 1 0:6 / /home/view rw - fuse.gitguardfs x rw
+12 1 0:5 / /home/second rw - fuse.gitguardfs x rw
+"""
+)
+
+
+def test_each_mount_that_shows_the_guarded_directory_is_known() -> None:
+    assert other_mounts.by_device(WAYS, "/data/raw/p") == {
+        "/srv/bind",
+        "/home/view/in it",
+        "/srv/above/p",
+    }
+    by_mount = {10: ("/data/raw",), 12: ("/data/raw/p/src",), 7: ("/elsewhere",)}
+    ways = other_mounts.by_fuse(WAYS, "/data/raw/p", by_mount)
+    assert {path: seen.mnt_id for path, seen in ways.items()} == {
+        "/srv/fuse/p": 10,
+        "/home/second": 12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [("/srv/view", "on"), ("/srv/view/a", "in"), ("/srv", "around"), ("/srv/view2", None),
+     ("/mnt/share", "on"), ("/mnt/share/x", "in"), ("/mnt", "around"), ("/mnt/sharex", None)],
+)  # fmt: skip
+def test_a_fuse_mount_that_is_not_roots_is_found_wherever_it_can_bend_the_guard(
+    path: str, where: str | None
+) -> None:
+    def line(number: int, path: str, kind: str, uid: int) -> str:
+        return f"{number} 1 0:{number} / {path} rw - {kind} /mnt/share rw,user_id={uid}"
+
+    lines = [line(20, path, "fuse.x", 1000), line(21, "/srv/view", "fuse.gitguardfs", 0),
+             line(22, "/mnt/share", "fuse.gocryptfs", 0)]  # fmt: skip
+    rows = table("\n".join(lines).encode())
+    result = other_mounts.check_foreign(Context("/srv/view", AGENT, True, rows))
+    assert result.status is (Status.OK if where is None else Status.FINDING)
+    assert where is None or f"{path} is mounted by uid 1000 ({where} " in result.detail
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(("source-owner=1001",), Status.OK), (("map=a:b",), Status.FINDING), (None, Status.FINDING),
+     (("source-owner=1000",), Status.FINDING), (("source-owner=nobody-here",), Status.FINDING)],
+)  # fmt: skip
+def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
+    options: tuple[str, ...] | None, expected: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "options_of", lambda _: options)
+    uid = 1000 if options == ("source-owner=1000",) else 1001
+    lines = f"""20 1 0:20 / /mnt/share rw - fuse.gocryptfs /mnt/share rw,user_id={uid}
+21 1 0:21 / /srv/view rw - fuse.gitguardfs /mnt/share rw,user_id=0"""
+    case = Context("/srv/view", AGENT, True, table(lines.encode()))
+    assert other_mounts.check_foreign(case).status is expected
+
+
+def test_what_is_mounted_in_the_view_is_noted() -> None:
+    [said] = other_mounts.note_mounts_inside(Context("/home/view", AGENT, True, WAYS))
+    assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
+    assert other_mounts.note_mounts_inside(Context("/home/second", AGENT, True, WAYS)) == []
+
+
+def test_a_source_that_root_cannot_find_is_a_finding() -> None:
+    def said(is_root: bool) -> list[Status]:
+        results = share_checks.check(Context(OTHER.path, AGENT, is_root, (OTHER,)))
+        return [r.status for r in results if "the guard's source is" in r.title]
+
+    assert said(True) == [Status.FINDING] and said(False) == [Status.NOTE]
+
+
+# -------------------------------------------------------------------------------- the share
+
+
+@pytest.mark.parametrize("mountpoint", ["", OTHER.path])
+def test_what_was_not_checked_for_lack_of_a_source_is_not_ok(mountpoint: str) -> None:
+    table = tuple(seen for seen in (OTHER,) if seen.path == mountpoint)
+    results = share_checks.check(Context(mountpoint, AGENT, True, table))
+    said = {r.id: r for r in results}
+    assert {"share.path", "share.elsewhere", "share.held"} <= said.keys()
+    assert Status.OK not in {r.status for r in results if r.id != "share.remount"}
+    assert (said["share.path"].status is Status.FINDING) == (mountpoint != "")
+    for one in ("share.elsewhere", "share.held"):
+        assert said[one].status is Status.NOTE and said[one].title.startswith("not checked whether")
+
+
+def test_every_share_and_the_guards_source_are_tried() -> None:
+    assert share_checks.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
+    assert share_checks.tags_of(TABLE, {"spare": "9p"}) == {
+        "spare": "9p",
+        "projects": "9p",
+        "code": "virtiofs",
+    }
+    assert set(share_checks.guard_devices(TABLE)) == {40, 41}
+
+
+# --------------------------------------------------------------------------------- the rights
+
+SUDO = """Matching Defaults entries for agent on vm:
+    env_reset, mail_badpass, secure_path=/usr/local/sbin\\:/usr/sbin
+
+User agent may run the following commands on vm:
+"""
+
+
+@pytest.mark.parametrize(
+    ("rules", "free", "asked"),
+    [
+        ("    (ALL : ALL) ALL\n", [], ["ALL"]),
+        ("    (ALL : ALL) NOPASSWD: ALL\n", ["ALL"], []),
+        ("    (ALL) NOPASSWD: ALL\n", ["ALL"], []),
+        (
+            "    (root) NOPASSWD: /bin/a, /bin/b x, PASSWD: /bin/c\n",
+            ["/bin/a", "/bin/b x"],
+            ["/bin/c"],
+        ),
+        ("    (root) SETENV: NOPASSWD: /bin/a\n", ["/bin/a"], []),
+        ("    (root) NOPASSWD: /bin/a,\n        /bin/b\n", ["/bin/a", "/bin/b"], []),
+        ("    (www-data) NOPASSWD: ALL\n", [], []),
+        ("    (ALL, !root) NOPASSWD: ALL\n", [], []),
+        ("    (root) /bin/a\n    (root) NOPASSWD: /bin/b\n", ["/bin/b"], ["/bin/a"]),
+        ("    (root) NOPASSWD: !/bin/sh, /bin/a\\,b\n", ["/bin/a\\,b"], []),
+        ("", [], []),
+    ],
+)
+def test_sudo_rules_are_read_as_sudo_means_them(
+    rules: str, free: list[str], asked: list[str]
+) -> None:
+    assert privilege_checks.parse_sudo(SUDO + rules) == (free, asked)
+
+
+def test_defaults_that_ask_for_no_password_are_read() -> None:
+    rules = "    (root) /bin/a, PASSWD: /bin/b\n"
+    free = SUDO.replace("env_reset", "env_reset, !authenticate")
+    assert privilege_checks.parse_sudo(free + rules) == (["/bin/a"], ["/bin/b"])
+    kept = SUDO.replace("env_reset", "authenticate")
+    assert privilege_checks.parse_sudo(kept + rules) == ([], ["/bin/a", "/bin/b"])
+
+
+def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(privilege_checks, "SUDO_SECONDS", 0.1)
+    with pytest.raises(TimeoutError):
+        privilege_checks._run(["sleep", "5"])
+
+    def lost(*_: object, **__: object) -> None:
+        raise NoAnswer("no answer in time")
+
+    monkeypatch.setattr(run_as, "run_as", lost)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/bin/sudo")
+    said = privilege_checks._sudo(AGENT, CheckedSystem(), True)
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+    said = writable_checks.check(AGENT, CheckedSystem(), ())
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+
+
+def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
+    def judge(runs: bool, listing: str) -> Status:
+        return privilege_checks.judge_sudo("agent", runs, ProgramOutput(0, listing), True).status
+
+    assert judge(True, "") is Status.FINDING
+    assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
+    assert judge(False, SUDO + "    (ALL) ALL\n") is Status.NOTE
+    assert judge(False, "") is Status.OK
+
+
+SUDO_FREE = ProgramOutput(0, SUDO + "    (root) NOPASSWD: /bin/a\n")
+SUDO_ASKS = ProgramOutput(0, SUDO + "    (ALL) ALL\n")
+
+
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_FREE, True),
+        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_ASKS, True),
+        lambda user: privilege_checks.judge_doas(user.name, True, []),
+        lambda user: privilege_checks.judge_groups(user, ["docker"]),
+        lambda user: privilege_checks.judge_groups(user, ["sudo"]),
+    ],
+)
+def test_who_can_become_root_is_to_give_the_agent_another_user(
+    judge: Callable[[User], Result],
+) -> None:
+    """Without sudo perhaps nobody can become root: taking it away is not the first advice."""
+    own = judge(replace(AGENT, name="me")).hint
+    assert own.startswith("give the agent a user of its own: sudo useradd"), own
+    assert own.endswith(judge(AGENT).hint.replace("-d agent", "-d me"))
+    assert "useradd" not in judge(AGENT).hint
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ProgramOutput(0, "User agent is not allowed to run sudo on vm.\n"),
+        ProgramOutput(1, err="Sorry, user agent may not run sudo on vm.\n"),
+        ProgramOutput(1, err="sudo: unknown user #4242\n"),
+        ProgramOutput(1, err="sudo: you do not exist in the passwd database\n"),
+    ],
+)
+def test_a_user_whom_sudo_gives_nothing_is_known_by_what_it_says(answer: ProgramOutput) -> None:
+    assert privilege_checks.judge_sudo("agent", False, answer, True).status is Status.OK
+
+
+@pytest.mark.parametrize("error", ["sudo: a password is required\n", ""])
+def test_rights_that_sudo_does_not_list_are_not_taken_for_none(error: str) -> None:
+    said = privilege_checks.judge_sudo("agent", False, ProgramOutput(1, err=error), True)
+    assert said.status is Status.FINDING and "could not be checked" in said.detail
+    assert "sudo -l -U agent" in said.hint
+    own = privilege_checks.judge_sudo("agent", False, ProgramOutput(1, err=error), False)
+    assert own.status is Status.NOTE and own.hint == "run it with sudo"
+
+
+@given(st.text())
+def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
+    privilege_checks.parse_sudo(SUDO + text)
+
+
+@pytest.mark.parametrize(
+    ("runs", "doubts", "status"),
+    [
+        (False, [], Status.OK),
+        (False, ["/etc/doas.conf has nopass"], Status.NOTE),
+        (True, [], Status.FINDING),
+        (True, ["/etc/doas.conf has nopass"], Status.FINDING),
+    ],
+)
+def test_doas_is_judged_by_what_it_does(runs: bool, doubts: list[str], status: Status) -> None:
+    said = privilege_checks.judge_doas("agent", runs, doubts)
+    assert said.status is status
+    assert ("single commands were not checked" in said.detail) == (status is Status.NOTE)
+
+
+@pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
+def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
+    said = privilege_checks.judge_groups(AGENT, ["agent", group])
+    assert said.status is Status.FINDING and group in said.detail and group in said.hint
+
+
+def test_groups_that_give_nothing_are_not_findings() -> None:
+    assert privilege_checks.judge_groups(AGENT, ["agent", "kvm", "audio"]).status is Status.OK
+    for group in ("sudo", "wheel", "admin", "adm", "staff", "podman"):
+        assert privilege_checks.judge_groups(AGENT, ["agent", group]).status is Status.NOTE
+
+
+# -------------------------------------------------------------------------------- the attacks
+
+
+def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
+    rows = {plant.row for plant in planting.TABLE} | {r.row for r in on_repository.TABLE}
+    assert rows == set(attack_checks.TITLES)
+
+
+@pytest.mark.parametrize("payload", ["config", "config.worktree", "hooks"])
+def test_refs_and_objects_are_tried_with_every_payload(
+    payload: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    last = set()
+    for number, attack in enumerate(a for a in planting.TABLE if a.row == "V4"):
+        made: list[str] = []
+        monkeypatch.setattr(planting, "_part", lambda _, name, made=made: made.append(name))
+        (tmp_path / str(number)).mkdir()
+        attack.attempt(str(tmp_path / str(number)))
+        if set(made) == {"refs", "objects", payload}:
+            last.add(made[-1])
+    assert last == {"refs", "objects", payload}
+
+
+def test_every_attack_needs_something_that_the_search_looks_for() -> None:
+    assert {reach.on for reach in on_repository.TABLE} <= set(SearchResult().answer())
+    assert all(reach.refused for reach in on_repository.TABLE)
+    assert all(plant.refused for plant in planting.TABLE)
+
+
+def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
+    for name in planting.SPELLINGS:
+        assert dotgit.is_dotgit(os.fsencode(name)), ascii(name)
+    for name in planting.ORDINARY:
+        assert not dotgit.is_dotgit(os.fsencode(name)), name
+
+
+def test_only_an_expected_errno_is_a_refusal() -> None:
+    def kind(number: int) -> OutcomeKind:
+        return attack_checks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
+
+    assert kind(errno.EACCES) is OutcomeKind.REFUSED
+    assert kind(errno.ENOTEMPTY) is OutcomeKind.OTHER
+    assert kind(errno.EPERM) is OutcomeKind.OTHER
+    assert kind(errno.EIO) is OutcomeKind.OTHER
+    assert kind(errno.ENOSPC) is OutcomeKind.UNTRIED
+
+
+REFUSED = Outcome("R1", "a", OutcomeKind.REFUSED, "EACCES")
+
+
+@pytest.mark.parametrize(
+    "kind", [OutcomeKind.PASSED, OutcomeKind.OTHER, OutcomeKind.LEFT], ids=lambda kind: kind.value
+)
+def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: OutcomeKind) -> None:
+    row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
+    assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
+    assert row.title == "not refused: rename .git and what is in it"
+
+
+def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
+    untried = Outcome("R1", "b", OutcomeKind.UNTRIED, "ENOSPC")
+    row = attack_checks.judge_row("R1", [REFUSED, untried])
+    assert row is not None and row.status is Status.OK
+    assert row.title == "refused: rename .git and what is in it"
+    assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
+
+
+def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
+    untried = [Outcome(row, "x", OutcomeKind.UNTRIED) for row in attack_checks.TITLES]
+    results = attack_checks.judge(untried, SearchResult(), "deny")
+    assert [(r.id, r.status) for r in results] == [("attack.untried", Status.NOTE)]
+    assert "R1" in results[0].detail
+    partly = attack_checks.judge(untried, SearchResult(searched=9, complete=False), "deny")
+    assert "first 9 names" in partly[0].detail
+    spaces = [*untried, Outcome("U1", "y", OutcomeKind.UNTRIED, "no namespaces")]
+    assert "; U1: no namespaces" in attack_checks.judge(spaces, SearchResult(), "deny")[0].detail
+
+
+def test_a_guard_that_is_off_is_a_finding() -> None:
+    assert policy_checks.report_policy("/m", "off").status is Status.FINDING
+    assert policy_checks.report_policy("/m", "readonly").status is Status.NOTE
+    assert policy_checks.report_policy("/m", "deny").status is Status.OK
+
+
+# -------------------------------------------------------------------------------- symlinks
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [("links=raw", Status.FINDING), ("links=raw,links=guarded", Status.OK), ("ro", Status.OK),
+     ("git=off,links=raw", None)],
+)  # fmt: skip
+def test_a_guard_that_stores_symlinks_as_given_is_a_finding(
+    options: str, status: Status | None
+) -> None:
+    daemon = _daemon(7, 0, ("gitguardfs", "/s", GUARD.path, "-o", options), 40)
+    said = link_checks.check_option(case(GUARD.path, daemon))
+    assert [row.status for row in said] == ([status] if status else [])
+    assert not link_checks.check_option(case(GUARD.path))
+
+
+STORED = dict.fromkeys(link_checks.TEXTS, "/.gitguardfs-guest//etc")
+
+
+def _links(
+    monkeypatch: pytest.MonkeyPatch,
+    source: Path,
+    read: dict[str, str],
+    is_root: bool = True,
+    was_moved: bool = False,
+) -> Result:
+    monkeypatch.setattr(run_as, "run_as", lambda *_, **__: [was_moved, read])
+    daemon = _daemon(7, 0, (), 40, held=(str(source),))
+    context = case(GUARD.path, daemon, is_root=is_root)
+    return link_checks.check(context, AGENT, f"{GUARD.path}/scratch/1")
+
+
+@pytest.mark.parametrize("name", [None, *link_checks.TEXTS])
+def test_a_symlink_that_leads_out_is_seen_in_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    (tmp_path / "scratch/1").mkdir(parents=True)
+    raw = {name: link_checks.TEXTS[name]} if name else {}
+    for link, text in (STORED | raw).items():
+        (tmp_path / "scratch/1" / link).symlink_to(text)
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is (Status.FINDING if name else Status.OK)
+    assert said.detail.count("is stored as") == (name is not None)
+    unseen = _links(monkeypatch, tmp_path, link_checks.TEXTS, is_root=False)
+    assert unseen.status is Status.OK and "only root" in unseen.detail
+
+
+def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
+    assert said.status is Status.OK and "the source is sealed" in said.detail
+    said = _links(monkeypatch, tmp_path, link_checks.TEXTS, was_moved=True)
+    assert said.severity is Severity.HIGH and "can be moved" in said.detail
+
+
+def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _links(monkeypatch, tmp_path, STORED)
+    assert said.severity is Severity.MEDIUM and "/etc reads as /.gitguardfs-guest//" in said.detail
+
+
+def test_without_a_guard_a_symlink_can_be_moved_to_where_it_leads_out(tmp_path: Path) -> None:
+    was_moved, texts = link_checks._make(str(tmp_path / "1"), 3)
+    assert was_moved and texts == link_checks.TEXTS
+
+
+# ----------------------------------------------------------------------------------- the host
+
+
+def test_the_label_of_a_shared_directory_is_judged_only_with_selinux() -> None:
+    judge = host_checks.judge_label
+    assert judge("/p", None, "").status is Status.OK
+    assert judge("/p", True, "u:object_r:svirt_home_t:s0").status is Status.OK
+    wrong = judge("/p", True, "u:object_r:user_home_t:s0")
+    assert wrong.status is Status.NOTE and "semanage" in wrong.hint
+
+
+def test_a_git_that_trusts_bare_repositories_is_told() -> None:
+    assert trust.judge("explicit").status is Status.OK
+    for value in ("all", ""):
+        assert trust.judge(value).severity is Severity.LOW
+
+
+def test_the_users_own_environment_counts_as_git_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[safe]\n\tbareRepository = explicit\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    own = host_checks.HostContext(find_user(str(os.geteuid())))
+    (result,) = host_checks.check(own)
+    assert result.status is Status.OK
+    for name, value in (("COUNT", "1"), ("KEY_0", "safe.bareRepository"), ("VALUE_0", "all")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    (result,) = host_checks.check(own)
+    assert result.status is Status.FINDING
+    monkeypatch.delenv("GIT_CONFIG_COUNT")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    (result,) = host_checks.check(own)
+    assert result.status is Status.FINDING
+
+
+def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "/my $(view)"
+    assert "umount -l '/my $(view)'" in _answer_of_a_hang(monkeypatch, place).hint
+    assert "SOURCE '/my $(view)'" in mount_checks.check_mounted(case(place)).hint
+    label = host_checks.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
+    words = shlex.split(label.partition(", if")[0])
+    assert words[:6] == ["sudo", "semanage", "fcontext", "-a", "-t", "svirt_home_t"]
+    assert re.fullmatch(words[6], "/it's (here)/below")
+    assert words[7:] == ["&&", "sudo", "restorecon", "-R", "/it's (here)"]
+
+
+def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
+    def lost(*_: object, **__: object) -> None:
+        raise NoAnswer("no answer in time")
+
+    monkeypatch.setattr(run_as, "run_as", lost)
+    return mount_checks.check_answer(place, AGENT)
+
+
+def test_every_directory_of_units_that_root_can_have_is_looked_at() -> None:
+    places = CheckedSystem().run_by_root
+    assert {"/etc/fuse.conf", "/etc/fstab"} <= set(places)
+    for top in ("/etc", "/run", "/usr/lib", "/usr/local/lib"):
+        assert f"{top}/systemd/system" in places
+
+
+# ------------------------------------------------------------------------------ namespaces
+
+
+def test_a_namespace_is_the_users_by_its_processes_and_by_who_has_made_it() -> None:
+    def space(process: str, uids: set[int], makers: set[int] | None) -> MountNamespace:
+        known = frozenset(makers) if makers is not None else None
+        return MountNamespace((4, 7), "/x", "x", process, frozenset(uids), known)
+
+    assert namespace_checks.may_enter(space("/proc/5", {1000, 0}, set()), 1000)
+    assert namespace_checks.may_enter(space("/proc/5", {100000}, {100000, 1000}), 1000)
+    assert not namespace_checks.may_enter(space("/proc/5", {1001}, {1001}), 1000)
+    # A descriptor in a process of the user's does not let the user into a namespace of root's.
+    assert not namespace_checks.may_enter(space("", {1000}, set()), 1000)
+    assert namespace_checks.may_enter(space("", {0}, {1000}), 1000)
+    assert namespace_checks.may_enter(space("", set(), None), 1000)  # not known yet
+
+
+def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
+    before = tuple(seen for seen in TABLE if seen.source != "gitguardfs-seal")
+    share = "/mnt/my share"
+    assert other_mounts.shown_in(before, TABLE, share) == {share}
+    assert other_mounts.shown_in(TABLE, TABLE, share) == set()
+    (part,) = other_mounts.parts_in(TABLE, TABLE, share)  # it is there, below its seal
+    assert (part[0].fstype, part[1]) == ("9p", share)
+    moved = table(b"9 1 0:31 / /else rw - 9p projects rw\n")
+    assert other_mounts.shown_in(moved, TABLE, share) == {"/else"}
+
+
+# ---------------------------------------------------------------------------------- the report
+
+RESULTS = [
+    Row("a", "first", "not first").ok("seen"),
+    Row("long.id", "all is well", "second \x1b[31m").finding("bad\nthing", "mend it"),
+    Row("c", "third", "not third").note("detail"),
+]
+
+
+def test_every_outcome_has_a_title_of_its_own() -> None:
+    row = Row("x", "the share is closed", "the share is open")
+    assert row.ok().title == "the share is closed"
+    assert row.finding("", "").title == "the share is open"
+    unknown = row.unknown("why", "mend it")
+    assert unknown.title == "it is not known whether the share is closed"
+    assert unknown.severity is Severity.MEDIUM
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    progress = findings.ProgressLine(stream)
+    progress.say("the raw\x1b share")
+    progress.clear()
+    line = "\r\033[Kchecking the raw\\x1b share ...\r\033[K"
+    assert stream.getvalue() == (line if is_terminal else "")
+
+
+def test_json_is_a_list_of_objects_with_the_same_keys() -> None:
+    rows = json.loads(findings.as_json(RESULTS))
+    assert [row["status"] for row in rows] == ["ok", "finding", "note"]
+    keys = ["id", "status", "severity", "title", "detail", "hint"]
+    assert all(list(row) == keys for row in rows)
+    assert [row["severity"] for row in rows] == [None, "high", None]
+
+
+def test_text_is_aligned_and_says_what_to_do() -> None:
+    lines = findings.as_text(RESULTS).splitlines()
+    assert lines[0] == "ok       a        first (seen)"
+    assert lines[1].startswith("finding  long.id  second ") and lines[1].endswith(" [high]")
+    assert lines[3].strip() == "-> mend it"
+    assert lines[-1] == "3 checks, 1 finding, 1 note"
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
+    shown = findings.as_text([Result("x", Status.FINDING, text, text, text)])
+    assert all(line.isprintable() for line in shown.split("\n"))
+    assert len(shown.split("\n")) <= 4

@@ -1,0 +1,567 @@
+"""The shell scripts of guest-setup/: what they promise; a dry run changes nothing.
+
+They run from a copy that installs below a temporary directory, with a PATH whose package managers
+and file tools are stand-ins: a plan does not depend on what this machine has installed, and a dry
+run that changes something is seen.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.bending import exchanged_in_a_loop
+from tests.support.mounting import area
+
+SETUP = Path(__file__).parents[3] / "guest-setup"
+INSTALL = "install.sh"
+QUICKSTART = "quickstart.sh"
+DEMO_TOOLS = ("git", "gcc", "make")
+
+CHANGING = (
+    *("apt-get", "chmod", "chown", "cp", "dnf", "gcc", "gitguardfs", "install", "mkdir", "mktemp"),
+    *("modprobe", "mount", "mv", "pip", "python3", "rm", "setpriv", "umount"),
+)
+
+APT_WITH_EVERYTHING = """
+if [ $# -eq 1 ]; then echo ' 500 http://deb.example.org stable/main amd64 Packages'; exit; fi
+printf '%s:\\n  Installed: (none)\\n  Candidate: 1.0\\n' "$2"
+"""
+APT_WITHOUT_PYFUSE3 = f"""
+if [ "${{2:-}}" = python3-pyfuse3 ]; then exit; fi
+{APT_WITH_EVERYTHING}
+"""
+NOTHING_IS_INSTALLED = "exit 1"
+EVERYTHING_IS_INSTALLED = "printf installed"
+
+DEBIAN = 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nID=debian\nVERSION_ID="13"\n'
+UBUNTU = 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n'
+MINT = 'ID=linuxmint\nID_LIKE="ubuntu debian"\n'
+FEDORA = 'NAME="Fedora Linux"\nID=fedora\nVERSION_ID=42\n'
+ARCH = 'NAME="Arch Linux"\nID=arch\n'
+
+
+PROGRAM = """
+def main() -> None:
+    print("gitguardfs, version 1.2.3")
+"""
+
+SHARED_FILES = """
+import pathlib
+
+def write(directory: str) -> None:
+    for name in ("man/man1/gitguardfs.1", "fish/vendor_completions.d/gitguardfs.fish"):
+        path = pathlib.Path(directory, name)
+        path.parent.mkdir(parents=True)
+        path.write_text("text")
+"""
+SHARED = ("fish/vendor_completions.d/gitguardfs.fish", "man/man1/gitguardfs.1")
+
+
+class Guest:
+    """A pretended system: its os-release, its /usr/local, and the tools it finds first on PATH."""
+
+    def __init__(self, root: Path) -> None:
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        self.local = root / "usr-local"
+        self.local.mkdir()
+        (self.local / "sbin").mkdir()
+        self.checkout = root / "checkout"
+        self.copy_checkout()
+        self.os_release = root / "os-release"
+        self.changes = root / "changes"
+        self.mountinfo = root / "mountinfo"
+        self.mountinfo.write_text("22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
+        for name in CHANGING:
+            self.tool(name, f'echo "{name} $*" >> "{self.changes}"')
+        self.tool("apt-cache", APT_WITH_EVERYTHING)
+        self.tool("dpkg-query", NOTHING_IS_INSTALLED)
+        self.tool("rpm", NOTHING_IS_INSTALLED)
+        self.system(DEBIAN)
+
+    def copy_checkout(self) -> None:
+        shutil.copytree(SETUP, self.checkout / "guest-setup")
+        common = self.checkout / "guest-setup" / "common.sh"
+        text = common.read_text()
+        assert text.count("=/usr/local/") == 3
+        common.write_text(text.replace("=/usr/local/", f"={self.local}/"))
+        package = self.checkout / "gitguardfs"
+        (package / "__pycache__").mkdir(parents=True)
+        (package / "__pycache__" / "stale.pyc").write_text("")
+        (package / "__init__.py").write_text("")
+        (package / "commands").mkdir()
+        (package / "commands/__init__.py").write_text("")
+        (package / "commands/gitguardfs.py").write_text(PROGRAM)
+        (package / "commands" / "shared_files.py").write_text(SHARED_FILES)
+
+    def tool(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def system(self, os_release: str) -> None:
+        self.os_release.write_text(os_release)
+
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "OS_RELEASE": str(self.os_release),
+            "FSTAB": str(self.os_release.parent / "fstab"),
+            "UNITS": str(self.os_release.parent / "units"),
+            "MOUNTINFO": str(self.mountinfo),
+            "SBIN": str(self.local / "sbin"),
+            "PACKAGED": str(self.local / "packaged"),
+        }
+        return subprocess.run(
+            [str(self.checkout / "guest-setup" / script), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def plan(self, script: str, *arguments: str) -> str:
+        """Return what a dry run prints; assert that it changed nothing."""
+        before = self.installed()
+        result = self.run(script, "--dry-run", *arguments)
+        assert result.stderr == ""
+        assert result.returncode == 0
+        assert not self.changes.exists(), self.changes.read_text()
+        assert self.installed() == before
+        return result.stdout.replace(str(self.local), "/usr/local")
+
+    def installed(self) -> list[str]:
+        return sorted(str(path.relative_to(self.local)) for path in self.local.rglob("*"))
+
+
+def packages(plan: str, manager: str) -> list[str]:
+    """Return the packages that the plan gives to a package manager."""
+    lines = [line for line in plan.splitlines() if f"{manager} install" in line]
+    words = [word for line in lines for word in line.split(f"{manager} install")[1].split()]
+    return [word for word in words if not word.startswith("-") and "::" not in word]
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Guest:
+    return Guest(tmp_path)
+
+
+@pytest.mark.parametrize("script", [INSTALL, QUICKSTART])
+def test_is_strict(script: str) -> None:
+    assert "set -euo pipefail" in (SETUP / script).read_text()
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_install_help_names_every_option(guest: Guest, option: str) -> None:
+    result = guest.run(INSTALL, option)
+    assert result.returncode == 0
+    for word in ("--dry-run", "--uninstall", "--venv", "Debian", "Ubuntu", "Fedora"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_quickstart_help_shows_both_uses(guest: Guest, option: str) -> None:
+    result = guest.run(QUICKSTART, option)
+    assert result.returncode == 0
+    for word in ("--dry-run", "SOURCE MOUNTPOINT [OPTIONS]", "demonstration", "--map"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("script", [INSTALL, QUICKSTART])
+def test_an_unknown_option_is_refused_by_name(guest: Guest, script: str) -> None:
+    result = guest.run(script, "--frobnicate")
+    assert result.returncode == 1
+    assert "--frobnicate" in result.stderr
+    assert not guest.changes.exists()
+
+
+@pytest.mark.parametrize("system", [DEBIAN, UBUNTU, MINT])
+def test_debian_family_takes_the_distribution_packages(guest: Guest, system: str) -> None:
+    guest.system(system)
+    plan = guest.plan(INSTALL)
+    wanted = ["fuse3", "python3", "python3-pyfuse3", "python3-trio", "python3-click"]
+    assert packages(plan, "apt-get") == wanted
+    assert "DEBIAN_FRONTEND=noninteractive" in plan
+    assert plan.index("apt-get update") < plan.index("apt-get install")
+    assert "pip" not in plan
+    assert "dnf" not in plan
+
+
+def test_only_missing_packages_are_asked_for(guest: Guest) -> None:
+    guest.tool("dpkg-query", '[ "$3" = python3-trio ] || printf installed')
+    assert packages(guest.plan(INSTALL), "apt-get") == ["python3-trio"]
+
+
+def test_nothing_missing_leaves_the_package_manager_alone(guest: Guest) -> None:
+    guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
+    assert "apt-get" not in guest.plan(INSTALL)
+
+
+def test_without_a_pyfuse3_package_a_virtual_environment_is_built(guest: Guest) -> None:
+    guest.system(UBUNTU)
+    guest.tool("apt-cache", APT_WITHOUT_PYFUSE3)
+    plan = guest.plan(INSTALL)
+    wanted = ["fuse3", "libfuse3-dev", "gcc", "python3-dev", "python3-venv", "pkg-config"]
+    assert packages(plan, "apt-get") == wanted
+    assert "python3-pyfuse3" in plan
+
+
+def test_without_package_lists_a_dry_run_does_not_guess(guest: Guest) -> None:
+    guest.tool("apt-cache", "exit 0")
+    assert "python3-pyfuse3" in packages(guest.plan(INSTALL), "apt-get")
+
+
+def test_venv_on_debian_installs_what_a_build_needs(guest: Guest) -> None:
+    plan = guest.plan(INSTALL, "--venv")
+    wanted = ["fuse3", "libfuse3-dev", "gcc", "python3-dev", "python3-venv", "pkg-config"]
+    assert packages(plan, "apt-get") == wanted
+
+
+def test_fedora_builds_a_virtual_environment(guest: Guest) -> None:
+    guest.system(FEDORA)
+    plan = guest.plan(INSTALL)
+    wanted = ["fuse3", "fuse3-devel", "gcc", "python3-devel", "pkgconf-pkg-config"]
+    assert packages(plan, "dnf") == wanted
+    assert "apt-get" not in plan
+    assert "-m venv --clear /usr/local/lib/gitguardfs/venv" in plan
+    assert re.search(r"-m pip install .*'pyfuse3>=3\.2' trio click$", plan, re.MULTILINE)
+
+
+def test_the_package_is_staged_and_then_renamed(guest: Guest) -> None:
+    plan = guest.plan(INSTALL)
+    package = "/usr/local/lib/gitguardfs/lib/gitguardfs"
+    steps = [
+        f"would run: cp -RL {guest.checkout}/gitguardfs {package}.new",
+        f"would run: chown -R root:root {package}.new",
+        f"would run: chmod -R u=rwX,go=rX,ug-s {package}.new",
+        f"would run: mv -T {package}.new {package}\n",
+        "would run: mv -fT /usr/local/bin/.gitguardfs.new /usr/local/bin/gitguardfs",
+        "would run: /usr/local/bin/gitguardfs --version",
+    ]
+    places = [plan.index(step) for step in steps]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("system", [ARCH, ""], ids=["arch", "unnamed"])
+def test_an_unknown_distribution_is_refused_in_one_line(guest: Guest, system: str) -> None:
+    guest.system(system)
+    result = guest.run(INSTALL, "--dry-run")
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "Debian 12/13, Ubuntu 24.04+ or Fedora 41+" in result.stderr
+    assert result.stdout == ""
+    assert not guest.changes.exists()
+
+
+def test_a_foreign_program_of_that_name_is_left_alone(guest: Guest) -> None:
+    foreign = guest.local / "bin" / "gitguardfs"
+    foreign.parent.mkdir()
+    foreign.write_text("#!/bin/sh\n")
+    result = guest.run(INSTALL, "--dry-run")
+    assert result.returncode == 1
+    assert str(foreign) in result.stderr
+    assert "would run" not in guest.plan(INSTALL, "--uninstall")
+
+
+@pytest.mark.parametrize(
+    "kept_by",
+    ["/mnt/p /home/me/p fuse.gitguardfs map=1:2 0 0", "/mnt/c# /home/me/p fuse.gitguardfs",
+     "gitguardfs#/mnt/p /home/me/p fuse defaults 0 0", "  /mnt/p /home/me/p gitguardfs x", "unit"],
+)  # fmt: skip
+def test_what_guards_shares_at_boot_is_not_uninstalled(guest: Guest, kept_by: str) -> None:
+    """Otherwise the share would be mounted without a guard at the next boot."""
+    root = guest.local.parent
+    if kept_by != "unit":
+        (root / "fstab").write_text(f"# /a /b fuse.gitguardfs x 0 0\n{kept_by}\n")
+    else:
+        wants = root / "units/multi-user.target.wants"
+        wants.mkdir(parents=True)
+        (wants / "gitguardfs@home-me-p.service").symlink_to("/nowhere")
+    done = guest.run(INSTALL, "--uninstall", "--dry-run")
+    assert done.returncode == 1
+    assert "vm-mount --remove" in done.stderr and "would run" not in done.stdout
+    assert "# /a /b" not in done.stderr
+
+
+@pytest.mark.parametrize(("owner", "code"), [(0, 1), (1000, 0)])
+def test_nothing_is_uninstalled_below_a_view_of_roots(guest: Guest, owner: int, code: int) -> None:
+    """Its daemon would be left on code that is gone, and umount without its helper."""
+    view = f"60 22 0:50 / /home/me/p rw shared:5 - fuse.gitguardfs /mnt/p rw,user_id={owner},x\n"
+    guest.mountinfo.write_text(guest.mountinfo.read_text() + view)
+    done = guest.run(INSTALL, "--uninstall", "--dry-run")
+    assert done.returncode == code
+    assert ("/home/me/p\n" in done.stderr and "umount them first" in done.stderr) == bool(code)
+
+
+def test_uninstalling_what_is_not_there_is_harmless(guest: Guest) -> None:
+    assert "nothing to remove" in guest.plan(INSTALL, "--uninstall")
+
+
+@pytest.fixture
+def root_guest(guest: Guest) -> Guest:
+    """A guest whose file tools are the real ones, and that has every package."""
+    if os.geteuid() != 0:
+        pytest.skip("installing needs root")
+    for name in CHANGING:
+        (guest.bin / name).unlink()
+    guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
+    return guest
+
+
+def test_nothing_is_installed_beside_a_package(root_guest: Guest) -> None:
+    (root_guest.local / "packaged").touch()
+    before = root_guest.installed()
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "installed as a package" in done.stderr and "vm-mount --remove" in done.stderr
+    assert root_guest.installed() == before
+
+
+def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
+    for _ in range(2):
+        result = root_guest.run(INSTALL)
+        assert result.returncode == 0, result.stderr
+        assert "gitguardfs, version 1.2.3 is installed" in result.stdout
+    files = [
+        name
+        for name in root_guest.installed()
+        if "__pycache__/" not in name and not name.startswith("share/")
+    ]
+    assert files == [
+        "bin",
+        "bin/gitguard",
+        "bin/gitguardfs",
+        "bin/vm-mount",
+        "lib",
+        "lib/gitguardfs",
+        "lib/gitguardfs/lib",
+        "lib/gitguardfs/lib/gitguardfs",
+        "lib/gitguardfs/lib/gitguardfs/__init__.py",
+        "lib/gitguardfs/lib/gitguardfs/__pycache__",
+        "lib/gitguardfs/lib/gitguardfs/commands",
+        "lib/gitguardfs/lib/gitguardfs/commands/__init__.py",
+        "lib/gitguardfs/lib/gitguardfs/commands/__pycache__",
+        "lib/gitguardfs/lib/gitguardfs/commands/gitguardfs.py",
+        "lib/gitguardfs/lib/gitguardfs/commands/shared_files.py",
+        "lib/gitguardfs/lib/guest-setup",
+        "lib/gitguardfs/lib/guest-setup/common.sh",
+        "lib/gitguardfs/lib/guest-setup/install.sh",
+        "lib/gitguardfs/lib/guest-setup/steps.sh",
+        "lib/gitguardfs/lib/guest-setup/vm-apps.sh",
+        "lib/gitguardfs/share",
+        "lib/gitguardfs/share/fish",
+        "lib/gitguardfs/share/fish/vendor_completions.d",
+        "lib/gitguardfs/share/fish/vendor_completions.d/gitguardfs.fish",
+        "lib/gitguardfs/share/man",
+        "lib/gitguardfs/share/man/man1",
+        "lib/gitguardfs/share/man/man1/gitguardfs.1",
+        "sbin",
+        "sbin/umount.fuse.gitguardfs",
+        "share",
+    ]
+    assert not any("stale" in name for name in root_guest.installed())
+
+
+def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:
+    """As in a guest that gets the files of the host's installation."""
+    assert root_guest.run(INSTALL).returncode == 0
+    before = root_guest.installed()
+    shutil.rmtree(root_guest.checkout)
+    root_guest.checkout = root_guest.local / "lib/gitguardfs/lib"
+    again = root_guest.run(INSTALL)
+    assert again.returncode == 0, again.stderr
+    assert root_guest.installed() == before
+
+
+def test_what_root_will_run_is_in_nobody_elses_hands(root_guest: Guest) -> None:
+    package = root_guest.checkout / "gitguardfs"
+    os.chown(package / "commands/gitguardfs.py", 1000, 1000)
+    (package / "commands/gitguardfs.py").chmod(0o666)
+    package.chmod(0o2777)
+    assert root_guest.run(INSTALL).returncode == 0
+    for path in (root_guest.local / "lib").rglob("*"):
+        status = path.lstat()
+        assert (status.st_uid, status.st_gid) == (0, 0)
+        assert status.st_mode & 0o7022 == 0, path
+
+
+def test_the_launcher_ignores_the_callers_environment(root_guest: Guest, tmp_path: Path) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "gitguardfs.py").write_text("raise SystemExit('loaded the wrong module')")
+    (trap / "re.py").write_text("raise SystemExit('loaded the wrong module')")
+    result = subprocess.run(
+        [str(root_guest.local / "bin" / "gitguardfs"), "--version"],
+        cwd=trap,
+        env={"PYTHONPATH": str(trap)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.stdout, result.stderr) == ("gitguardfs, version 1.2.3\n", "")
+
+
+def test_uninstall_removes_what_install_wrote_and_nothing_else(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    (root_guest.local / "bin" / "other").write_text("")
+    (root_guest.local / "lib" / "other").write_text("")
+    assert root_guest.run(INSTALL, "--uninstall").returncode == 0
+    left = [path for path in root_guest.local.rglob("*") if path.is_symlink() or path.is_file()]
+    assert sorted(left) == [root_guest.local / "bin/other", root_guest.local / "lib/other"]
+    assert not (root_guest.local / "lib/gitguardfs").exists()
+
+
+def test_manual_and_completion_are_linked_to(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    for name in SHARED:
+        link = root_guest.local / "share" / name
+        assert link.readlink() == root_guest.local / "lib/gitguardfs/share" / name
+        assert link.read_text() == "text"
+
+
+def test_what_is_no_longer_made_is_no_longer_linked_to(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    made = root_guest.checkout / "gitguardfs/commands/shared_files.py"
+    made.write_text(made.read_text().replace("man1/gitguardfs.1", "man1/other.1"))
+    assert root_guest.run(INSTALL).returncode == 0
+    found = sorted(path.name for path in (root_guest.local / "share/man/man1").iterdir())
+    assert found == ["other.1"]
+
+
+def test_a_foreign_page_stays(root_guest: Guest) -> None:
+    foreign = root_guest.local / "share" / SHARED[0]
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("foreign")
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 0 and f"{foreign} was not written by this script" in done.stderr
+    assert root_guest.run(INSTALL, "--uninstall").returncode == 0
+    assert foreign.read_text() == "foreign"
+
+
+def test_a_page_that_cannot_be_made_is_no_obstacle(root_guest: Guest) -> None:
+    (root_guest.checkout / "gitguardfs/commands/shared_files.py").write_text("raise OSError\n")
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 0 and "there are no manual pages" in done.stderr
+    assert "gitguardfs, version 1.2.3 is installed" in done.stdout
+
+
+def test_quickstart_installs_again_only_after_a_change(root_guest: Guest, tmp_path: Path) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    source = str(tmp_path)
+    assert "compileall" not in root_guest.plan(QUICKSTART, source, source)
+    program = root_guest.checkout / "gitguardfs" / "commands" / "gitguardfs.py"
+    program.write_text(PROGRAM + "# newer\n")
+    assert "compileall" in root_guest.plan(QUICKSTART, source, source)
+
+
+def test_quickstart_takes_no_program_of_somebody_elses_for_gitguardfs(root_guest: Guest) -> None:
+    assert root_guest.run(INSTALL).returncode == 0
+    launcher = root_guest.local / "bin/gitguardfs"
+    launcher.write_text("#!/bin/sh\necho foreign\n")
+    done = root_guest.run(QUICKSTART, "/", str(root_guest.local / "view"))
+    assert done.returncode == 1
+    assert f"{launcher} was not written by this script" in done.stderr
+    assert "foreign" not in done.stdout
+
+
+@pytest.mark.parametrize(("mode", "owner"), [(0o777, 0), (0o775, 0), (0o755, 1000)])
+def test_nothing_is_installed_where_others_can_change_it(
+    root_guest: Guest, mode: int, owner: int
+) -> None:
+    root_guest.local.chmod(mode)
+    os.chown(root_guest.local, owner, 1000)
+    done = root_guest.run(INSTALL)
+    assert done.returncode == 1
+    assert f"{root_guest.local} can be changed by others than root" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert root_guest.installed() == ["sbin"]
+    root_guest.local.chmod(0o1777)
+    os.chown(root_guest.local, 0, 0)
+    assert root_guest.run(INSTALL).returncode == 0
+
+
+def make_mountpoint(path: Path, holder: Path) -> None:
+    """Make a missing mount point as quickstart.sh does, with the code of this checkout."""
+    (holder / "launcher").write_text(f"#!{sys.executable} -I\n")
+    script = (SETUP / QUICKSTART).read_text().replace('\nmain "$@"', "")
+    (holder / QUICKSTART).write_text(script)
+    shutil.copy(SETUP / "common.sh", holder)
+    code = 'source "$1/quickstart.sh"; PREFIX=$1 GITGUARDFS=$1/launcher; make_mountpoint "$2"'
+    subprocess.run(
+        ["bash", "-c", code, "quickstart.sh", str(holder), str(path)],
+        check=False, capture_output=True,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_mount_point_is_not_made_where_an_exchanged_symlink_leads(tmp_path: Path) -> None:
+    (tmp_path / "lib").symlink_to(SETUP.parent)
+    with area() as here:
+        home, victim = here / "home", here / "victim"
+        for path in (home, home / "src", home / "src/sub", victim, victim / "sub"):
+            path.mkdir()
+        (home / "link").symlink_to(victim)
+        for path in (home, home / "src", home / "src/sub", home / "link"):
+            os.chown(path, 1000, 1000, follow_symlinks=False)
+        with exchanged_in_a_loop(home / "src", home / "link"):
+            for number in range(12):
+                make_mountpoint(home / f"src/sub/{number}/view", tmp_path)
+        assert os.listdir(victim / "sub") == []
+        make_mountpoint(home / "made/view", tmp_path)
+        assert (home / "made/view").stat().st_uid == 1000
+
+
+def test_quickstart_hands_options_over_as_they_are(guest: Guest, tmp_path: Path) -> None:
+    mountpoint = tmp_path / "projects"
+    options = ["--map", "1000:1000", "-o", "ro,noatime", "--deny", "*.pem"]
+    plan = guest.plan(QUICKSTART, "/mnt/projects", str(mountpoint), *options)
+    typed = f"/mnt/projects {mountpoint} --map 1000:1000 -o ro,noatime --deny '*.pem'"
+    assert f"would run: /usr/local/bin/gitguardfs {typed}\n" in plan
+    assert f"as the owner of the directory it goes into: {mountpoint}\n" in plan
+    assert not mountpoint.exists()
+
+
+def test_quickstart_leaves_symlinks_to_gitguardfs(guest: Guest, tmp_path: Path) -> None:
+    """It follows those of root's only: the user of a home could have put one there."""
+    (tmp_path / "projects").symlink_to("/etc")
+    plan = guest.plan(QUICKSTART, "/mnt/projects", str(tmp_path / "projects"))
+    assert f"/mnt/projects {tmp_path}/projects\n" in plan
+
+
+def test_quickstart_asks_for_the_missing_mount_point(guest: Guest) -> None:
+    result = guest.run(QUICKSTART, "/mnt/projects")
+    assert result.returncode == 1
+    assert "SOURCE and MOUNTPOINT" in result.stderr
+
+
+def test_the_demonstration_plans_every_attack(guest: Guest) -> None:
+    for tool in DEMO_TOOLS:
+        guest.tool(tool, "exit 0")
+    plan = guest.plan(QUICKSTART)
+    attacks = [
+        "cat .git/config",
+        "ls .git",
+        "unshare -Ur cat .git/config",
+        "mv .git x",
+        "rm -rf .git",
+        "mkdir docs/.git",
+        "mv prepared docs/.git",
+        "ln -s ../prepared docs/.git",
+        "mkdir refs",
+    ]
+    for attack in attacks:
+        assert re.search(rf"^would run as agent: .*{re.escape(attack)}", plan, re.MULTILINE)
+    assert re.search(r"^would run: /usr/local/bin/gitguardfs --seal --map 501/", plan, re.MULTILINE)
+    assert "would run: umount /var/tmp/gitguardfs-demo." in plan
+
+
+def test_the_demonstration_says_what_to_do_next(guest: Guest) -> None:
+    assert "/mnt/projects /home/USER/projects --map 1000:1000" in guest.plan(QUICKSTART)

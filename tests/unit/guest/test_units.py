@@ -1,0 +1,435 @@
+"""`gitguard units`, and what systemd itself makes of the units."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.base import quote
+from gitguardfs.base.errors import UserError
+from gitguardfs.guest import fstab, systemd
+from gitguardfs.host.commands import units as units_command
+from gitguardfs.host.commands.units import FSTAB_FILE, command
+from gitguardfs.options.guarded_share import GuardedShare
+from gitguardfs.options.parsing import parse_o, quote_o, respelled
+from tests.support.mounting import PLACE
+from tests.unit.guest.test_fstab import NAME, PATH, spec
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MANAGER = "/usr/lib/systemd/systemd"
+SYSTEM_UNITS = "/usr/lib/systemd/system"
+NOBODY = 65534
+
+needs_systemd = pytest.mark.skipif(not os.path.exists(MANAGER), reason="needs systemd")
+
+
+def units(*arguments: str) -> Result:
+    base = ["projects", "--mount", "/mnt/projects", "--map-mount", "/home/user/projects"]
+    return CliRunner().invoke(command, [*base, *arguments], standalone_mode=False)
+
+
+def said(result: Result) -> str:
+    assert isinstance(result.exception, UserError | click.UsageError)
+    return str(result.exception)
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+def test_the_two_lines_are_printed() -> None:
+    result = units("--map", "1000:1000", "-o", "git=readonly,deny=*.pem")
+    share, guard = result.output.splitlines()
+    assert share.startswith("projects /mnt/projects 9p trans=virtio,")
+    for module in ("virtio_pci", "9pnet_virtio"):
+        assert f",x-systemd.requires=modprobe@{module}.service," in share
+    assert "map=1000:1000,x-systemd.requires=/mnt/projects,_netdev,nofail" in guard
+    assert guard.endswith(",seal,git=readonly,deny=*.pem 0 0")
+
+
+def test_directories_of_the_guests_own_are_named_in_both_styles() -> None:
+    names = ("--local", "deps", "--local", "dist,x", "-o", "local=.cache")
+    assert r",local=.cache,local=deps,local=dist\134,x 0 0" in units(*names).output
+    assert r"local=.cache,local=deps,local=dist\\,x" in units(*names, "--style", "systemd").output
+    assert "local" not in units().output
+
+
+def test_the_seal_is_on_unless_it_is_said_otherwise() -> None:
+    assert ",seal" in units().output
+    assert ",seal" not in units("-o", "no-seal").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "map=auto,"),
+        (["--user", "1000:100"], "map=1000/1000:@1000/@100:@100/@1000,"),
+        (["--user", "7:8", "--owner", "501:20"], "map=501/7:7/501:@20/@8:@8/@20,"),
+        (["--user", "root"], "map=1000/0:0/1000:@1000/@0:@0/@1000,"),
+        (["--map", "1:2", "--map", "@3:@4"], r"map=1:2\134,@3:@4,"),
+    ],
+)
+def test_the_map(arguments: list[str], expected: str) -> None:
+    assert expected in units(*arguments).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--label", "x"], "mount tag once"),
+        (["--check"], "--output"),
+        (["--user", "root", "--map", "1:2"], "contradict"),
+        (["--user", "no-such-user"], "no such user"),
+        (["--owner", "501", "--user", "root"], "UID:GID"),
+        (["--map", "1:2:3"], "malformed"),
+        (["--mount", "mnt"], "not an absolute path"),
+        (["--mount", "/mnt/../etc"], "not a plain path"),
+        (["--mount", "/a\nb"], "cannot be written"),
+        (["--mount", "/home/user/projects/raw"], "inside one another"),
+        (["-o", "gti=hide"], "gti"),
+        (["-o", "git=maybe"], "git=maybe"),
+        (["--local", "a/b"], "--local 'a/b'"),
+        (["--local", "deps", "-o", "local-store=here"], "not an absolute path"),
+        (["-o", "cache-timeout=x"], "cache-timeout"),
+        (["-o", "user"], "let others mount"),
+        (["-o", "map=1:2"], "--map"),
+        (["-o", "foreground"], "foreground"),
+        (["--type", "nfs"], "nfs"),
+        (["--cache", "loose"], "loose"),
+    ],
+)
+def test_a_mistake_is_named(arguments: list[str], fault: str) -> None:
+    assert fault in said(units(*arguments))
+
+
+@pytest.mark.parametrize(
+    "tag", ["a" * 32, "é" * 16, "UUID=1", "label=x", "/x", "#x", " x", "a\nb", "x\\"]
+)
+def test_a_tag_that_no_file_of_mounts_can_carry_is_refused(tag: str) -> None:
+    with pytest.raises(UserError, match="tag"):
+        spec(tag=tag)
+
+
+def test_written_files_are_found_equal_and_a_changed_one_is_named(tmp_path: Path) -> None:
+    arguments = ["--style", "systemd", "--output", str(tmp_path)]
+    assert units(*arguments, "--check").return_value == 1
+    assert units(*arguments).return_value == 0
+    assert units(*arguments, "--check").return_value == 0
+    (tmp_path / "mnt-projects.mount").write_text("changed")
+    result = units(*arguments, "--check")
+    assert (result.return_value, result.output) == (1, f"{tmp_path}/mnt-projects.mount: differs\n")
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
+        "gitguardfs@.service", "mnt-projects.mount", "share.conf",
+    ]  # fmt: skip
+
+
+def test_fstab_in_etc_is_never_the_output(tmp_path: Path) -> None:
+    (tmp_path / "fstab").write_text("mine")
+    assert units("--output", str(tmp_path)).return_value == 0
+    assert (tmp_path / "fstab").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a directory of another user's")
+@pytest.mark.parametrize("more", [[], ["--check"]], ids=["write", "check"])
+def test_what_root_writes_and_reads_is_led_nowhere_by_another_user(
+    tmp_path: Path, more: list[str]
+) -> None:
+    theirs, roots = tmp_path / "home", tmp_path / "etc"
+    theirs.mkdir()
+    roots.mkdir()
+    (theirs / "units").symlink_to(roots)
+    os.chown(theirs, NOBODY, NOBODY)
+    os.lchown(theirs / "units", NOBODY, NOBODY)
+    for output in (theirs / "units", theirs / "units/below"):
+        assert "leads to" in said(units("--output", str(output), *more))
+    assert list(roots.iterdir()) == []
+
+
+def test_a_fifo_in_the_place_of_the_file_is_not_waited_for_nor_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FSTAB_FILE)
+    assert "not" in said(units("--output", str(tmp_path)))
+    assert units("--output", str(tmp_path), "--check").return_value == 1
+    assert (tmp_path / FSTAB_FILE).is_fifo()
+
+
+def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
+    template = REPOSITORY / "systemd" / systemd.TEMPLATE
+    assert template.read_text() == systemd.template()
+    assert [p.name for p in (REPOSITORY / "systemd").iterdir()] == [systemd.TEMPLATE]
+
+
+@pytest.mark.parametrize(
+    ("holder", "program"),
+    [("/usr/share/gitguardfs", "/usr/bin/gitguardfs"),
+     ("/usr/lib64/gitguardfs", "/usr/bin/gitguardfs"),
+     ("/usr/local/lib/gitguardfs/lib", "/usr/local/bin/gitguardfs"),
+     ("/home/me/.local/share/pipx/venvs/x/lib/python3/site-packages", "/usr/local/bin/gitguardfs")],
+)  # fmt: skip
+def test_a_package_prints_units_for_the_packages_program(holder: str, program: str) -> None:
+    assert units_command._guard_command(holder) == program
+
+
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [((), False), (("git=hide",), False), (("no-cpu-idle",), True), (("no_cpu_idle",), True)],
+)
+def test_the_device_of_idle_processors_is_named_only_for_who_asks(
+    options: tuple[str, ...], is_named: bool
+) -> None:
+    files = systemd.files(spec(options=options))
+    named = {name for name, text in files.items() if "cpu_dma_latency" in text}
+    assert named == ({systemd.drop_in_name(spec().map_mount)} if is_named else set())
+
+
+def test_a_name_too_long_for_systemd_is_said_to_be() -> None:
+    with pytest.raises(UserError, match="--style fstab"):
+        systemd.files(spec(map_mount="/" + "é" * 60))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["--label", "t"], ["--tag", "t"]),
+        (["--label=t"], ["--tag", "t"]),
+        (["-l", "t"], ["--tag", "t"]),
+        (["-lt"], ["--tag", "t"]),
+        (["--tag", "t", "--type", "virtiofs"], ["--tag", "t", "--transport", "virtiofs"]),
+        (["--tag", "t", "-mm", "/v"], ["--tag", "t", "--map-mount", "/v"]),
+        (["--tag", "t", "-mm/v"], ["--tag", "t", "--map-mount", "/v"]),
+        (["--tag", "t", "-mm=/v"], ["--tag", "t", "--map-mount", "/v"]),
+    ],
+)
+def test_old_and_short_spellings_mean_the_same(old: list[str], new: list[str]) -> None:
+    base = ["--mount", "/mnt/t", "--map-mount", "/home/me/t"]
+    wanted, found = (
+        CliRunner().invoke(command, [*base, *words], standalone_mode=False) for words in (new, old)
+    )
+    assert wanted.exception is None and wanted.output
+    assert found.output == wanted.output
+
+
+def test_what_follows_two_dashes_is_left_as_it_is() -> None:
+    words = ["-l", "a", "--", "-l", "--label", "-mm"]
+    assert respelled(words) == ["--tag", "a", "--", "-l", "--label", "-mm"]
+    assert respelled(["-l=x", "--tag=-mm", "-m", "-"]) == ["--tag=x", "--tag=-mm", "-m", "-"]
+
+
+def test_a_slash_at_the_end_of_a_mount_point_is_no_mistake() -> None:
+    slashed = units("--mount", "/mnt/projects/", "--map-mount", "/home/user/projects/")
+    assert slashed.exception is None
+    assert slashed.output == units().output
+    for wrong in ("//", "/mnt//", "/"):
+        assert "not a plain path" in said(units("--mount", wrong))
+
+
+# ------------------------------------------------------------------ the units as systemd reads them
+
+
+def put(files: dict[str, str], directory: Path) -> None:
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+
+def systemd_reads(files: dict[str, str], unit: str) -> list[str]:
+    """Return how a service manager reads the unit and those it needs (``systemd --test``)."""
+    with tempfile.TemporaryDirectory(dir=PLACE) as name:
+        directory = Path(name)
+        put(files, directory)
+        os.chmod(directory, 0o755)
+        run = directory / "run"
+        run.mkdir()
+        ids: dict[str, Any] = {}
+        if os.geteuid() == 0:  # only as a user does it not ask for a cgroup of its own
+            os.chown(run, NOBODY, NOBODY)
+            ids = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+        done = subprocess.run(
+            [MANAGER, "--user", "--test", f"--unit={unit}"],
+            env={
+                "HOME": str(run), "XDG_RUNTIME_DIR": str(run), "SYSTEMD_LOG_TARGET": "console",
+                "SYSTEMD_UNIT_PATH": f"{directory}:{SYSTEM_UNITS}",
+            },
+            capture_output=True, text=True, check=False, cwd="/", **ids,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    start = lines.index(f"-> Unit {unit}:")
+    rest = lines[start + 1 :]
+    end = next((i for i, line in enumerate(rest) if line.startswith("-> Unit ")), len(rest))
+    return rest[:end]
+
+
+NASTY_SPECS = [
+    spec(),
+    spec(transport="virtiofs", mount="/mnt/a b,c", map_mount="/home/user/é漢"),
+    spec(
+        tag="a%n $HOME \\x41 é",
+        mount='/mnt/q"q %i ${HOME} \\x41 #;',
+        map_mount="/home/u/$HOME ${X} %% \"'",
+        options=("deny=a,b", 'hide="$X" %i', "protect=\\\\x41"),
+    ),
+]
+
+
+@needs_systemd
+@pytest.mark.parametrize("wanted", NASTY_SPECS, ids=["plain", "spaces", "nasty"])
+def test_systemd_reads_back_every_path_tag_and_option(wanted: GuardedShare) -> None:
+    files = systemd.files(wanted, "/bin/true")
+    service = systemd_reads(files, systemd.service_name(wanted.map_mount))
+    assert f"Environment: GITGUARDFS_MOUNTPOINT={wanted.map_mount}" in service
+    assert f"Environment: GITGUARDFS_SOURCE={wanted.mount}" in service
+    start = "Environment: GITGUARDFS_OPTIONS="
+    (options,) = [line.removeprefix(start) for line in service if line.startswith(start)]
+    expected = parse_o([quote_o(option) for option in wanted.options])
+    assert parse_o([options]) == {
+        "map": [wanted.map], "seal": True, "git": "private", **expected,
+    }  # fmt: skip
+    assert f"RequiresMountsFor: {wanted.mount} (origin-file)" in service
+    share = systemd_reads(files, systemd.mount_name(wanted.mount))
+    assert f"Where: {wanted.mount}" in share
+    assert f"What: {wanted.tag}" in share
+    assert f"Options: {','.join(wanted.share_options)}" in share
+    assert f"File System Type: {wanted.transport}" in share
+
+
+@needs_systemd
+def test_the_share_comes_first_and_a_boot_without_it_reaches_a_login() -> None:
+    files = systemd.files(spec(), "/bin/true")
+    service = systemd_reads(files, "gitguardfs@home-user-projects.service")
+    assert "Requires: mnt-projects.mount (origin-path)" in service
+    assert "After: mnt-projects.mount (origin-path)" in service
+    share = systemd_reads(files, "mnt-projects.mount")
+    assert not [line for line in share if line.startswith(("RequiredBy: local", "Before: local"))]
+    assert not [line for line in share if line.startswith("Requires: ") and ".target" in line]
+    # Wanted, never required: whatever fails here does not fail the boot.
+    assert re.findall(r"(?m)^\[Install\]\n(.*)$", files[systemd.TEMPLATE]) == [
+        "WantedBy=multi-user.target"
+    ]
+
+
+@needs_systemd
+def test_the_hardening_makes_no_mount_namespace_and_stays_on() -> None:
+    service = systemd_reads(
+        systemd.files(spec(), "/bin/true"), "gitguardfs@home-user-projects.service"
+    )
+    for line in ("PrivateTmp: no", "PrivateDevices: no", "ProtectSystem: no", "ProtectHome: no",
+                 "ProtectProc: default", "ProtectKernelTunables: no", "PrivateNetwork: no",
+                 "MemoryDenyWriteExecute: yes", "RestrictRealtime: yes", "DevicePolicy: closed",
+                 "Type: notify", "Restart: on-failure", "KeyringMode: private",
+                 # A stop by systemd itself is not root's; only root's takes the seal off.
+                 "TimeoutStartFailureMode: kill", "OOMPolicy: continue"):  # fmt: skip
+        assert line in service
+    (capabilities,) = [line for line in service if line.startswith("CapabilityBoundingSet:")]
+    assert sorted(capabilities.split()[1:]) == sorted(
+        f"cap_{name}" for name in (
+            "sys_admin", "sys_chroot", "dac_override", "dac_read_search", "chown", "fowner",
+            "fsetid", "setuid", "setgid", "mknod", "sys_ptrace",
+        )
+    )  # fmt: skip
+    (calls,) = [line for line in service if line.startswith("SystemCallFilter:")]
+    needed = {"unshare", "setns", "open_tree", "mount", "umount2", "renameat2", "statx", "flock",
+              "fsopen", "fsconfig", "fsmount", "move_mount"}  # fmt: skip
+    assert needed <= set(calls.split())
+    assert not {"ptrace", "reboot", "init_module", "bpf"} & set(calls.split())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("wanted", NASTY_SPECS, ids=["plain", "spaces", "nasty"])
+def test_systemd_finds_nothing_to_complain_about(wanted: GuardedShare, tmp_path: Path) -> None:
+    files = systemd.files(wanted, "/bin/true")
+    put(files, tmp_path)
+    for name in (systemd.mount_name(wanted.mount), systemd.service_name(wanted.map_mount)):
+        if name not in files:
+            shutil.copy(tmp_path / systemd.TEMPLATE, tmp_path / name)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", tmp_path / name],
+            env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:{SYSTEM_UNITS}"},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_the_verification_would_find_a_misspelt_key(tmp_path: Path) -> None:
+    files = systemd.files(spec(), "/bin/true")
+    name = systemd.mount_name("/mnt/projects")
+    (tmp_path / name).write_text(files[name].replace("DirectoryMode", "DirektoryMode"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True
+    )
+    assert "Unknown key" in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="needs systemd-escape")
+@pytest.mark.parametrize("path", ["/a", "/a-b/c d", "/.hidden", "/é/漢", '/q"%$\\', "/a.b_c:d@e~"])
+def test_unit_names_are_systemds_own(path: str) -> None:
+    done = subprocess.run(["systemd-escape", "-p", "--", path], capture_output=True, text=True)
+    assert quote.systemd_unit_name(path) == done.stdout.rstrip("\n")
+
+
+@given(tag=NAME, mount=PATH, map_mount=PATH)
+def test_what_is_installed_is_read_back_from_the_units(
+    tag: str, mount: str, map_mount: str
+) -> None:
+    try:
+        files = systemd.files(spec(tag=tag, mount=mount, map_mount=map_mount))
+    except UserError:
+        return
+    found = {name: text.encode() for name, text in files.items()}
+    assert systemd.shares(found) == {mount: tag}
+    assert systemd.guards(found) == {map_mount: mount}
+    foreign = {name: text.partition(b"\n")[2] for name, text in found.items()}
+    assert (systemd.shares(foreign), systemd.guards(foreign)) == ({}, {})
+
+
+@given(st.text(max_size=20))
+def test_no_text_breaks_out_of_its_line(text: str) -> None:
+    for key, value in (
+        ("tag", text), ("mount", text), ("map_mount", f"/{text}"), ("options", (text,)),
+    ):  # fmt: skip
+        try:
+            wanted = spec(**{key: value})
+            lines = fstab.render(wanted).split("\n")
+            files = systemd.files(wanted)
+        except UserError as error:
+            assert "\n" not in str(error)
+            continue
+        assert len(lines) == 3
+        for line in (line for unit in files.values() for line in unit.split("\n")):
+            assert re.match(r"#|\[|[A-Z]\w+=|$", line)
+
+
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_somebody_elses_file_is_not_overwritten(tmp_path: Path, style: str) -> None:
+    out = ("--output", str(tmp_path), "--style", style)
+    name = "gitguardfs.fstab" if style == "fstab" else "mnt-projects.mount"
+    theirs = tmp_path / name
+    theirs.write_text("[Mount]\nWhat=/dev/vdb\n")
+    assert "was not written by gitguardfs" in said(units(*out))
+    assert os.listdir(tmp_path) == [name]
+    assert theirs.read_text() == "[Mount]\nWhat=/dev/vdb\n"
+    assert units(*out, "--check").return_value == 1
+    theirs.unlink()
+    assert units(*out).return_value == 0
+    assert units(*out, "-o", "git=hide").return_value == 0  # our own file may be changed
+
+
+@given(NAME)
+def test_options_are_read_back_from_the_units(text: str) -> None:
+    try:
+        wanted = spec(options=(f"deny=x{text}",))
+    except UserError:
+        return
+    found = {name: unit.encode() for name, unit in systemd.files(wanted).items()}
+    assert systemd.options(found) == {wanted.map_mount: ",".join(wanted.guard_options)}

@@ -1,0 +1,654 @@
+"""``gitguard share``: what it refuses, and that text and JSON say the same, for any name."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from stat import S_IMODE
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gitguardfs.base import installation
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.commands.gitguard import main
+from gitguardfs.host.commands import share
+from gitguardfs.host.share import guard_commands, share_json, share_text, start_guard
+from gitguardfs.host.share.share_spec import (
+    GuardPlacement,
+    Host,
+    Hypervisor,
+    MachineNetwork,
+    ShareSpec,
+    Transport,
+)
+
+USER = Host(uid=1000, gid=100, group="users", runtime="/run/user/1000")
+ROOT = Host(uid=0, gid=0, group="root", runtime="/run")
+FEDORA = Host(uid=1000, gid=1000, group="me", runtime="/run/user/1000", selinux=True)
+
+AWKWARD = " ,'\"$%\\`!#;=&|<>()[]{}*?~^+-.é日\u00a0🙂aB1"
+NAMES = st.text(st.sampled_from(AWKWARD), min_size=1, max_size=12).filter(
+    lambda name: name not in (".", "..")
+)
+TAGS = NAMES.filter(
+    lambda tag: (
+        len(tag.encode()) <= 31
+        and tag == tag.strip()
+        and tag[0] not in "-#"
+        and not tag.endswith("\\")
+    )
+)
+HOSTS = st.sampled_from([USER, ROOT, FEDORA])
+
+
+def made(directory: str = "/home/me/projects", tag: str = "share", **given: Any) -> ShareSpec:
+    spec: dict[str, Any] = {
+        "transport": Transport.P9,
+        "hypervisor": Hypervisor.QEMU,
+        "guard": GuardPlacement.GUEST,
+        "host": USER,
+        **given,
+    }
+    return ShareSpec(directory=directory, tag=tag, **spec)
+
+
+def gitguard_share(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(share.command, [str(a) for a in arguments], standalone_mode=False)
+    if done.exception is not None:
+        raise done.exception
+    assert done.return_value == 0
+    return done.output
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("tag", "why"),
+    [
+        ("", "empty"),
+        ("a" * 32, "longer than 31 bytes"),
+        ("é" * 16, "longer than 31 bytes"),
+        ("a\nb", "control characters"),
+        ("a\0b", "control characters"),
+        ("\udcff", "control characters"),
+        ("\ufffe", "cannot be a mount tag"),
+        ("\x9b31m", "cannot be a mount tag"),
+        ("a/b", "no /"),
+        ("..", "no /"),
+        ("-r", "no - at the start"),
+        (".GIT", ".git"),
+        ("git~1", ".git"),
+    ],
+)
+def test_a_tag_that_cannot_be_carried_is_refused(tag: str, why: str) -> None:
+    with pytest.raises(UserError, match=why) as refusal:
+        made(tag=tag)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("tag", ["a" * 31, "é" * 15, "a,b", "my share", ".github"])
+def test_other_tags_are_taken(tag: str) -> None:
+    assert made(tag=tag).tag == tag
+
+
+@pytest.mark.parametrize("path", ["/a\nb", "/a\x1b[31m", "/a\udcff", "relative"])
+def test_a_path_that_cannot_be_copied_is_refused(path: str) -> None:
+    with pytest.raises(UserError):
+        made(path)
+
+
+@pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
+def test_a_path_that_xml_cannot_carry_is_refused(character: str) -> None:
+    with pytest.raises(UserError, match=r"U\+FFFE"):
+        made(f"/a{character}", hypervisor=Hypervisor.LIBVIRT)
+    assert made("/a\ufffd", hypervisor=Hypervisor.LIBVIRT).directory == "/a\ufffd"
+
+
+def test_utm_takes_its_own_tag_only() -> None:
+    assert made(hypervisor=Hypervisor.UTM, tag="share").tag == "share"
+    with pytest.raises(UserError, match="UTM's tag is always share"):
+        made(hypervisor=Hypervisor.UTM, tag="projects")
+
+
+def test_utm_cannot_guard_on_the_host() -> None:
+    with pytest.raises(UserError, match="not on a Mac"):
+        made(hypervisor=Hypervisor.UTM, guard=GuardPlacement.HOST)
+
+
+def test_a_disk_within_the_shared_directory_is_refused() -> None:
+    with pytest.raises(UserError, match="disk"):
+        made(disk="/home/me/projects/x/agent.qcow2")
+    with pytest.raises(UserError, match="disk"):
+        made("/")
+
+
+@pytest.mark.parametrize("directory", ["/run", "/run/user/1000", "/"])
+def test_a_guarded_view_within_the_shared_directory_is_refused(directory: str) -> None:
+    with pytest.raises(UserError, match="itself"):
+        made(directory, guard=GuardPlacement.HOST, hypervisor=Hypervisor.LIBVIRT)
+
+
+@pytest.mark.parametrize("given", [{"memory": 0}, {"memory": -1}, {"cpus": 0}])
+def test_a_machine_that_cannot_run_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="too little"):
+        made(**given)
+
+
+def test_a_socket_path_too_long_for_the_kernel_is_refused() -> None:
+    host = Host(uid=1000, gid=1000, group="me", runtime="/run/" + "x" * 100)
+    with pytest.raises(UserError, match="107 bytes"):
+        made(host=host, transport=Transport.VIRTIOFS)
+    assert made(host=host, transport=Transport.P9)
+
+
+def test_without_a_runtime_directory_all_is_printed_and_only_a_start_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    monkeypatch.setattr(share, "secrets_in", lambda _: [])
+    warning = "/run/user/54321 does not exist yet: log in as this user, or set XDG_RUNTIME_DIR"
+    for options, place in (
+        (("--transport", "virtiofs"), "/run/user/54321/gitguardfs-share.sock"),
+        (("--guard", "host"), "/run/user/54321/gitguardfs/share"),
+    ):
+        said = gitguard_share(tmp_path, *options)
+        assert place in said and warning in said
+    for options in ((), ("--transport", "virtiofs", "--for", "libvirt")):
+        assert warning not in gitguard_share(tmp_path, *options)
+    with pytest.raises(UserError, match=r"there is no /run/user/54321 .*at your login"):
+        gitguard_share(tmp_path, "--guard", "host", "--run")
+
+
+@pytest.mark.parametrize(
+    "option", [("--memory", "512"), ("--cpus", "1"), ("--disk", "/d"), ("--network", "restricted")]
+)
+@pytest.mark.parametrize("hypervisor", ["libvirt", "utm"])
+def test_options_of_a_machine_are_refused_where_qemu_is_not_started(
+    tmp_path: Path, option: tuple[str, str], hypervisor: str
+) -> None:
+    with pytest.raises(UserError, match="--for qemu"):
+        gitguard_share(tmp_path, "--for", hypervisor, *option)
+
+
+def test_a_wrong_option_is_answered_with_the_help_of_the_subcommand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gitguard", "share", ".", "--bogus"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr().err
+    assert left.value.code == 2
+    assert said.startswith("gitguard share: ") and "(see gitguard share --help)" in said
+
+
+def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_directory(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "gitguardfs/commands").mkdir(parents=True)
+    for name in (
+        "gitguardfs/__init__.py",
+        "gitguardfs/commands/__init__.py",
+        "gitguardfs/commands/gitguardfs.py",
+        "click.py",
+        "sitecustomize.py",
+    ):
+        (tmp_path / name).write_text("raise SystemExit('taken')\n")
+    done = subprocess.run(
+        installation.command("--version"), cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.stdout.startswith("gitguardfs "), done.stderr
+
+
+def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = '/srv/it\'s "here" \\n'
+    monkeypatch.setattr(installation, "PACKAGE_PARENT", holder)
+    interpreter, isolated, _, code, *rest = installation.command("a b", "c")
+    assert (interpreter, isolated, rest) == (sys.executable, "-I", ["a b", "c"])
+    path: list[str] = []
+    exec(code.partition("from gitguardfs")[0].replace("sys.path", "path"), {"path": path})
+    assert path == [holder]
+
+
+def start(tmp_path: Path) -> None:
+    host = Host(uid=os.geteuid(), gid=os.getegid(), group="g", runtime=str(tmp_path))
+    start_guard.start(made(str(tmp_path / "p"), "t", guard=GuardPlacement.HOST, host=host))
+
+
+def test_a_guard_that_did_not_come_up_is_not_called_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "command", lambda *arguments: ["true"])
+    with pytest.raises(UserError, match="not started") as refusal:
+        start(tmp_path)
+    assert refusal.value.code == Exit.MOUNT
+
+
+def test_the_directory_of_the_views_is_closed_also_if_it_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installation, "command", lambda *arguments: ["false"])
+    (tmp_path / "gitguardfs").mkdir(mode=0o755)
+    (tmp_path / "gitguardfs").chmod(0o755)
+    with pytest.raises(UserError):
+        start(tmp_path)
+    assert S_IMODE((tmp_path / "gitguardfs").stat().st_mode) == 0o700
+    (tmp_path / "gitguardfs/t").rmdir()
+    (tmp_path / "gitguardfs").rmdir()
+    (tmp_path / "gitguardfs").symlink_to("/tmp")
+    with pytest.raises(UserError, match="move it away"):
+        start(tmp_path)
+
+
+def test_the_printed_commands_close_a_directory_that_is_there(tmp_path: Path) -> None:
+    parent = tmp_path / "it's/gitguardfs"
+    parent.mkdir(parents=True)
+    parent.chmod(0o755)
+    host = Host(uid=1, gid=1, group="g", runtime=str(parent.parent))
+    *make, _ = guard_commands.start_on_host(made(guard=GuardPlacement.HOST, tag="t", host=host))
+    for _ in range(2):
+        for words in make:
+            subprocess.run(words, check=True)
+    assert S_IMODE(parent.stat().st_mode) == 0o700 and (parent / "t").is_dir()
+
+
+def test_without_working_kvm_one_is_told_what_to_leave_out() -> None:
+    assert "leave -accel kvm out" in share_text.render(made(), running=False)
+
+
+def test_run_without_a_guard_on_the_host_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--guard host"):
+        gitguard_share(tmp_path, "--run")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["absent"], [".", "--tag", ""], [".", "--transport", "nfs"], [], ["--for", "utm"]]
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()",
+            "share", *arguments,
+        ],
+        cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(share.__file__).parents[3])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("gitguard")
+
+
+# What is printed
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """Return the commands in the blocks of a text, split as a shell does."""
+    blocks: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        if line.startswith("    "):
+            blocks[-1].append(line[4:])
+        elif blocks[-1]:
+            blocks.append([])
+    # No path holds a newline: a backslash before one always continues the line.
+    return [shlex.split("\n".join(block).replace("\\\n", "")) for block in blocks if block]
+
+
+def lists_of(value: Any) -> list[list[str]]:
+    """The commands in an object, wherever they are."""
+    if isinstance(value, dict):
+        return [found for item in value.values() for found in lists_of(item)]
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return [value]
+    return [found for item in value for found in lists_of(item)] if isinstance(value, list) else []
+
+
+@settings(deadline=None)
+@given(
+    NAMES,
+    TAGS,
+    HOSTS,
+    st.sampled_from(Transport),
+    st.sampled_from(GuardPlacement),
+    st.sampled_from(MachineNetwork),
+)
+@example(
+    'my, "pro\'jects" $(id) é', "a,b 'c'", FEDORA, Transport.VIRTIOFS, GuardPlacement.HOST, "open"
+)
+def test_a_shell_takes_from_the_text_what_json_says(
+    name: str,
+    tag: str,
+    host: Host,
+    transport: Transport,
+    guard: GuardPlacement,
+    network: MachineNetwork,
+) -> None:
+    if tag in (".", "..") or ".git" in tag:
+        return
+    spec = made(
+        f"/home/me/{name}", tag, host=host, transport=transport, guard=guard,
+        network=MachineNetwork(network),
+    )  # fmt: skip
+    said = share_json.as_object(spec, running=False)
+    assert json.loads(json.dumps(said)) == said
+    text = share_text.render(spec, running=False)
+    stop = hostguard_stop(said)
+    copied = [words for words in lists_of(said) if words != stop]
+    assert sorted(commands_of(text)) == sorted(copied)
+    assert not stop or shlex.join(stop) in text
+
+
+def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
+    stop: list[str] | None = said["guard"]["stop"]
+    return stop
+
+
+KEYS = {
+    "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
+    "virtiofsd", "libvirt", "utm", "bundle", "user", "guest", "git", "warnings",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hypervisor", list(Hypervisor))
+@pytest.mark.parametrize("transport", list(Transport))
+def test_json_always_has_the_same_keys(
+    tmp_path: Path, hypervisor: Hypervisor, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    output = gitguard_share(tmp_path, "--for", hypervisor, "--transport", transport, "--json")
+    said = json.loads(output)
+    assert set(said) == KEYS and said["format"] == 1
+    assert said["directory"] == said["exported"] == str(tmp_path)
+    assert (said["for"], said["transport"], said["tag"]) == (hypervisor, transport, "share")
+    assert [said[t] is not None for t in Hypervisor] == [t is hypervisor for t in Hypervisor]
+    assert said["guard"] == {
+        "on": "guest", "mountpoint": None, "start": [], "stop": None, "running": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["explicit", "all", ""])
+def test_whether_git_trusts_bare_repositories_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    (tmp_path / "project").mkdir()
+    (tmp_path / ".gitconfig").write_text(f"[safe]\n\tbareRepository = {value}\n" * bool(value))
+    *_, line = gitguard_share(tmp_path / "project").splitlines()
+    assert f"safe.bareRepository is {value or 'not set'}" in line
+    assert ("(git config --global safe.bareRepository explicit)" in line) == (value != "explicit")
+    said = json.loads(gitguard_share(tmp_path / "project", "--json"))
+    assert said["git"] == line and not said["warnings"]
+    said, _ = json.JSONDecoder().raw_decode(gitguard_share("/home/x/y", "--elsewhere", "--json"))
+    assert said["git"] is None, "that machine has a git of its own"
+
+
+def test_without_git_a_share_is_shown_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = gitguard_share(tmp_path)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    assert before.startswith(gitguard_share(tmp_path)) and "bareRepository" in before
+    (tmp_path / "config").write_text("[")
+    monkeypatch.undo()
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
+    assert before.startswith(gitguard_share(tmp_path)), "git itself does not work then"
+
+
+def test_a_guard_on_the_host_is_what_is_shared() -> None:
+    said: Any = share_json.as_object(made(guard=GuardPlacement.HOST, tag="work"), running=True)
+    view = "/run/user/1000/gitguardfs/work"
+    assert said["exported"] == said["guard"]["mountpoint"] == view
+    assert said["guard"]["start"][-1] == [
+        "gitguardfs", "--no-seal", "/home/me/projects", view,
+    ]  # fmt: skip
+    assert said["guard"]["stop"] == ["fusermount3", "-u", view]
+    assert f"path={view}," in said["qemu"]["arguments"][1]
+    assert "/home/me/projects" not in " ".join(said["qemu"]["arguments"])
+    text = share_text.render(made(guard=GuardPlacement.HOST), running=True)
+    assert "root of the guest cannot bypass it" in text and "it is running" in text
+
+
+def test_root_guards_below_run() -> None:
+    said: Any = share_json.as_object(made(guard=GuardPlacement.HOST, host=ROOT), running=False)
+    assert said["guard"]["mountpoint"] == "/run/gitguardfs/share"
+    assert said["guard"]["stop"] == ["umount", "/run/gitguardfs/share"]
+
+
+def test_a_users_virtiofsd_makes_all_files_his() -> None:
+    said: Any = share_json.as_object(made(transport=Transport.VIRTIOFS), running=False)
+    assert "--translate-uid=squash-guest:0:1000:4294967295" in said["virtiofsd"]["command"]
+    assert "--translate-gid=squash-guest:0:100:4294967295" in said["virtiofsd"]["command"]
+    assert "--socket-group=users" in said["virtiofsd"]["debian12"]
+    said = share_json.as_object(made(transport=Transport.VIRTIOFS, host=ROOT), running=False)
+    assert not [a for a in said["virtiofsd"]["command"] if "translate" in a]
+    assert said["virtiofsd"]["debian12"][0] == "/usr/lib/qemu/virtiofsd"
+
+
+def test_a_root_daemon_is_not_offered_for_a_users_guarded_view() -> None:
+    spec = made(transport=Transport.VIRTIOFS, guard=GuardPlacement.HOST)
+    said: Any = share_json.as_object(spec, running=False)
+    assert said["virtiofsd"]["debian12"] is None
+    assert "Debian 12" not in share_text.render(spec, running=False)
+
+
+def test_the_guest_is_told_the_tag_and_a_place_in_the_agents_home() -> None:
+    said = share_json.as_object(made("/srv/my code", "work"), running=False)
+    expected = "sudo vm-mount --tag work --map-mount"
+    assert said["guest"] == [*expected.split(), "/home/agent/my code"]
+    assert f"{expected} '/home/agent/my code'\n" in share_text.render(
+        made("/srv/my code", "work"), running=False
+    )
+
+
+@pytest.mark.parametrize("hypervisor", list(Hypervisor))
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_the_whole_way_into_the_guest_is_told(
+    hypervisor: Hypervisor, transport: Transport, network: MachineNetwork
+) -> None:
+    spec = made(hypervisor=hypervisor, transport=transport, network=network)
+    said: Any = share_json.as_object(spec, running=False)
+    text = share_text.render(spec, running=False)
+    steps = [said["bundle"]["make"], *said["bundle"]["install"], said["user"], said["guest"]]
+    places = [text.index(f"    {shlex.join(words)}\n") for words in steps]
+    assert places == sorted(places)
+    assert f"sudo mount -t {transport} " in text, "the second share, where ssh leads nowhere"
+
+
+def test_the_packages_that_a_guest_without_a_network_lacks_are_named() -> None:
+    install = Path(installation.script_directory(), "install.sh").read_text()
+    match = re.search(r"^RUNTIME_DEBIAN=\((.*)\)", install, re.MULTILINE)
+    assert match is not None
+    text = share_text.render(made(), running=False)
+    assert [p for p in match[1].split() if p != "python3" and p not in text] == []
+
+
+# What --bundle writes
+
+
+@pytest.mark.parametrize("more", [["."], ["--json"], [".", "--tag", "x"], ["--for", "qemu"]])
+def test_a_bundle_is_written_alone(tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(UserError, match="alone"):
+        gitguard_share("--bundle", tmp_path / "b.tar", *more)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_bundle_that_cannot_be_written_is_named() -> None:
+    with pytest.raises(UserError, match=r"^/proc/b\.tar: "):
+        gitguard_share("--bundle", "/proc/b.tar")
+
+
+def test_a_bundle_is_no_stream() -> None:
+    with pytest.raises(UserError, match=r"--bundle gitguardfs\.tar"):
+        gitguard_share("--bundle", "-")
+
+
+def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(UserError, match="is no tar"):
+        gitguard_share("--bundle", tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+    for _ in range(2):
+        said = gitguard_share("--bundle", tmp_path / "my b.tar")
+        assert "tar -xf 'my b.tar'" in said
+    (tmp_path / "my b.tar").write_bytes(installation.bundle().replace(b"2026", b"2025"))
+    gitguard_share("--bundle", tmp_path / "my b.tar")
+    assert (tmp_path / "my b.tar").read_bytes() == installation.bundle()
+
+
+@pytest.mark.parametrize(
+    ("transport", "shown", "place"),
+    [
+        (Transport.P9, "VirtFS", "/home/agent/projects"),
+        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "/home/agent/share"),
+    ],
+)
+def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
+    spec = made(hypervisor=Hypervisor.UTM, transport=transport)
+    text = share_text.render(spec, running=False)
+    assert shown in text and "share (always)" in text and "501:20" in text
+    assert "/home/me/projects" in text and "qemu-system" not in text
+    assert share_json.as_object(spec, running=False)["guest"] == [
+        "sudo", "vm-mount", "--tag", "share", "--map-mount", place,
+    ]  # fmt: skip
+
+
+# The network
+
+
+def test_the_text_says_what_the_open_network_opens_and_how_to_close_it() -> None:
+    text = share_text.render(made(), running=False)
+    for word in ("10.0.2.2", "127.0.0.1", "the internet", "--network restricted"):
+        assert word in text
+    said: Any = share_json.as_object(made(), running=False)
+    assert said["qemu"]["network"] == "open"
+
+
+def test_a_restricted_network_has_one_way_in_and_none_out() -> None:
+    spec = made(network=MachineNetwork.RESTRICTED)
+    said: Any = share_json.as_object(spec, running=False)
+    (nic,) = [words for words in said["qemu"]["run"] if words.startswith("user,")]
+    assert nic.split(",")[2:] == ["restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:2222-:22"]
+    assert "restrict=on" not in " ".join(said["qemu"]["install"])  # the installer fetches packages
+    text = share_text.render(spec, running=False)
+    assert "reaches nothing" in text and "let the agent in only now" in text
+
+
+@pytest.mark.parametrize("network", list(MachineNetwork))
+def test_ssh_leads_into_every_machine_that_is_printed(network: MachineNetwork) -> None:
+    said: Any = share_json.as_object(made(network=network), running=False)
+    assert "hostfwd=tcp:127.0.0.1:2222-:22" in " ".join(said["qemu"]["run"])
+    assert said["qemu"]["login"] == ["ssh", "-p", "2222", "USER@127.0.0.1"]
+    assert "ssh -p 2222" in share_text.render(made(network=network), running=False)
+
+
+def test_the_option_restricts_the_network(tmp_path: Path) -> None:
+    assert "restrict=on" in gitguard_share(tmp_path, "--network", "restricted")
+    assert "restrict=on" not in gitguard_share(tmp_path, "--network", "open")
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+@pytest.mark.parametrize("hypervisor", [Hypervisor.LIBVIRT, Hypervisor.UTM])
+def test_other_machines_are_told_what_their_network_opens(
+    hypervisor: Hypervisor, transport: Transport
+) -> None:
+    text = share_text.render(made(hypervisor=hypervisor, transport=transport), running=False)
+    assert "the internet, your local network" in text
+    assert "reaches nothing" in text or "Isolate Guest from Host" in text
+
+
+# Other hosts
+
+
+def test_a_host_with_arm_processors_gets_their_machine() -> None:
+    host = replace(USER, is_arm=True, firmware="/usr/share/a,b/QEMU_EFI.fd")
+    said: Any = share_json.as_object(made(host=host), running=False)
+    assert said["qemu"]["run"][:5] == [
+        "qemu-system-aarch64", "-machine", "virt", "-bios", "/usr/share/a,b/QEMU_EFI.fd",
+    ]  # fmt: skip
+    assert "-boot" not in said["qemu"]["install"] and "-cdrom" in said["qemu"]["install"]
+    assert "Debian's package" not in share_text.render(made(host=host), running=False)
+    text = share_text.render(made(host=replace(host, firmware=None)), running=False)
+    assert "-bios edk2-aarch64-code.fd" in text and "qemu-efi-aarch64" in text
+
+
+def test_a_mac_has_its_own_accelerator_and_no_linux_daemon() -> None:
+    mac = Host(uid=501, gid=20, group="staff", runtime=None, is_arm=True, is_mac=True)
+    text = share_text.render(made("/Users/me/p", host=mac), running=False)
+    assert "-accel hvf -accel tcg" in text and "kvm" not in text
+    with pytest.raises(UserError, match="virtiofsd runs on Linux"):
+        made(host=replace(mac, runtime="/tmp"), transport=Transport.VIRTIOFS)
+    with pytest.raises(UserError, match="not on a Mac"):
+        made(host=replace(mac, runtime="/tmp"), guard=GuardPlacement.HOST)
+
+
+def test_the_virtiofsd_that_is_there_is_the_one_that_is_run() -> None:
+    def of(place: str | None, **more: Any) -> Any:
+        spec = made(transport=Transport.VIRTIOFS, host=replace(USER, virtiofsd=place), **more)
+        return share_json.as_object(spec, running=False)["virtiofsd"], share_text.render(
+            spec, running=False
+        )
+
+    said, text = of("/usr/lib/virtiofsd")
+    assert said["command"][0] == "/usr/lib/virtiofsd" and said["debian12"] is None
+    said, text = of("/usr/lib/qemu/virtiofsd")
+    assert said["command"][:2] == ["sudo", "/usr/lib/qemu/virtiofsd"]
+    assert "source=/home/me/projects" in said["command"] and said["debian12"] is None
+    assert "translate" not in text and "Instead of it" not in text
+    with pytest.raises(UserError, match="--transport 9p"):
+        of("/usr/lib/qemu/virtiofsd", guard=GuardPlacement.HOST)
+    said, text = of(None)
+    assert said["command"][0] == "/usr/libexec/virtiofsd" and "Instead of it on Debian 12" in text
+
+
+# SELinux
+
+
+def test_fedora_is_told_how_to_label_the_directory() -> None:
+    said: Any = share_json.as_object(made("/home/me/a.b c", host=FEDORA), running=False)
+    assert said["selinux"] == [
+        ["sudo", "semanage", "fcontext", "-a", "-t", "svirt_home_t", r"/home/me/a\.b\sc(/.*)?"],
+        ["sudo", "restorecon", "-R", "/home/me/a.b c"],
+    ]
+    assert share_json.as_object(made(host=USER), running=False)["selinux"] == []
+
+
+def test_a_fuse_mount_has_no_label_of_its_own() -> None:
+    said: Any = share_json.as_object(made(host=FEDORA, guard=GuardPlacement.HOST), running=False)
+    assert said["selinux"] == [["sudo", "setsebool", "-P", "virt_use_fusefs", "on"]]
+
+
+@pytest.mark.parametrize(
+    ("os_release", "getenforce", "needed"),
+    [
+        ({"ID": "fedora"}, "Enforcing", True),
+        ({"ID": "fedora"}, "Permissive", True),
+        ({"ID": "fedora"}, "Disabled", False),
+        ({"ID": "fedora"}, None, True),
+        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "Enforcing", True),
+        ({"ID": "debian"}, None, False),
+        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "Enforcing", False),
+        ({}, None, False),
+    ],
+)
+def test_labels_are_needed_on_fedora_unless_selinux_is_off(
+    os_release: dict[str, str], getenforce: str | None, needed: bool
+) -> None:
+    assert share.needs_label(os_release, getenforce) == needed
+
+
+def test_help_has_examples() -> None:
+    assert "gitguard share ~/projects --tag projects" in gitguard_share("--help")

@@ -1,0 +1,769 @@
+"""The command group: help, what is missing, and the small parts around a VM."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import tracemalloc
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.host.audit import trust
+from gitguardfs.host.commands.vm import common, machine
+from gitguardfs.host.commands.vm import group as command
+from gitguardfs.host.commands.vm import up as up_command
+from gitguardfs.host.egress import proxy
+from gitguardfs.host.egress.tail import CHUNK_BYTES
+from gitguardfs.host.share import packages
+from gitguardfs.host.vm import (
+    boot,
+    driver,
+    images,
+    keys,
+    logs,
+    qemu_command,
+    qmp,
+    ready,
+    report,
+    secrets,
+    settings,
+)
+from gitguardfs.host.vm import state as states
+from gitguardfs.host.vm.launch import Launch
+from gitguardfs.host.vm.qemu_command import Machine
+from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.state import State
+from tests.support.mounting import until
+from tests.support.trees import nested
+
+# Started where the agent can write, as users will start it.
+GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
+    (tmp_path / "project").mkdir()
+    return tmp_path
+
+
+def gitguard(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-c", GITGUARD, "vm", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+
+
+@pytest.mark.parametrize("line", ["git trusts (git config)", None])
+def test_up_says_whether_git_trusts_bare_repositories(
+    world: Path, monkeypatch: pytest.MonkeyPatch, line: str | None
+) -> None:
+    monkeypatch.setattr(trust, "line", lambda: line)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(driver, "up", lambda *_: 0)
+    done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.stderr == (f"{line}\n" if line else "")
+
+
+def test_help_teaches() -> None:
+    said = gitguard("--help")
+    assert said.returncode == 0
+    for word in ("up", "ssh", "status", "logs", "stop", "reset", "proxy", "blocked", "allow",
+                 "watch", "forward", "ssh-config", "Examples"):  # fmt: skip
+        assert word in said.stdout
+    up = gitguard("up", "--help").stdout
+    for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
+                   "--local", "--no-local", "--upstream-proxy", "--publish"):  # fmt: skip
+        assert option in up
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "NEEDED", ("click", "no_such_module", "no_such.package"))
+    with pytest.raises(UserError) as error:
+        common.require_extra()
+    assert "needs no_such_module, no_such.package" in str(error.value)
+    assert "pipx install --force '.[vm]'" in str(error.value)
+
+
+@pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
+                                   ["blocked"], ["watch"], ["status", "--json"],
+                                   ["allow", "GET https://a/"], ["forward", "80"],
+                                   ["ssh-config"]], ids=lambda words: words[0])  # fmt: skip
+def test_without_a_vm_each_says_what_to_do(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:  # pytest's paths suit no socket
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/project")
+        done = gitguard(words[0], "--project", f"{short}/project", *words[1:])
+        assert os.listdir(short) == ["project"]
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "has no VM (gitguard vm up" in done.stderr
+
+
+def test_a_vm_that_was_reset_can_be_reset_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        os.mkdir(f"{short}/project")
+        for made in (True, False):
+            if made:
+                states.create(states.state_of(f"{short}/project"))
+            done = gitguard("reset", "-y", "--project", f"{short}/project")
+            assert done.returncode == 0
+            assert ("has no VM" in done.stderr) != made
+
+
+def test_no_control_character_of_a_path_reaches_the_terminal_in_a_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="vm-") as short:
+        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
+        project = f"{short}/a\x1b]0;b\x07"
+        os.mkdir(project)
+        states.create(states.state_of(project))
+        done = CliRunner().invoke(machine.reset, ["--project", project], input="n\n")
+        assert "Delete the VM of" in done.stderr
+        assert states.state_of(project).exists
+    assert all(character.isprintable() or character == "\n" for character in done.output)
+
+
+def test_root_is_refused(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(UserError, match=r"does not run as root"):
+        command.command(["up", "--project", str(world / "project")], standalone_mode=False)
+    assert not states.state_of(str(world / "project")).exists
+
+
+def test_all_programs_that_are_missing_are_named_at_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "family", lambda: packages.FEDORA)
+    monkeypatch.setenv("PATH", str(world))
+    state = states.state_of(str(world / "project"))
+    with pytest.raises(UserError) as error:
+        driver.up(state, driver.UpArguments(Settings(state.project)))
+    names = r"qemu-system-\w+, qemu-img, ssh and ssh-keygen are not installed"
+    hint = r"sudo dnf install qemu-system-\w+ qemu-img openssh-clients"
+    assert re.fullmatch(rf"{names} \({hint}\)", str(error.value))
+    assert not state.exists
+
+
+def test_a_project_that_is_gone_is_one_line_about_an_option_of_this_command(world: Path) -> None:
+    gone = states.state_of(str(world / "gone"))
+    with pytest.raises(UserError, match=r"no such directory: .*gone \(create it first\)$"):
+        driver.up(gone, driver.UpArguments(Settings(gone.project)))
+    assert not gone.exists
+
+
+def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the state of all VMs, so it can have none."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(world / "project/.local/state"))
+    for words in (["status"], ["stop"], ["proxy"], ["status", "--project", "."]):
+        done = gitguard(*words, cwd=world / "project")
+        assert done.returncode == 3
+        assert f"{world}/project has no VM (name the project: --project DIR)" in done.stderr
+
+
+def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
+    for guard, place, git in (
+        ("guest", "in the guest", "private"),
+        ("host", "on the host", "deny"),
+    ):
+        settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
+        said = report.status(state, 80)
+        assert re.search(rf"(?m)^guard +{place}, .git: {git}$", said)
+        assert re.search(r"(?m)^guest's own +deps \(--local GLOB .*--no-local", said)
+        assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
+    allowlist = Path(state.directory, "allowlist.txt")
+    allowlist.write_text("GET https://a.test/x\nWS https://a.test/x\nWS wss://a.test/\n")
+    assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in report.status(state, 80)
+    (unseen,) = [line for line in report.status(state, 80).splitlines() if "does not see" in line]
+    assert unseen.endswith(": WS https://a.test/x")
+    Path(state.disk).touch()
+    assert re.search(r"(?m)^VM +not running$", report.status(state, 80))
+
+
+def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, ...]] = []
+
+    def up(where: State, arguments: driver.UpArguments) -> int:
+        states.create(where)
+        settings.save(where, arguments.settings)
+        seen.append(arguments.settings.local)
+        return 0
+
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(driver, "up", up)
+    for words in ((), ("--no-local",), (), ("--local", "deps", "--local", "dist"), ()):
+        done = CliRunner().invoke(up_command.up, ["--project", str(world / "project"), *words])
+        assert done.exit_code == 0, done.output
+    assert seen == [("deps",), (), (), ("deps", "dist"), ("deps", "dist")]
+    both = ["--project", str(world / "project"), "--local", "deps", "--no-local"]
+    refused = CliRunner().invoke(up_command.up, both, standalone_mode=False)
+    assert isinstance(refused.exception, UserError) and "contradict" in str(refused.exception)
+
+
+@pytest.fixture
+def no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a boot fail at once: the command should have been refused."""
+
+    def boot(*_: object) -> None:
+        raise AssertionError("it was not refused")
+
+    monkeypatch.setattr(driver, "boot", boot)
+
+
+def test_up_takes_no_image_from_the_project(world: Path, no_boot: None) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "project/disk.img"
+    image.write_bytes(bytes(1 << 20))
+    with pytest.raises(UserError, match=r"lies in the project"):
+        driver.up(state, driver.UpArguments(Settings(state.project, image=str(image))))
+    assert not os.path.exists(state.disk)
+
+
+def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> None:
+    """The agent could write a certificate authority there, and sign for every server."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+    authority = world / "project/ca.pem"
+    authority.write_text("")
+    (world / "ca.pem").symlink_to(authority)
+    for path in (authority, world / "ca.pem"):
+        arguments = driver.UpArguments(
+            Settings(state.project, image=str(image)), upstream_ca=str(path)
+        )
+        with pytest.raises(UserError, match=r"the authority .* lies in the project"):
+            driver.up(state, arguments)
+    assert not os.path.exists(state.path("upstream-ca.pem"))
+
+
+def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: None) -> None:
+    """The proxy would not start with it, now or later."""
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    authority = world / "ca.pem"
+    for text in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "\N{SNOWMAN}"):
+        authority.write_text(text)
+        arguments = driver.UpArguments(Settings(state.project), upstream_ca=str(authority))
+        with pytest.raises(UserError, match=r"ca.pem holds no certificate"):
+            driver.up(state, arguments)
+    assert not state.exists
+
+
+def test_up_remembers_the_companys_proxy_and_starts_with_it(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+    seen: list[str] = []
+
+    def boot(_: object, start: Launch) -> None:
+        start.proxy.listening()
+        seen.extend(line for line in report.status(state, 1000).splitlines() if "running, " in line)
+        raise UserError("far enough")
+
+    def up(given: str | None) -> None:
+        arguments = driver.UpArguments(
+            Settings(state.project, image=str(image)), upstream_proxy=given
+        )
+        driver.up(state, arguments)
+
+    for name in ("https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # what it installs ends with this test
+    monkeypatch.setattr(driver, "boot", boot)
+    monkeypatch.setattr(ready, "disk_for", lambda *_: (images.Image(str(image)), True))
+    with pytest.raises(UserError, match="with a password in it"):
+        up("http://me:hunter@proxy.test")
+    assert not state.exists
+    for given in ("http://proxy.test:1", None, ""):
+        with pytest.raises(UserError, match="far enough"):
+            up(given)
+    through = ", through http://proxy.test:1 (--upstream-proxy)"
+    assert [through in line for line in seen] == [True, True, False]
+
+
+def test_up_says_that_it_shares_a_directory_above(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(driver, "up", lambda *_: 0)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(trust, "line", lambda: None)
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    Path(state.disk).touch()
+    (world / "project/src").mkdir()
+    line = f"sharing {state.project}, which has a VM\n"
+    for where, said in (("project", ""), ("project/src", line)):
+        monkeypatch.chdir(world / where)
+        command.command(["up"], standalone_mode=False)
+        assert capsys.readouterr().err == said
+
+
+def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    image = world / "disk.img"
+    image.write_bytes(bytes(1 << 20))
+
+    def boot(*_: object) -> None:
+        raise UserError("cannot set up guest memory")
+
+    monkeypatch.setattr(driver, "boot", boot)
+    monkeypatch.setattr(ready, "disk_for", lambda *_: (images.Image(str(image)), True))
+    given = Settings(
+        state.project, image=str(image), memory=1 << 40, cpus=999, hide=(".env",), hardened=True
+    )
+    with pytest.raises(UserError, match=r"guest memory"):
+        driver.up(state, driver.UpArguments(given))
+    before = Settings(state.project)
+    kept = settings.load(state)
+    assert (kept.memory, kept.cpus) == (before.memory, before.cpus)
+    assert (kept.hide, kept.hardened) == ((".env",), True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no packages")])
+def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException] | BaseException,
+) -> None:
+    if shutil.which("qemu-system-x86_64") is None:
+        pytest.skip("not installed: qemu-system-x86_64")
+    state = states.state_of(str(world / "project"))
+    certificate = proxy.ca_certificate(world / "ca")
+    (world / "ca.pem").write_text(certificate)
+    builders: list[ready.Builder] = []
+
+    def disk_for(_: State, builder: ready.Builder, __: str) -> None:
+        builders.append(builder)
+        raise error
+
+    monkeypatch.setattr(ready, "disk_for", disk_for)
+    given = Settings(
+        state.project, image="/own.img", guard="host", git="deny", hide=(".env",),
+        local=("vendor",), hardened=True,
+    )  # fmt: skip
+    raised = error if isinstance(error, type) else type(error)
+    with pytest.raises(raised):
+        driver.up(
+            state,
+            driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem")),
+        )
+    kept = settings.load(state)
+    assert kept == dataclasses.replace(given, image=Settings(state.project).image)
+    with pytest.raises(raised):  # the next one, with nothing given
+        driver.up(state, driver.UpArguments(settings.merged(kept, {})))
+    assert builders[1].settings == kept
+    assert builders[1].authority == certificate.encode()
+    assert "GET https://registry.npmjs.org/*" in builders[1].allowed
+    assert {line.partition(" ")[0] for line in builders[1].allowed} == {"GET", "HEAD"}
+    assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
+
+
+# Keys
+
+
+def test_keys_are_the_vms_own_and_made_once(world: Path) -> None:
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    made = keys.ensure(state)
+    before = made.private_text(keys.AGENT)
+    assert keys.ensure(state).private_text(keys.AGENT) == before
+    assert len({made.private_text(name) for name in (keys.AGENT, keys.ADMIN, keys.HOST)}) == 3
+    for name in (keys.AGENT, keys.ADMIN, keys.HOST):
+        assert os.stat(made.private(name)).st_mode & 0o777 == 0o600
+    known = Path(made.known_hosts).read_text().split()
+    assert known == [keys.HOST_ALIAS, *made.public_text(keys.HOST).split()[:2]]
+
+
+def test_an_interrupted_making_of_keys_is_done_again(world: Path) -> None:
+    state = states.state_of(str(world / "project"))
+    states.create(state)
+    half = Path(state.path(keys.DIRECTORY) + ".new")
+    half.mkdir()
+    (half / "agent").write_text("half")
+    assert keys.ensure(state).public_text(keys.AGENT).startswith("ssh-ed25519 ")
+    assert not half.exists()
+
+
+# Secrets
+
+
+def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -> None:
+    for name in (".env", "src/.ENV.local", "certs/dev.key", ".env.example", "main.py", "key.py",
+                 ".git/id_rsa", "node_modules/x/.env", "id_rsa.pub"):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = secrets.found(str(tmp_path))
+    assert found == [".env", "certs/dev.key", "src/.ENV.local"]
+    said = secrets.warning(found)
+    assert "\n  .env\n  certs/dev.key\n  src/.ENV.local\n" in said
+    assert said.endswith("gitguard vm up --hide '*.key' --hide .ENV.local --hide .env")
+    assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+
+
+def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
+    with nested(tmp_path, 1_200) as fd:
+        os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        assert secrets.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+
+
+def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
+    """The printed options can be pasted: a shell turns them into settings that hide all secrets."""
+    import shlex
+
+    for name in ("a b.pem", "x'y.key", "*.p12", "a token,\x1b  \\.txt", f"token{'x' * 200}.txt"):
+        (tmp_path / name).touch()
+    words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).partition("them:\n")[2])
+    hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
+    assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+
+
+def test_a_search_that_is_cut_off_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "abc":
+        (tmp_path / name).touch()
+    secrets.found(str(tmp_path))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(secrets, "MAX_ENTRIES", 2)
+    for name in "0123456789":
+        (tmp_path / f"{name}.key").touch()
+    assert len(secrets.found(str(tmp_path))) <= 3  # also of one directory no more are looked at
+    assert "searched only 3 entries of" in capsys.readouterr().err
+
+
+def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "\x1b[31m.pem").touch()
+    assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
+
+
+def test_no_name_makes_a_row_of_its_own_in_the_warning() -> None:
+    false = "gitguard vm allow GET x"
+    fillers = (" ", "\u2800", "\u6f22", ". ")
+    names = [f".env.{n}{filler * 40}{false}" for n, filler in enumerate(fillers)]
+    said = secrets.warning([f"{'d' * 30}/{name}" for name in names]).splitlines()
+    assert max(map(len, said)) < 80
+    assert all(line.isascii() and not line.lstrip().startswith(false) for line in said)
+
+
+def test_the_warning_is_short_however_many_files_there_are() -> None:
+    assert len(secrets.warning([f"{n}.pem" for n in range(200_000)])) < 300
+    said = secrets.warning([f".env.{n}" for n in range(200_000)])
+    assert len(said) < 500
+    assert "and 199995 more" in said
+    assert "to hide some of them" in said
+
+
+# Logs
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State("/srv/p", str(tmp_path))
+
+
+def test_logs_cannot_act_on_the_terminal(state: State) -> None:
+    console = b"\x1b[32mOK\x1b[0m done\r\n\x1b]0;title\x07x\tz\nlast\x9b31m"
+    Path(state.console).write_bytes(console)
+    said = "\n".join(logs.lines(state))
+    assert "OK done" in said
+    assert "x z" in said
+    assert "last" in said
+    assert all(c.isprintable() or c == "\n" for c in said)
+
+
+@pytest.mark.parametrize("filler", [" ", "\t", "\u2800", "\u6f22", ". ", "x"])
+def test_no_row_of_a_log_is_the_guests_alone(state: State, filler: str) -> None:
+    false = f"== {state.path('mitmdump.log')}"
+    for path in (state.console, state.path("mitmdump.log")):
+        Path(path).write_text(f"{false}\nx{filler * 100}{false}\n")
+    for width in (None, 80):
+        own = ("console: ", "mitmdump: ", "== ")
+        rows = list(logs.lines(state, width))
+        assert all(row.startswith(own) for row in rows)
+        guests = [row for row in rows if not row.startswith("== ")]
+        assert len(rows) - len(guests) == 3
+        assert width is None or all(len(row) < width and row.isascii() for row in guests)
+
+
+def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
+    console = Path(state.console)
+    console.write_text("one\ntw")
+    lines: Iterator[str] = logs.follow(state)
+    assert next(lines) == "console: one"
+    with open(console, "a") as file:
+        file.write("o\n")
+    assert next(lines) == "console: two"
+    console.unlink()
+    console.write_text("new\n")
+    assert next(lines) == "console: new"
+
+
+def test_a_console_that_grows_is_cut_and_its_end_kept(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MAX_CONSOLE_BYTES", 1000)
+    monkeypatch.setattr(logs, "KEPT_BYTES", 100)
+    monkeypatch.setattr(logs, "_BOUND_EVERY", 0.01)
+    console, before = Path(state.console), Path(f"{state.console}.1")
+    before.write_text("the start before")
+    with open(console, "ab", buffering=0) as qemu, logs.size_limited(state.console):
+        qemu.write(b"x" * 900)
+        logs.truncate(state.console)
+        assert (console.stat().st_size, before.read_text()) == (900, "the start before")
+        qemu.write(b"x" * 200 + b"y" * 100)
+        until(lambda: console.stat().st_size == 0, "it is cut")
+        assert before.read_bytes() == b"y" * 100
+        qemu.write(b"new")
+        assert console.read_bytes() == b"new"
+
+
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
+def test_qemu_appends_to_its_console(state: State) -> None:
+    """After the file was truncated, QEMU writes at its new end, without a hole."""
+    machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", (), 7)
+    words = qemu_command.command(machine)
+    chardev = words[words.index("-chardev") + 1]
+    qemu = ["qemu-system-x86_64", "-machine", "none", "-nodefaults", "-display", "none"]
+    with subprocess.Popen([*qemu, "-chardev", chardev]) as process:
+        try:
+            until(lambda: os.path.exists(state.console), "QEMU has opened it")
+            (fd,) = [
+                fd
+                for fd in Path(f"/proc/{process.pid}/fd").iterdir()
+                if os.path.realpath(fd) == os.path.realpath(state.console)
+            ]
+            info = Path(f"/proc/{process.pid}/fdinfo/{fd.name}").read_text()
+            assert int(info.split("flags:")[1].split()[0], 8) & os.O_APPEND
+        finally:
+            process.kill()
+
+
+def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
+    with open(state.console, "wb") as file:
+        file.truncate(1 << 40)  # no memory holds it
+        file.seek(0, os.SEEK_END)
+        file.write(b"Kernel panic - not syncing\n")
+    assert boot.has_panicked(state)
+    assert boot.last_line(state.console).startswith("Kernel panic")
+
+
+def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
+    Path(state.console).write_bytes(b"a" * (3 * CHUNK_BYTES) + b"\nlast\n")
+    found = [line for line in logs.lines(state) if not line.startswith("== ")]
+    assert max(map(len, found)) <= 2 * CHUNK_BYTES + len("console: ")
+    text = "".join(line.removeprefix("console: ") for line in found)
+    assert text == "a" * (3 * CHUNK_BYTES) + "last"
+
+
+def test_the_last_line_is_what_was_said_last(state: State) -> None:
+    Path(state.console).write_bytes(b"first\n\x1b[1mlast\x1b[0m\r\n\n")
+    assert boot.last_line(state.console) == "last"
+    assert boot.last_line(state.path("none")) == ""
+
+
+# Waiting for the guest
+
+
+class Booting:
+    """Makes boots whose guest has told something, and closed its end."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.channels: list[socket.socket] = []
+
+    def __call__(self, qemu: subprocess.Popen[bytes], said: bytes = b"") -> boot.Boot:
+        here, there = socket.socketpair()
+        self.channels.append(here)
+        there.sendall(said)
+        there.close()
+        return boot.Boot(self.state, qemu, boot.BootProgress(), here)
+
+    def ended(self, code: int) -> boot.Boot:
+        """Return a boot whose QEMU has ended."""
+        qemu = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+        qemu.wait()
+        return self(qemu)
+
+
+@pytest.fixture
+def booting(state: State) -> Iterator[Booting]:
+    made = Booting(state)
+    yield made
+    for channel in made.channels:
+        channel.close()
+
+
+def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State, booting: Booting) -> None:
+    Path(state.qemu_log).write_text("qemu: no such disk\n")
+    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: no such disk") as error:
+        booting.ended(1).await_monitor()
+    assert not error.value.is_accelerator
+
+
+def test_a_kvm_that_cannot_be_used_is_the_accelerators_fault(
+    state: State, booting: Booting
+) -> None:
+    Path(state.qemu_log).write_text("Could not access KVM kernel module: Permission denied\nx\n")
+    with pytest.raises(boot.BootError) as error:
+        booting.ended(1).await_monitor()
+    assert error.value.is_accelerator
+
+
+def test_a_panic_ends_the_waiting(state: State, booting: Booting) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        Path(state.console).write_text("Kernel panic - not syncing: x\n")
+        with pytest.raises(boot.BootError, match=r"panicked"):
+            booting(qemu).await_monitor()
+        qemu.kill()
+
+
+def test_a_process_of_that_name_is_no_panic(state: State) -> None:
+    Path(state.console).write_text("Kernel panic[812]: segfault at 0 ip 0 sp 0 error 4\n")
+    assert not boot.has_panicked(state)
+
+
+@pytest.fixture
+def qemu() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a running QEMU."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def test_a_guest_tells_that_it_is_ready(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    booting(qemu, b"step the first\nunknown failed\nready\nfailed x\n").await_ready()
+
+
+def test_a_setup_that_failed_is_one_line(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    with pytest.raises(UserError, match=r"failed: no \\x1b\[1mpackages") as error:
+        booting(qemu, b"failed no \x1b[1mpackages\nready\n").await_ready()
+    assert error.value.code == Exit.SYSTEM
+
+
+def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
+    booting: Booting, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qmp, "status", lambda _: qmp.IO_ERROR)
+    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    waiting = booting(qemu)
+    waiting.deadline = 0
+    with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
+        waiting.await_ready()
+    assert qemu.poll() is not None
+
+
+def test_a_long_reason_is_told_and_cut(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
+    """It comes in parts, and can hold paths of the agent's."""
+    with pytest.raises(UserError, match=r"the guest failed: not x+ ") as error:
+        booting(qemu, b"failed not " + b"x" * 100_000 + b"\nready\n").await_ready()
+    assert len(str(error.value)) < 5000
+
+
+def test_a_guest_that_fails_ends_the_waiting_for_a_command_on_it(
+    booting: Booting, qemu: subprocess.Popen[bytes]
+) -> None:
+    """Such as ssh, which waits for ever if the guest is paused."""
+    with pytest.raises(UserError, match=r"the guest failed: no"):
+        booting(qemu, b"failed no\n").run(["sleep", "1000"], "cannot")
+
+
+def test_a_command_on_the_guest_that_fails_may_succeed_with_the_next_boot(
+    state: State, qemu: subprocess.Popen[bytes]
+) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
+        waiting.run(["true"], "cannot")
+        with pytest.raises(boot.BootError, match=r"cannot"):
+            waiting.run(["false"], "cannot")
+
+
+def test_what_a_guest_says_without_end_is_not_kept(
+    state: State, qemu: subprocess.Popen[bytes]
+) -> None:
+    here, there = socket.socketpair()
+    waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
+
+    def tell() -> None:
+        for _ in range(80):
+            there.sendall(b"x" * 100_000)
+        there.sendall(b"\nready\n")
+
+    teller = threading.Thread(target=tell)
+    tracemalloc.start()
+    teller.start()
+    try:
+        waiting.await_ready()
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+        teller.join()
+        here.close()
+        there.close()
+
+
+def test_a_qemu_that_ends_while_the_guest_is_waited_for_is_noticed(
+    state: State, booting: Booting
+) -> None:
+    Path(state.qemu_log).write_text("qemu: it is over\n")
+    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
+        booting.ended(1).await_ready()
+
+
+def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
+    state: State, qemu: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor for another one after that."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"step the \x1b[1mfirst\nread")
+        with pytest.raises(UserError, match=r"not ready within"):
+            boot.Boot(state, qemu, boot.BootProgress(), here, deadline=0).await_ready()
+    assert "the \\x1b[1mfirst (0 s)" in capsys.readouterr().err
+
+
+def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
+    booting: Booting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
+        with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
+            booting(qemu).await_monitor()
+        qemu.kill()

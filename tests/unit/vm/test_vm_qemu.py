@@ -1,0 +1,240 @@
+"""QEMU's and ssh's command lines, and which accelerator is tried."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitguardfs.host.vm import accelerators, keys, qemu_command, qmp, ssh
+from gitguardfs.host.vm.images import Image
+from gitguardfs.host.vm.ports import Port
+from gitguardfs.host.vm.qemu_command import Machine, command
+from gitguardfs.host.vm.state import State
+
+MACHINE = Machine(
+    state=State("/srv/p", "/home/me/.local/state/gitguardfs/vm/p-1"),
+    image=Image("/cache/base.qcow2"),
+    exported="/srv/p",
+    memory=8192,
+    cpus=4,
+    accelerator="kvm",
+    processor="x86_64",
+    relay=("/usr/bin/python3", "-I", "-S", "/lib/relay.py", "/state"),
+    channel=7,
+)
+
+
+def values(machine: Machine, option: str) -> list[str]:
+    words = command(machine)
+    return [words[i + 1] for i, word in enumerate(words) if word == option]
+
+
+def test_the_network_is_closed_but_for_ssh_and_the_proxy() -> None:
+    (netdev,) = values(MACHINE, "-netdev")
+    assert netdev.split(",") == [
+        "user",
+        "id=net",
+        "restrict=on",
+        "ipv6=off",
+        "hostfwd=tcp:127.0.0.1:0-:22",
+        "guestfwd=tcp:10.0.2.100:8080-cmd:/usr/bin/python3 -I -S /lib/relay.py /state",
+    ]
+    words = " ".join(command(MACHINE))
+    assert "-nic" not in words
+    assert words.count("-netdev") == 1
+    assert "smb=" not in words
+    assert "tftp=" not in words
+
+
+def test_nothing_comes_by_default() -> None:
+    words = command(MACHINE)
+    assert "-nodefaults" in words
+    assert "-no-user-config" in words
+    assert values(MACHINE, "-display") == ["none"]
+
+
+def test_a_hardened_machine_starts_no_program() -> None:
+    hardened = replace(MACHINE, hardened=True)
+    assert "cmd:" not in " ".join(command(hardened))
+    (sandbox,) = values(hardened, "-sandbox")
+    for part in ("spawn=deny", "elevateprivileges=deny", "resourcecontrol=deny", "obsolete=deny"):
+        assert part in sandbox
+    (plain,) = values(MACHINE, "-sandbox")
+    assert "obsolete=deny" in plain
+    assert "elevateprivileges" not in plain  # it kills the relays
+
+
+def test_the_seed_cannot_be_written() -> None:
+    disk, seed = values(MACHINE, "-drive")
+    assert "readonly" not in disk
+    assert "readonly=on" in seed
+
+
+@given(
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(
+        lambda n: "/" not in n
+    )
+)
+def test_any_path_gets_through_qemus_commas(name: str) -> None:
+    machine = replace(MACHINE, exported=f"/srv/{name}", state=State("/p", f"/state/{name}"))
+    (share,) = values(machine, "-virtfs")
+    assert share.replace(",,", "\0").split(",")[1].replace("\0", ",") == f"path=/srv/{name}"
+    disk = values(machine, "-drive")[0]
+    assert disk.replace(",,", "\0").split(",")[0].replace("\0", ",") == (
+        f"file=/state/{name}/disk.qcow2"
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"])), min_size=1))
+def test_the_relays_words_survive_qemu_and_its_shell_parsing(words: list[str]) -> None:
+    machine = replace(MACHINE, relay=tuple(words))
+    (netdev,) = values(machine, "-netdev")
+    _, _, target = netdev.partition("-cmd:")
+    assert shlex.split(target.replace(",,", ",")) == words
+
+
+def test_a_kernel_of_its_own_is_booted_directly() -> None:
+    image = Image("/i/disk.img", "/i/vmlinuz", "/i/initrd")
+    machine = replace(MACHINE, image=image)
+    assert values(machine, "-kernel") == ["/i/vmlinuz"]
+    assert values(machine, "-initrd") == ["/i/initrd"]
+    assert values(machine, "-append") == ["console=ttyS0 root=/dev/vda rw"]
+    assert values(MACHINE, "-kernel") == []
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "processor", "program", "cpu"),
+    [
+        ("kvm", "x86_64", "qemu-system-x86_64", "host"),
+        ("tcg", "x86_64", "qemu-system-x86_64", "max,la57=off"),
+        ("hvf", "arm64", "qemu-system-aarch64", "host"),
+        ("tcg", "aarch64", "qemu-system-aarch64", "max"),
+    ],
+)
+def test_processors(accelerator: str, processor: str, program: str, cpu: str) -> None:
+    machine = replace(MACHINE, accelerator=accelerator, processor=processor, firmware="/fw")
+    assert command(machine)[0] == program
+    assert values(machine, "-cpu") == [cpu]
+    assert values(machine, "-accel") == [accelerator]
+    assert values(machine, "-bios") == (["/fw"] if "aarch64" in program else [])
+
+
+def test_a_mac_has_no_seccomp() -> None:
+    assert values(replace(MACHINE, is_mac=True), "-sandbox") == []
+
+
+def test_the_port_of_ssh_is_read_from_qemus_table() -> None:
+    text = (
+        "Hub -1 (net):\r\n"
+        "  Protocol[State]    FD  Source Address  Port   Dest. Address  Port RecvQ SendQ\r\n"
+        "  TCP[HOST_FORWARD]  13       127.0.0.1 36491       10.0.2.15    22     0     0\r\n"
+        "  TCP[ESTABLISHED]   25       127.0.0.1 36499       10.0.2.15    22     0     0\r\n"
+    )
+    found = qmp._FORWARD.search(text)
+    assert found is not None
+    assert found[1] == "36491"
+
+
+# ssh
+
+GUEST = ssh.SshGuest(keys.Keys("/state/keys"), 40000, "/home/agent/projects/my project")
+
+
+def options_of(words: list[str]) -> dict[str, str]:
+    pairs = [words[i + 1] for i, word in enumerate(words) if word == "-o"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def test_nothing_of_the_hosts_user_goes_along() -> None:
+    words = ssh.command(GUEST, keys.AGENT)
+    assert words[1:3] == ["-F", "/dev/null"]
+    options = options_of(words)
+    assert options["IdentityAgent"] == "none"
+    assert options["IdentitiesOnly"] == "yes"
+    assert options["ForwardAgent"] == "no"
+    assert options["ForwardX11"] == "no"
+    assert "SendEnv" not in options
+
+
+def test_ssh_asks_nobody_but_a_user_at_a_terminal() -> None:
+    for words in (
+        ssh.command(GUEST, keys.ADMIN),
+        ssh.session(GUEST, (), False, keys.AGENT),
+        ssh.forward(GUEST, [Port(1, 2)]),
+        ssh.tunnel(GUEST, "10.0.2.100", 8080, 1),
+    ):
+        assert options_of(words)["BatchMode"] == "yes"
+    shell = options_of(ssh.session(GUEST, (), True, keys.AGENT))
+    assert shell["BatchMode"] == "no"
+    assert shell["PasswordAuthentication"] == shell["KbdInteractiveAuthentication"] == "no"
+
+
+def test_the_guests_key_is_pinned() -> None:
+    options = options_of(ssh.command(GUEST, keys.AGENT))
+    assert options["StrictHostKeyChecking"] == "yes"
+    assert options["UserKnownHostsFile"] == "/state/keys/known_hosts"
+    assert options["GlobalKnownHostsFile"] == "/dev/null"
+    assert options["HostKeyAlias"] == keys.HOST_ALIAS
+
+
+def test_a_session_begins_in_the_project() -> None:
+    shell = ssh.session(GUEST, (), True, keys.AGENT)
+    line = shell[-1].partition("; cd ")[2]
+    assert line == "'/home/agent/projects/my project' && exec \"$SHELL\" -l"
+    assert "-t" in shell
+
+
+def test_several_words_are_a_command_and_one_is_a_line() -> None:
+    def remote(*words: str) -> str:
+        return ssh.session(GUEST, words, False, keys.AGENT)[-1].partition(" && ")[2]
+
+    assert remote("ls", "a b") == "ls 'a b'"
+    assert remote("make && ls") == "make && ls"
+
+
+def test_paths_with_blanks_and_percents_survive_sshs_own_parsing() -> None:
+    odd = replace(GUEST, keys=keys.Keys("/my state/100%"))
+    assert options_of(ssh.command(odd, keys.AGENT))["IdentityFile"] == '"/my state/100%%/agent"'
+    assert '    IdentityFile "/my state/100%%/agent"' in ssh.config(odd, "x").splitlines()
+
+
+def test_an_ssh_config_block_is_what_the_command_uses() -> None:
+    lines = ssh.config(GUEST, "gitguard-p").splitlines()
+    assert lines[0] == "Host gitguard-p"
+    assert dict(line.split(None, 1) for line in lines[1:]) == options_of(
+        ssh.command(GUEST, keys.AGENT)
+    )
+
+
+# Accelerators
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State("/srv/p", str(tmp_path))
+
+
+def test_kvm_that_failed_is_not_tried_again_with_this_kernel(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "kvm"
+    monkeypatch.setattr(accelerators, "KVM_DEVICE", str(device))
+    assert accelerators.candidates(state, "Linux") == ["tcg"]
+    device.touch()
+    assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]
+    accelerators.remember_failure(state, "kvm")
+    assert accelerators.candidates(state, "Linux") == ["tcg"]
+    monkeypatch.setattr(platform, "release", lambda: "another kernel")
+    assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]
+    assert accelerators.candidates(state, "Darwin") == ["hvf", "tcg"]
+
+
+def test_the_guests_addresses_are_of_qemus_network() -> None:
+    for address in (qemu_command.PROXY_ADDRESS, qemu_command.GUEST_ADDRESS):
+        assert address.startswith("10.0.2.")
