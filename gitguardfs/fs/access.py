@@ -47,6 +47,54 @@ class NodeRef(NamedTuple):
     """Whether no rule says anything about the name."""
 
 
+PlacedEntry = tuple[NodeRef, os.stat_result]
+"""A name, and the attributes of the entry that is or was there."""
+
+
+class Renaming(NamedTuple):
+    """A move of an entry from ``old`` to ``new``, or (``exchange``) an exchange of two entries."""
+
+    old: NodeRef
+    new: NodeRef
+    moved: os.stat_result
+    target: os.stat_result | None
+    """The entry at ``new``; None if there is none."""
+    flags: int
+    exchange: bool
+    moves_links: bool
+    """Whether a symlink may come to a directory from which its text leads elsewhere."""
+    is_plain: bool
+    """Whether no rule says anything about either name."""
+    fds: list[int]
+    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
+
+    @property
+    def moves_directory(self) -> bool:
+        """Whether one of the entries is a directory."""
+        return S_ISDIR(self.moved.st_mode) or (
+            self.target is not None and S_ISDIR(self.target.st_mode)
+        )
+
+    def leaving(self) -> tuple[PlacedEntry, ...]:
+        """Return each entry that is moved, with its name before the rename."""
+        moved = self.old, self.moved
+        if self.exchange and self.target is not None:
+            return moved, (self.new, self.target)
+        return (moved,)
+
+    def arriving(self) -> tuple[PlacedEntry, ...]:
+        """Return each entry that is moved, with its name after the rename."""
+        moved = self.new, self.moved
+        if self.exchange and self.target is not None:
+            return moved, (self.old, self.target)
+        return (moved,)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        while self.fds:
+            os.close(self.fds.pop())
+
+
 class Classified(NamedTuple):
     """The verdict on an entry of the source, and what was found out for it."""
 

@@ -15,10 +15,9 @@ from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from gitguardfs.base.constants import MAX_SYMLINKS
 from gitguardfs.base.errors import os_error
-from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW

@@ -10,11 +10,10 @@ import os
 from stat import S_IFDIR, S_ISLNK
 
 from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
-from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
-from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
@@ -63,7 +62,7 @@ class Resolver:
         try:
             reply = self._attributes.report(node, st, uid)
         except BaseException:
-            self._drop_unknown(node)
+            self.drop_unknown(node)
             raise
         node.lookup_count += 1
         return node, reply
@@ -72,7 +71,7 @@ class Resolver:
         """Undo the lookup of an entry that did not fit into a reply."""
         node.lookup_count -= 1
         node.reported = 0
-        self._drop_unknown(node)
+        self.drop_unknown(node)
 
     def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
@@ -179,7 +178,7 @@ class Resolver:
         except OSError:
             return False
 
-    def _drop_unknown(self, node: Node) -> None:
+    def drop_unknown(self, node: Node) -> None:
         """Remove a node that the kernel does not know."""
         if node.lookup_count == 0 and not node.is_pinned:
             self._nodes.drop(node)
@@ -217,7 +216,7 @@ class Resolver:
             self._descriptors.pin(node)
             if self.symlinks is not None:
                 self.symlinks.unpin(node)
-                self._drop_unknown(node)
+                self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
         if last or (node.parent is ref.parent and node.name == ref.name):

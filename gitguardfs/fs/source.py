@@ -18,11 +18,8 @@ from typing import Any
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.linux import syscalls
+from gitguardfs.linux.reserved_blocks import RootsBlocks
 from gitguardfs.names import repository
-
-KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
-"""The open flags that a handle keeps beside the access mode. The guest's kernel handles O_DIRECT
-(with its rules of alignment) and the flags that matter only while a name is resolved."""
 
 NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 """Flags for opening by name: the host may have put a FIFO or a terminal there; never wait."""
@@ -345,6 +342,23 @@ class Source:
                     return done
                 raise
         return done
+
+
+class OwnDisk(Source):
+    """System calls on a disk of the guest's own, which only the daemon's calls change.
+
+    They leave the blocks alone which the disk reserves for root. What they make may belong to
+    nobody until the caller gives it away.
+    """
+
+    _TAKING = ("write", "create", "mkdir", "mknod", "symlink", "link", "rename", "setxattr")
+    """The calls that may take blocks: for content, for names, for values."""
+
+    def __init__(self, descriptors: DescriptorCache, noatime: bool, root_fd: int) -> None:
+        super().__init__(descriptors, lambda _: True, noatime)
+        blocks = RootsBlocks(root_fd)
+        for name in self._TAKING:
+            setattr(self, name, partial(blocks.left_alone, getattr(self, name)))
 
 
 # Reading open files: descriptors and bytes only, safe on any thread.

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable
 from stat import S_IMODE
 
 from gitguardfs.base.errors import os_error
-from gitguardfs.base.protocol import Caller, NodeId, SetAttr
-from gitguardfs.fs.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.base.protocol import Caller, NodeId
 from gitguardfs.fs.metadata import Metadata
-from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node
 from gitguardfs.options.change_policy import XattrPolicy
 
@@ -24,90 +21,74 @@ ACCESS_LIST, DEFAULT_LIST = b"system.posix_acl_access", b"system.posix_acl_defau
 _ALL = 7
 
 
-class Xattrs:
+class Xattrs(Metadata):
     """The requests on extended attributes.
 
-    Each raises RequestError: EACCES comes from the guard, EROFS from a read-only mount or object,
-    ESTALE from a node whose object is gone. Other errors are the source's.
+    Each raises Refused, by the guard; OSError: EROFS for a read-only mount or object, ESTALE if a
+    node's object is gone, and the source's. Reading raises ENOSYS, which the kernel caches, if
+    xattrs are off.
     """
 
-    def __init__(self, mount: Mount, boundary: Boundary, metadata: Metadata) -> None:
-        self.boundary = boundary
-        self._metadata = metadata
-        self._access = mount.access
-        self._descriptors = mount.descriptors
-        self._source = mount.source
-        self._policy = mount.policy
-
-    @guarded_by(GuardedBy.NODE)
     def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
-        """Return a value.
-
-        Raises RequestError: ENODATA outside of ``user.``; ENOSYS, which the kernel caches, if
-        xattrs are off.
-        """
-        node = self._node(node_id)
+        """Return a value. Raises as the class says, and OSError(ENODATA) outside of ``user.``."""
+        node = self._read_node(node_id)
         if not name.startswith(b"user."):
             raise os_error(errno.ENODATA)
-        return self._source.getxattr(self._descriptors.of(node), name)
+        return self.source.getxattr(self.descriptors.of(node), name)
 
-    @guarded_by(GuardedBy.NODE)
     def listxattr(self, caller: Caller, node_id: NodeId) -> list[bytes]:
-        """Return the names in ``user.``.
-
-        Raises RequestError: ENOSYS, which the kernel caches, if xattrs are off.
-        """
-        found = self._source.listxattr(self._descriptors.of(self._node(node_id)))
+        """Return the names in ``user.``."""
+        found = self.source.listxattr(self.descriptors.of(self._read_node(node_id)))
         return [name for name in found if name.startswith(b"user.")]
 
-    def _node(self, node_id: NodeId) -> Node:
-        if self._policy.xattr is XattrPolicy.NONE:  # for EACCES on .git, ls(1) prints an error
+    def _read_node(self, node_id: NodeId) -> Node:
+        if self.policy.xattr is XattrPolicy.NONE:  # for EACCES on .git, ls(1) prints an error
             raise os_error(errno.ENOSYS)
-        return self._access.node(node_id)
+        return self.check.node(node_id)
 
-    @guarded_by(GuardedBy.NODE)
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
-        """Set a value.
+        """Set a value; of an access list, the permissions in it.
 
-        Raises RequestError: EOPNOTSUPP outside of ``user.`` or if xattrs are off, EACCES if
-        they are read-only. Of an access list, raises what a change of the mode does.
+        Raises as the class says; OSError: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
+        EACCES if they are read-only, EPERM for the access list of another user's file.
         """
-        if self._is_list(name):
-            mode = self._mode_to_change(caller, node_id)
-            if name == ACCESS_LIST:
-                mode = mode & ~0o777 | permissions_of(value)
-                self._metadata.setattr(caller, node_id, SetAttr(mode=mode), None)
+        if not self._is_list(name):
+            self.source.setxattr(self._fd_to_change(node_id, name), name, value)
             return
-        self._change(node_id, name, lambda fd: self._source.setxattr(fd, name, value))
+        fd, node, shown = self._listed(caller, node_id)
+        if name == ACCESS_LIST:
+            mode = self._changed_mode(node, fd, S_IMODE(shown) & ~0o777 | permissions_of(value))
+            if mode is not None:
+                self.source.chmod(fd, mode)
 
-    def _is_list(self, name: bytes) -> bool:
-        return name in (ACCESS_LIST, DEFAULT_LIST) and self._policy.xattr is not XattrPolicy.RO
-
-    def _mode_to_change(self, caller: Caller, node_id: NodeId) -> int:
-        """Return the permission bits of a node whose access list is changed."""
-        self._access.node(node_id, change=True)
-        attributes = self._metadata.getattr(caller, node_id).attributes
-        assert attributes is not None
-        if caller.uid not in (0, attributes.uid):  # older kernels do not check it
-            raise os_error(errno.EPERM)
-        return S_IMODE(attributes.mode)
-
-    @guarded_by(GuardedBy.NODE)
     def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
         """Remove an attribute; there is no access list. Raises as ``setxattr`` does."""
         if self._is_list(name):
-            self._mode_to_change(caller, node_id)
-            return
-        self._change(node_id, name, lambda fd: self._source.removexattr(fd, name))
+            self._listed(caller, node_id)
+        else:
+            self.source.removexattr(self._fd_to_change(node_id, name), name)
 
-    def _change(self, node_id: NodeId, name: bytes, change: Callable[[int], None]) -> None:
+    def _is_list(self, name: bytes) -> bool:
+        return name in (ACCESS_LIST, DEFAULT_LIST) and self.policy.xattr is not XattrPolicy.RO
+
+    def _listed(self, caller: Caller, node_id: NodeId) -> tuple[int, Node, int]:
+        """Return a node whose access list is changed: descriptor, node and mode as shown."""
+        node = self.check.node(node_id, change=True)
+        fd = self.descriptors.of(node)
+        shown = self.attributes.report(node, self.source.stat(fd), caller.uid).attributes
+        assert shown is not None
+        if caller.uid not in (0, shown.uid):  # older kernels do not check it
+            raise os_error(errno.EPERM)
+        return fd, node, shown.mode
+
+    def _fd_to_change(self, node_id: NodeId, name: bytes) -> int:
         # Other namespaces hold capabilities, labels and ids, which the guest must not set.
-        node = self._access.node(node_id, change=True)
-        if self._policy.xattr is XattrPolicy.RO:
+        node = self.check.node(node_id, change=True)
+        if self.policy.xattr is XattrPolicy.RO:
             raise os_error(errno.EACCES)
-        if self._policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
+        if self.policy.xattr is XattrPolicy.NONE or not name.startswith(b"user."):
             raise os_error(errno.EOPNOTSUPP)
-        change(self._descriptors.of(node))
+        return self.descriptors.of(node)
 
 
 def permissions_of(value: bytes) -> int:

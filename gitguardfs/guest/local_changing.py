@@ -21,7 +21,7 @@ from gitguardfs.base import store_directory
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest.local_listing import Own, Share, opened_place
 from gitguardfs.linux import syscalls
-from gitguardfs.view.mirror import OWN, PLACE
+from gitguardfs.view.stand_ins import OWN, STAND_IN
 
 RENAME_NOREPLACE = 1
 
@@ -72,7 +72,7 @@ def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool)
 
     It is one rename(2). Raises OSError: EEXIST or ENOTEMPTY if the guest has some there already.
     """
-    mark = OWN if is_own else PLACE
+    mark = OWN if is_own else STAND_IN
     flags = RENAME_NOREPLACE if is_own else 0  # an empty directory may stand for the new place
     with _without_new_daemon(share):
         try:
@@ -92,7 +92,7 @@ def _tidy(share: Share, place: Sequence[bytes]) -> None:
     for depth in range(len(place), 0, -1):
         try:
             with opened_place(share, place[: depth - 1]) as above:
-                os.rmdir(PLACE + place[depth - 1], dir_fd=above)
+                os.rmdir(STAND_IN + place[depth - 1], dir_fd=above)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise

@@ -21,7 +21,7 @@ from gitguardfs.base.constants import LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.walk import DIRECTORY_FLAGS, TreeScan
-from gitguardfs.fs.numbers import is_local
+from gitguardfs.fs.nodes import is_local
 from gitguardfs.linux import mountinfo, run_as, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.local import store
@@ -30,7 +30,7 @@ from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import RuleSet, Verdict
 from gitguardfs.options import mount_options
 from gitguardfs.options.parsing import parse_o, quote_o
-from gitguardfs.view.mirror import OWN, PLACE
+from gitguardfs.view.stand_ins import OWN, STAND_IN
 
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""
@@ -159,7 +159,7 @@ def owns(share: Share) -> list[Own]:
                 st = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
                 used = max(st.st_atime, st.st_mtime)
                 found.append(Own(place, os.fsencode(name)[1:], st.st_ino, used))
-        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == PLACE]
+        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == STAND_IN]
     return sorted(found)
 
 
@@ -214,8 +214,8 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
         for name in place:
             if makes:
                 with suppress(FileExistsError):
-                    os.mkdir(PLACE + name, 0o700, dir_fd=fd)
-            below = os.open(PLACE + name, DIRECTORY_FLAGS, dir_fd=fd)
+                    os.mkdir(STAND_IN + name, 0o700, dir_fd=fd)
+            below = os.open(STAND_IN + name, DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = below
         yield fd

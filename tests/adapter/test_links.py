@@ -395,10 +395,10 @@ async def test_directories_on_ways_leave_nothing_behind(world: World) -> None:
         assert S_IFMT(listed[b"link"].st_mode) == S_IFREG
         await world.ops.unlink(entry.st_ino, b"file", world.ctx)
         await world.ops.rmdir(ROOT_ID, b"made", world.ctx)
-        told = {node.id: node.lookup_count for node in world.state.nodes if node.id != ROOT_ID}
-        assert not any(node.is_pinned for node in world.state.nodes)
+        told = {node.id: node.lookup_count for node in world.tree.nodes if node.id != ROOT_ID}
+        assert not any(node.is_pinned for node in world.tree.nodes)
         await world.ops.forget([(number, times) for number, times in told.items() if times])
-        assert len(world.state.nodes) == 1
+        assert len(world.tree.nodes) == 1
 
 
 async def test_a_link_with_a_name_that_is_too_long_stays_a_symlink(world: World) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pyfuse3
@@ -13,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fs.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import busy_poll
 from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+from gitguardfs.view.view import View
 
 
 @pytest.fixture
@@ -268,7 +267,7 @@ def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
 
     monkeypatch.setattr(pyfuse3, "init", init)
     monkeypatch.setattr(pyfuse3, "trio", trio)
-    operations = cast("Operations", SimpleNamespace(boundary=None))
+    operations = cast("View", None)
     session = Pyfuse3SessionFactory()(operations)
     fd = os.open(tmp_path, os.O_PATH)
     session.mount("/", fd, set())

@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable
-from gitguardfs.fs.numbers import FIRST_OWN_ID
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node, NodeTable
 from gitguardfs.names.rules import Verdict
 
 HOME, OTHER = 7, 8
