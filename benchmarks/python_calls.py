@@ -154,7 +154,7 @@ class _Requests:
 
 def main(source: str, mountpoint: str, *options: str) -> None:
     """Print the number of calls of each kind as JSON, or with ``--walk`` the calls."""
-    found = walks(Path(source), Path(mountpoint))
+    found = walks(Path(source).resolve(), Path(mountpoint).resolve())
     if "--walk" not in options:
         print(json.dumps({kind: len(walk.calls) for kind, walk in found.items()}))
         return

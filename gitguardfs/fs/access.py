@@ -47,10 +47,6 @@ class NodeRef(NamedTuple):
     """Whether no rule says anything about the name."""
 
 
-PlacedEntry = tuple[NodeRef, os.stat_result]
-"""A name, and the attributes of the entry that is or was there."""
-
-
 class Renaming(NamedTuple):
     """A move of an entry from ``old`` to ``new``, or (``exchange``) an exchange of two entries."""
 
@@ -75,18 +71,11 @@ class Renaming(NamedTuple):
             self.target is not None and S_ISDIR(self.target.st_mode)
         )
 
-    def leaving(self) -> tuple[PlacedEntry, ...]:
-        """Return each entry that is moved, with its name before the rename."""
-        moved = self.old, self.moved
+    def moves(self) -> tuple[tuple[NodeRef, NodeRef, os.stat_result], ...]:
+        """Return old name, new name and attributes of each entry that is moved."""
+        moved = self.old, self.new, self.moved
         if self.exchange and self.target is not None:
-            return moved, (self.new, self.target)
-        return (moved,)
-
-    def arriving(self) -> tuple[PlacedEntry, ...]:
-        """Return each entry that is moved, with its name after the rename."""
-        moved = self.new, self.moved
-        if self.exchange and self.target is not None:
-            return moved, (self.old, self.target)
+            return moved, (self.new, self.old, self.target)
         return (moved,)
 
     def close(self) -> None:
@@ -357,8 +346,9 @@ class Access:
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         listed = self._source.typed_names(fd)
-        if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):
-            raise self.refused("repository root", ref)
+        for name in listed:
+            if not self._is_plain(name) and self._guard.is_dotgit(name):
+                raise self.refused("repository root", ref)
         if not self._guard.checks_fake_repositories:
             return
         try:

@@ -139,12 +139,9 @@ class Files(NewEntries):
         it looks the name up again and opens what it finds (do_filp_open).
         """
         mode = self.new_mode(S_IFREG, mode)
-
-        def make(dir_fd: int) -> int:
-            return self.source.create(dir_fd, name, flags & SOURCE_FLAGS, S_IMODE(mode))
-
         try:
             ref = self.check.name(parent_id, name, change=True)
+            make = partial(self.source.create, ref.fd, name, flags & SOURCE_FLAGS, S_IMODE(mode))
             node, entry, fd = self.add(caller, ref, mode, make)
         except FileExistsError:
             if flags & os.O_EXCL:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISREG
 
 from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
@@ -36,24 +37,18 @@ class NewEntries(Parts):
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory that belongs to the caller."""
         mode = self.new_mode(S_IFDIR, mode)
-
-        def make(dir_fd: int) -> int:
-            self.source.mkdir(dir_fd, name, S_IMODE(mode))
-            return -1
-
-        return self.add(caller, self.check.name(parent_id, name, change=True), mode, make)[1]
+        ref = self.check.name(parent_id, name, change=True)
+        return self.add(caller, ref, mode, partial(self.source.mkdir, ref.fd, name, S_IMODE(mode)))[
+            1
+        ]
 
     def mknod(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, rdev: int
     ) -> EntryReply:
         """Make a file, FIFO, socket or device that belongs to the caller."""
         mode = self.new_mode(S_IFMT(mode), mode)
-
-        def make(dir_fd: int) -> int:
-            self.source.mknod(dir_fd, name, mode, rdev)
-            return -1
-
-        return self.add(caller, self.check.name(parent_id, name, change=True), mode, make)[1]
+        ref = self.check.name(parent_id, name, change=True)
+        return self.add(caller, ref, mode, partial(self.source.mknod, ref.fd, name, mode, rdev))[1]
 
     def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
         """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
@@ -61,12 +56,8 @@ class NewEntries(Parts):
         if self.symlinks is not None:
             raise os_error(errno.EPERM)
         stored = self.placing.text_to_store(ref, target)
-
-        def make(dir_fd: int) -> int:
-            self.source.symlink(dir_fd, name, stored)
-            return -1
-
-        return self.add(caller, ref, 0, make, stored=stored)[1]
+        make = partial(self.source.symlink, ref.fd, name, stored)
+        return self.add(caller, ref, S_IFLNK, make, stored=stored)[1]
 
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
         """Give a file another name; its owner does not change."""
@@ -77,11 +68,7 @@ class NewEntries(Parts):
         if node.file_type == S_IFLNK:
             stored = self.source.readlink(fd)
             self.placing.check_fits(ref, stored)
-
-        def make(dir_fd: int) -> int:
-            self.source.link(fd, dir_fd, name)
-            return -1
-
+        make = partial(self.source.link, fd, ref.fd, name)
         return self.add(caller, ref, node.file_type, make, node, stored)[1]
 
     def new_mode(self, file_type: int, mode: int) -> int:
@@ -95,21 +82,21 @@ class NewEntries(Parts):
         caller: Caller,
         ref: NodeRef,
         mode: int,
-        make: Callable[[int], int],
+        make: Callable[[], int | None],
         linked: Node | None = None,
         stored: bytes | None = None,
     ) -> tuple[Node, EntryReply, int]:
         """Add a name: check it, make it, give it to the caller's user; all of that or nothing.
 
-        ``make`` gets the directory's descriptor and returns that of the new object, or -1.
-        ``mode`` has the file type and the permission bits of the new object. ``linked`` is the
-        node that gets another name, if no object is made. ``stored`` is the text of a symlink.
+        ``make`` adds the name; it may return a descriptor of the new object. ``mode`` has the file
+        type and the permission bits of the new object. ``linked`` is the node that gets another
+        name, if no object is made. ``stored`` is the text of a symlink.
 
-        Returns the node, the reply and what ``make`` returned; counts a lookup. Raises Refused,
+        Returns the node, the reply and that descriptor or -1; counts a lookup. Raises Refused,
         OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
         if not ref.is_plain:
-            self.new_names.check_type(ref, _file_type_of(mode))
+            self.new_names.check_type(ref, S_IFMT(mode))
             self.new_names.check_completes_no_repository(ref, S_ISDIR(mode))
         directory = self.source.stat(ref.fd)
         owner = None
@@ -117,11 +104,12 @@ class NewEntries(Parts):
             inherits_group = bool(directory.st_mode & S_ISGID)
             owner = self.new_owner(caller.uid, caller.gid, inherits_group)
         try:
-            fd = make(ref.fd) if ref.is_plain else self._make(ref, mode, make, linked)
+            returned = make() if ref.is_plain else self._make(ref, mode, make, linked)
         except FileExistsError:
             if not self.source.is_taken_only_here(ref.fd, ref.name):
                 raise
-            fd = self._make(ref, mode, make, linked)
+            returned = self._make(ref, mode, make, linked)
+        fd = -1 if returned is None else returned
         made = fd
         is_ours = True
         try:
@@ -131,7 +119,7 @@ class NewEntries(Parts):
             if fd < 0:
                 before = directory.st_ctime_ns - CLOCK_TICK_NS if linked is None else 0
                 birth = self.source.btime_ns(made) if before else 0
-                is_ours = S_IFMT(st.st_mode) == _file_type_of(mode) and not 0 < birth < before
+                is_ours = S_IFMT(st.st_mode) == S_IFMT(mode) and not 0 < birth < before
                 if not is_ours:  # an older object, moved here through another guard
                     raise stale()
             if not ref.is_plain:
@@ -156,8 +144,8 @@ class NewEntries(Parts):
         return (*found, fd)
 
     def _make(
-        self, ref: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
-    ) -> int:
+        self, ref: NodeRef, mode: int, make: Callable[[], int | None], linked: Node | None
+    ) -> int | None:
         """Run ``make``. If it fails, remove what a server has made all the same, if it matters.
 
         A name matters that could be ``.git`` or a part of a repository. What had the name before
@@ -166,7 +154,7 @@ class NewEntries(Parts):
         was_free = self.new_names.matters(ref.name)
         was_free = was_free and self.source.find_at(ref.fd, ref.name) is None
         try:
-            return make(ref.fd)
+            return make()
         except FileExistsError:
             raise
         except OSError:
@@ -192,7 +180,7 @@ class NewEntries(Parts):
             elif linked is not None:
                 is_it = linked.matches(st)
             else:
-                is_it = S_IFMT(st.st_mode) == _file_type_of(mode) and not (
+                is_it = S_IFMT(st.st_mode) == S_IFMT(mode) and not (
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
@@ -218,7 +206,3 @@ class NewEntries(Parts):
         if mode & SET_ID_BITS and not S_ISDIR(mode):
             self.source.chmod(fd, mode & PERMISSION_BITS)  # chown(2) cleared the set-id bits
         return self.source.stat(fd)
-
-
-def _file_type_of(mode: int) -> int:
-    return S_IFMT(mode) or S_IFLNK

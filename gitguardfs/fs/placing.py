@@ -78,7 +78,7 @@ class Placing:
         """
         if not self._is_on:
             return
-        for (old, st), (new, _) in zip(renaming.leaving(), renaming.arriving(), strict=True):
+        for old, new, st in renaming.moves():
             if S_ISLNK(st.st_mode):
                 self.check_fits(new, self._text_of(renaming, st))
             elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):

@@ -86,7 +86,7 @@ class Renames(Parts):
             )
             # A plain rename within a directory takes its old name away; an exchange leaves both.
             leaving = old.name if old.parent is new.parent and not exchange else b""
-            for ref, st in () if is_plain else renaming.arriving():
+            for _, ref, st in () if is_plain else renaming.moves():
                 self.new_names.check_type(ref, S_IFMT(st.st_mode))
                 # False, whatever its type was: through another guard over the same source, it may
                 # have been exchanged for a file since the check.
@@ -137,7 +137,7 @@ class Renames(Parts):
                 if not os.path.samestat(arrived, renaming.moved):
                     raise stale()  # another guard has put another object in its place
                 if not renaming.is_plain:
-                    for ref, _ in renaming.arriving():
+                    for _, ref, _ in renaming.moves():
                         self.new_names.check_added(ref, False)
                 if renaming.moves_links:
                     self.placing.check_rename(renaming)

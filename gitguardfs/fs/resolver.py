@@ -227,8 +227,7 @@ class Resolver:
         """Note the new places after a rename. Takes over the descriptor of a replaced entry."""
         if renaming.target is not None and not renaming.exchange:
             self.note_removed(renaming.new, renaming.target, renaming.fds.pop())
-        places = zip(renaming.leaving(), renaming.arriving(), strict=True)
-        for (old, st), (new, _) in reversed([*places]):
+        for old, new, st in reversed(renaming.moves()):
             node = self._node_of(old, st, self._nodes.find_below(new.parent, st))
             if node is not None:
                 node.parent, node.name = new.parent, new.name
