@@ -21,17 +21,11 @@ from gitguardfs.base.protocol import NodeId, make
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, NodeTable, ObjectKey, stale
-from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
+from gitguardfs.fs.revalidation import MAX_DEPTH, UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.names import dotgit as names
 from gitguardfs.names import repository
 from gitguardfs.names.rules import ALLOW, Refused, RuleSet, Verdict
-
-MAX_SHOWN = 40
-"""Components of a path that the audit log and messages show; trees can be deeper."""
-
-MAX_DEPTH = 2048
-"""Directories above a node that are looked at: PATH_MAX allows no more in one path."""
 
 NO_NAMES = (b"", b".", b"..")
 
@@ -98,8 +92,12 @@ class Classified(NamedTuple):
     Its attributes are shown unchanged, and it is classified again at each use."""
 
 
-class Access:
-    """Checks the requests of one mount."""
+class Access(Revalidation):
+    """Checks the requests on one tree.
+
+    Every method raises Refused by the guard, and OSError if the source fails: the verdict is
+    unknown then. Only ENOENT and ENOTDIR mean "not there".
+    """
 
     def __init__(
         self,
@@ -109,14 +107,10 @@ class Access:
         source: Source,
         read_only: bool,
     ) -> None:
-        self._guard = guard
-        self._nodes = nodes
-        self._descriptors = descriptors
-        self._source = source
+        super().__init__(guard, nodes, descriptors, source)
         self._read_only = read_only
         self._is_plain = guard.is_plain
         self._by_id = nodes.by_id
-        self.revalidation = Revalidation(guard, nodes, descriptors, source, self.dotgit, self.path)
 
     def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
@@ -130,9 +124,8 @@ class Access:
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is None:
             self._descriptors.check_nameless(node)
-        elif (
-            revalidation.clock() - directory.classified_at >= VERDICT_TTL
-            and self.revalidation.revalidate(directory)
+        elif revalidation.clock() - directory.classified_at >= VERDICT_TTL and self.revalidate(
+            directory
         ):
             node = self._nodes.get(node_id)
         if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
@@ -168,10 +161,7 @@ class Access:
             step = above
 
     def check_no_payload(self, directory: Node, name: bytes) -> None:
-        """Refuse a name that makes git run programs if its directory is half a repository.
-
-        Raises Refused; OSError if the source fails.
-        """
+        """Refuse a name that makes git run programs if its directory is half a repository."""
         if repository.is_payload(name) and self._source.is_half_repository(
             self._descriptors.of(directory)
         ):
@@ -210,16 +200,6 @@ class Access:
         if verdict >= Verdict.DENY:
             raise Refused(rule, partial(self.path, directory, name))
         return NodeRef(directory, self._descriptors.of(directory), name)
-
-    def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """Return device and inode of a directory's ``.git``; None if there is none.
-
-        Also None if no git rule is on. Raises any other OSError of the source.
-        """
-        if not self._guard.guards_git:
-            return None
-        st = self._source.find_at(dir_fd, DOTGIT)
-        return None if st is None else (st.st_dev, st.st_ino)
 
     def classify(
         self,
@@ -315,7 +295,7 @@ class Access:
     ) -> tuple[Verdict, str]:
         """Return the verdict on an entry and the rule behind it, as ``classify`` does.
 
-        A directory that cannot be searched is denied. Raises OSError as ``classify`` does.
+        A directory that cannot be searched is denied.
         """
         classified = self.classify(ref, st, dotgit)
         if classified.fd >= 0:
@@ -325,10 +305,7 @@ class Access:
         return classified.verdict, classified.rule
 
     def check_unguarded(self, ref: NodeRef, st: os.stat_result) -> None:
-        """Refuse to remove or move an entry whose verdict is not ALLOW.
-
-        Raises Refused; OSError as ``classify`` does.
-        """
+        """Refuse to remove or move an entry whose verdict is not ALLOW."""
         classified = self.classify(ref, st)
         if classified.fd >= 0:
             os.close(classified.fd)
@@ -341,7 +318,6 @@ class Access:
         """Refuse to move a directory that holds a repository.
 
         A relative ``gitdir:`` in that repository, or one that points to it, would lead elsewhere.
-        Raises Refused; OSError if the source fails.
         """
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
@@ -363,32 +339,3 @@ class Access:
     def refused(self, rule: str, ref: NodeRef) -> Refused:
         """Return the exception for a name that a rule refuses."""
         return Refused(rule, partial(self.path, ref.parent, ref.name))
-
-    def place(self, node: Node) -> list[bytes]:
-        """Return the names that lead from the mount's root to a node, as last seen.
-
-        Raises OSError(ESTALE) if it has no place, or too deep a one.
-        """
-        parts: list[bytes] = []
-        step: Node | None = node
-        while step is not self._nodes.root:
-            if step is None or len(parts) == MAX_DEPTH:
-                raise stale()
-            parts.append(step.name)
-            step = step.parent
-        return parts[::-1]
-
-    def path(self, node: Node, name: bytes | None = None) -> bytes:
-        """Return the path where a node was last seen, relative to the mount's root, for messages.
-
-        Of a path of more than MAX_SHOWN components, return the end.
-        """
-        parts = [] if name is None else [name]
-        step: Node | None = node
-        while step is not None and step is not self._nodes.root:
-            if len(parts) == MAX_SHOWN:
-                parts.append(b"...")
-                break
-            parts.append(step.name)
-            step = step.parent
-        return b"/".join(reversed(parts)) or b"."

@@ -14,13 +14,12 @@ from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import CACHED_OWNERS, AttributeMapper, Override
 from gitguardfs.fs.blocking import LatencyTracker
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.handles import HandleTable
+from gitguardfs.fs.handles import HandleTable, ReaddirplusAdvice
 from gitguardfs.fs.letter_case import LetterCase
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
 from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
 from gitguardfs.fs.placing import Placing
-from gitguardfs.fs.readdirplus import ReaddirplusAdvice
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import OwnDisk, Source
 from gitguardfs.fs.symlinks import SymlinkResolver

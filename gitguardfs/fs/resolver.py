@@ -20,7 +20,7 @@ from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
 
 
 class Resolver:
-    """Finds and adds nodes. Each method names what it raises."""
+    """Finds and adds nodes. Every method raises Refused, and OSError if the source fails."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Resolver:
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. ``made`` is a descriptor of an object that was just made;
-        such a symlink is not resolved. Raises Refused, OSError.
+        such a symlink is not resolved.
         """
         if self.symlinks is not None and S_ISLNK(st.st_mode) and made < 0:
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
@@ -115,10 +115,7 @@ class Resolver:
         subtree: LinkedSubtree | None = None,
         made: int = -1,
     ) -> Node | None:
-        """Return the node of the object at ``ref``, or None if hidden; count no lookup.
-
-        Raises OSError.
-        """
+        """Return the node of the object at ``ref``, or None if hidden; count no lookup."""
         classified = self._access.classify(ref, st, dotgit, made)
         if classified.verdict is HIDE:
             if classified.fd >= 0:

@@ -14,13 +14,13 @@ from gitguardfs.base.protocol import Caller
 from gitguardfs.fs.directories import Directories
 from gitguardfs.fs.files import Files
 from gitguardfs.fs.lookup import Lookup
+from gitguardfs.fs.metadata import Metadata
 from gitguardfs.fs.removals import Removals
 from gitguardfs.fs.renaming import Renames
-from gitguardfs.fs.xattrs import Xattrs
 
 
-class Tree(Lookup, Removals, Renames, Files, Directories, Xattrs):
-    """All requests on one source. The new names are in ``Files``, attributes in ``Xattrs``."""
+class Tree(Lookup, Removals, Renames, Files, Directories, Metadata):
+    """All requests on one source. ``Files`` has those that add names."""
 
     def statfs(self, caller: Caller) -> os.statvfs_result:
         """Return size and free space of the source (statvfs(3)). Raises OSError."""

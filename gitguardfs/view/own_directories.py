@@ -18,7 +18,7 @@ from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
 from gitguardfs.base.errors import os_error
-from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, EntryReply, NodeId, OpenReply
+from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef, Renaming
 from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Node, is_local
 from gitguardfs.fs.tree import Tree
@@ -156,12 +156,12 @@ class OwnDirectories:
 
     def _path(self, parent: Node, *names: bytes) -> list[bytes]:
         """Return the present path of a name in the share, also if the host has just moved it."""
-        self._share.check.revalidation.check_now(parent)
+        self._share.check.check_now(parent)
         return [*self._share.check.place(parent), *names]
 
     def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
         """Return a name that is changed, in a directory whose path is the present one."""
-        self._share.check.revalidation.check_now(self._share.check.node(parent_id))
+        self._share.check.check_now(self._share.check.node(parent_id))
         return self._share.check.name(parent_id, name, change=True)
 
     def forget(self, node_id: NodeId, times: int) -> None:
@@ -197,25 +197,6 @@ class OwnDirectories:
             self._stand_ins.tidy(path)
             raise
 
-    def mknod(
-        self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, rdev: int
-    ) -> EntryReply:
-        """Make a file, FIFO, socket or device."""
-        self._check_free(parent_id, name)
-        return self._share.mknod(caller, parent_id, name, mode, rdev)
-
-    def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
-        """Make a symlink."""
-        self._check_free(parent_id, name)
-        return self._share.symlink(caller, parent_id, name, target)
-
-    def create(
-        self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, flags: int
-    ) -> tuple[OpenReply, EntryReply]:
-        """Make a file and open it."""
-        self._check_free(parent_id, name)
-        return self._share.create(caller, parent_id, name, mode, flags)
-
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
         """Give a file another name. Raises OSError(EXDEV) for a name in the other tree."""
         if is_local(node_id) != is_local(parent_id):
@@ -223,10 +204,10 @@ class OwnDirectories:
         if is_local(parent_id):
             return self.local.link(caller, node_id, parent_id, name)
         if self.marker(name) is not None:
-            self._check_free(parent_id, name)
+            self.check_free(parent_id, name)
         return self._share.link(caller, node_id, parent_id, name)
 
-    def _check_free(self, parent_id: NodeId, name: bytes) -> None:
+    def check_free(self, parent_id: NodeId, name: bytes) -> None:
         """Check that a name of the share is free for something other than a directory.
 
         Raises OSError(EEXIST) if a directory has it: one of the guest's own, or one of the share

@@ -67,6 +67,8 @@ GUARDED_BY: dict[str, GuardedBy] = {
 """The classification of every request. A tree has a method of that name for each."""
 ONE_NAME = frozenset(("lookup", "mknod", "mkdir", "symlink", "create", "unlink"))
 """Requests on a name in one directory: their second argument."""
+NO_DIRECTORY = frozenset(("mknod", "symlink", "create"))
+"""Requests that give a name to something other than a directory."""
 BOTH_TREES = frozenset(("forget", "link", "rename", "rmdir"))
 """Requests that may concern both trees, whatever their names."""
 
@@ -111,7 +113,10 @@ class View:
                 if request == "lookup" and args[1] == DOTGIT and self._git_files is not None:
                     tree = self._git_files
                 elif self._own is not None and self._own.marker(args[1]) is not None:
-                    tree = self._own
+                    if request in NO_DIRECTORY:
+                        self._own.check_free(*args[:2])
+                    else:
+                        tree = self._own
             elif self._own is not None and request in BOTH_TREES and tree is not self._git_files:
                 tree = self._own
             verb = getattr(tree, request)

@@ -8,8 +8,8 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
+from gitguardfs.fs.handles import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from gitguardfs.options.idmap import IdMap

@@ -1292,7 +1292,7 @@ MUTANTS = (
         "a text is counted from where the directory was before the host moved it",
         "fs/placing.py",
         """\
-        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
+        self._access.check_now(self._base, 0)  # the host may have moved it
 """,
         "",
         MOVED,
@@ -1303,7 +1303,7 @@ MUTANTS = (
         "fs/placing.py",
         """\
         for directory in (old, new):
-            self._access.revalidation.check_now(directory)
+            self._access.check_now(directory)
 """,
         "",
         MOVED,

@@ -133,7 +133,7 @@ MUTANTS = (
         "local-former-place",
         "a shell in a directory that the host has moved takes those of another directory along",
         TREES,
-        "        self._access.revalidation.check_now(parent)\n",
+        "        self._access.check_now(parent)\n",
         "",
         LOCAL,
     ),

@@ -36,7 +36,6 @@ from gitguardfs.base.protocol import (
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
-from gitguardfs.sessions.run_blocking import run_blocking
 from gitguardfs.view.view import View
 
 STATFS_FIELDS = (
@@ -132,7 +131,7 @@ def _handler(request: str, translate: Callable[[Any], Any], *, has_caller: bool 
                 caller = make(Caller, (ctx.uid, ctx.gid, ctx.pid))
             reply = handlers.view.serve(request, caller, *args)
             if type(reply) is Blocking:
-                reply = await run_blocking(reply, handlers.request_loop)
+                reply = await handlers.request_loop.run(reply)
             elif request == "setxattr" or (request == "open" and reply.attributes_changed):
                 # Attributes only: invalidating pages takes locks that this request may hold.
                 with suppress(OSError):  # an access list changes the mode
