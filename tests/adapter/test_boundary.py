@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator
 
 import pyfuse3
 import pytest
@@ -13,7 +12,6 @@ from pyfuse3 import FUSEError
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import HandleId, RequestError
-from gitguardfs.fs import files, source
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import ROOT_ID
@@ -169,30 +167,6 @@ async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception)
     assert len(world.tree.nodes) == 1
 
 
-# What reports a failure may fail, too
-
-
-class BrokenHandler(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        raise RuntimeError("no space for a line")
-
-
-@pytest.fixture
-def broken_log() -> Iterator[None]:
-    handler = BrokenHandler()
-    logging.getLogger("gitguardfs").addHandler(handler)
-    yield
-    logging.getLogger("gitguardfs").removeHandler(handler)
-
-
-@pytest.mark.usefixtures("broken_log")
-@pytest.mark.parametrize("name", SERVED)
-async def test_a_log_that_fails_is_no_end(world: World, name: str) -> None:
-    world.break_with(KeyError("k"))
-    await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
-    await world.ops.forget([(5, 1)])
-
-
 @pytest.mark.parametrize("name", SERVED)
 async def test_an_audit_that_fails_leaves_a_refusal_a_refusal(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
@@ -205,52 +179,15 @@ async def test_an_audit_that_fails_leaves_a_refusal_a_refusal(
 
 # Answers that pyfuse3 cannot translate
 
-NO_ANSWERS: dict[str, tuple[str, list[object]]] = {
-    "readlink": ("readlink", ["text", None, bytearray(b"x")]),
-    "getxattr": ("getxattr", ["text", None, memoryview(b"x")]),
-    "listxattr": ("listxattr", [["text"], None, b"text", 5]),
-    "opendir": ("opendir", [-1, 2**64, None, "1"]),
-}
-
 
 @pytest.mark.parametrize(
-    ("name", "answer"),
-    [(name, answer) for name, (_, answers) in NO_ANSWERS.items() for answer in answers],
+    "name",
+    ["_entry", "_file_info", "_created", "_space", "_number", "_bytes", "_data", "_names", "_yes"],
 )
-async def test_what_cannot_be_told_to_the_kernel_is_eio(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str, answer: object
-) -> None:
-    monkeypatch.setattr(world.tree, NO_ANSWERS[name][0], lambda *_: answer)
-    await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
-
-
-@pytest.mark.parametrize("count", [-1, None, "4", 2**64])
-async def test_a_count_that_is_none_is_eio(
-    world: World, monkeypatch: pytest.MonkeyPatch, count: object
-) -> None:
-    handle, _ = await world.create(ROOT_ID, b"f")
-    with monkeypatch.context() as patch:
-        patch.setattr(source.Source, "write", lambda *_: count)
-        patch.setattr(files, "_note_write", lambda *_: None)
-        await refused(world.ops.write(handle, 0, b"data"), errno.EIO)
-    await world.ops.release(handle)
-
-
-@pytest.mark.parametrize("data", ["text", None, [b"x"]])
-async def test_what_is_no_data_is_eio(
-    world: World, monkeypatch: pytest.MonkeyPatch, data: object
-) -> None:
-    handle, _ = await world.create(ROOT_ID, b"f")
-    with monkeypatch.context() as patch:
-        patch.setattr(source, "read_nowait", lambda *_: data)
-        patch.setattr(source, "read", lambda *_: data)
-        await refused(world.ops.read(handle, 0, 4), errno.EIO)
-    await world.ops.release(handle)
-
-
-@pytest.mark.parametrize("name", ["_entry", "_file_info", "_created", "_space"])
-@pytest.mark.parametrize("reply", [None, 1, "x", (), b"four", (None, None)])
+@pytest.mark.parametrize("reply", [-1, 2**64, "x", (), "four", (None, b""), [1]])
 def test_an_answer_of_another_type_is_not_translated(name: str, reply: object) -> None:
+    if name == "_names" and not reply:
+        return  # no names are an answer
     with pytest.raises((TypeError, ValueError, AttributeError)):
         getattr(handlers, name)(reply)
 
@@ -379,8 +316,3 @@ async def test_a_tree_that_breaks_once_serves_the_next_request(
         patch.setattr(AttributeMapper, "report", _broken)
         await refused(world.ops.getattr(ROOT_ID, world.ctx), errno.EIO)
     assert (await world.ops.getattr(ROOT_ID, world.ctx)).st_mode
-
-
-def test_the_settings_that_keep_the_guest_s_view_the_host_s() -> None:
-    assert handlers.Handlers.enable_writeback_cache is False
-    assert handlers.Handlers.supports_dot_lookup is False
