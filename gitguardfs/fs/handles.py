@@ -1,8 +1,7 @@
 """Open files and directories, by the ids that the kernel uses.
 
-The table changes only on the event loop's thread. A handle's descriptor stays open until its
-release, which the kernel sends after the last request on the handle. So a worker thread may use
-the descriptor freely.
+A handle's descriptor stays open until its release, which the kernel sends after the last request on
+the handle. So a worker thread may use the descriptor freely.
 """
 
 from __future__ import annotations

@@ -46,19 +46,9 @@ class Renames(Parts):
     def check_rename(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
         """Check a rename. The caller gives the result to ``finish_rename``, or closes it.
 
-        The checks raise in this order:
-
-        1. the old name and its directory, then the new ones: Refused, OSError(EINVAL, ESTALE,
-           EROFS)
-        2. the flags: OSError(EINVAL)
-        3. the policy: OSError(EPERM)
-        4. the target of a resolved symlink at the new name: Refused, OSError(EACCES)
-        5. the moved entry, then the entry at the new name: Refused
-        6. a missing entry: OSError(ENOENT)
-        7. new names that stop git or complete a repository: Refused
-        8. symlinks that would lead out of their work tree: OSError(EXDEV)
-
-        Any check raises OSError if the source fails.
+        Raises Refused; OSError: EINVAL for unknown flags, EPERM by the policy, ENOENT for a missing
+        entry, EXDEV for symlinks that would lead out of their work tree, EACCES, EROFS, ESTALE, and
+        the source's.
         """
         old = self.check.name(*old_name, change=True)
         new = self.check.name(*new_name, change=True)

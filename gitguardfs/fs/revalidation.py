@@ -62,9 +62,8 @@ class Revalidation:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
 
         Returns whether any was classified. The host may have made a repository there, or moved one
-        of these directories. A moved directory on a local file system is classified at its present
-        place. Over a share its place is unknown: raises OSError(ESTALE). Raises Refused for a
-        directory that cannot be searched, and any other OSError of the source.
+        of these directories. A moved directory on a local file system is classified where it is
+        now; over a share its path is unknown: OSError(ESTALE).
         """
         now = since = clock()
         if now - directory.classified_at < VERDICT_TTL:
@@ -93,10 +92,10 @@ class Revalidation:
         return True
 
     def check_now(self, directory: Node, levels: int | None = None) -> None:
-        """Classify a directory, and ``levels`` directories above it, whatever their verdicts' age.
+        """Classify a directory and ``levels`` directories above it (None: all) at once.
 
-        ``None`` is all above it. Their places in the node table are then the present ones. Raises
-        Refused if the directory is guarded by now, and as ``revalidate`` does.
+        Their paths in the node table are then the present ones. Raises Refused if the directory is
+        guarded by now, and as ``revalidate`` does.
         """
         self._check(
             directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
