@@ -250,7 +250,7 @@ MUTANTS = (
         "access-repository-root-moves",
         "a directory that holds .git can be moved",
         "fs/access.py",
-        "if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):",
+        "if not self._is_plain(name) and self._guard.is_dotgit(name):",
         "if False:",
         ACCESS,
     ),
@@ -276,14 +276,14 @@ MUTANTS = (
     Mutant(
         "access-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
-        "fs/renaming.py",
+        "fs/access.py",
         """\
-        moved = self.new, self.moved
+        moved = self.old, self.new, self.moved
         if self.exchange and self.target is not None:""",
         """\
-        moved = self.new, self.moved
+        moved = self.old, self.new, self.moved
         if False:""",
-        (*ACCESS, "adapter/test_rename.py", "adapter/test_rename_order.py"),
+        (*ACCESS, "adapter/test_rename.py"),
     ),
     Mutant(
         "access-opened-not-compared",
@@ -312,15 +312,13 @@ MUTANTS = (
     Mutant(
         "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
-        "serving/entries.py",
+        "fs/renaming.py",
         """\
-            self._renames.check_done(renaming)
-        except BaseException:
-            self._undo(renaming, flags, arrived)
+            except BaseException:
+                self._move_back(renaming, arrived)
 """,
         """\
-            self._renames.check_done(renaming)
-        except BaseException:
+            except BaseException:
 """,
         (
             *ACCESS,
@@ -392,15 +390,15 @@ MUTANTS = (
         "access-new-name-not-looked-at-again",
         "two guards over one share make a repository between them",
         "fs/new_entries.py",
-        "self._new_names.check_added(ref, S_ISDIR(mode))",
+        "self.new_names.check_added(ref, S_ISDIR(mode))",
         "pass",
         UNDONE,
     ),
     Mutant(
         "access-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
-        "fs/rename_check.py",
-        "            self._new_names.check_added(ref, False)",
+        "fs/renaming.py",
+        "            self.new_names.check_added(ref, False)",
         "            pass",
         UNDONE,
     ),
@@ -424,7 +422,7 @@ MUTANTS = (
         "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
         "fs/directories.py",
-        "if self._is_listed(name):",
+        "if self.guard.is_listed(name):",
         "if False:",
         ERRORS,
     ),
@@ -432,7 +430,7 @@ MUTANTS = (
         "listing-shows-git",
         "watchers and archivers end at a .git that they find and cannot open",
         "fs/directories.py",
-        "if node.verdict is not ALLOW and not self._is_listed(name):",
+        "if node.verdict is not ALLOW and not self.guard.is_listed(name):",
         "if False:",
         LISTING,
     ),
@@ -440,7 +438,7 @@ MUTANTS = (
         "listing-counts-lookups-of-git",
         "each listing leaves a node of .git behind, which the kernel never forgets",
         "fs/directories.py",
-        "                self._resolver.undo_lookup(node)\n                continue",
+        "                self.resolver.undo_lookup(node)\n                continue",
         "                continue",
         LISTING,
     ),
@@ -464,8 +462,8 @@ MUTANTS = (
         "case-is-never-asked-about",
         "the same in each directory",
         "fs/lookup.py",
-        "if self._absent is None or not self._case.matters(ref.parent, ref.fd):",
-        "if self._absent is None:",
+        "self.is_exclusive or self.case.matters(ref.parent, ref.fd)",
+        "True",
         FOLDING,
     ),
     Mutant(
@@ -1044,12 +1042,9 @@ MUTANTS = (
         "link(2) brings a symlink to where it leads out",
         "fs/new_entries.py",
         """\
-            self._placing.check_fits(ref, stored)
-
-        def make""",
-        """\
-
-        def make""",
+            self.placing.check_fits(ref, stored)
+        make""",
+        "        make",
         PLACING,
     ),
     Mutant(
@@ -1058,7 +1053,7 @@ MUTANTS = (
         "fs/new_entries.py",
         """\
             if stored is not None:
-                self._placing.check_fits(ref, stored)
+                self.placing.check_fits(ref, stored)
 """,
         "",
         PLACING,
@@ -1066,32 +1061,29 @@ MUTANTS = (
     Mutant(
         "placing-rename-not-before",
         "a symlink is where it leads out until the rename is undone",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         """\
-            if renaming.moves_links:
-                self._placing.check_rename(renaming)
-        except""",
-        "        except",
+            if moves_links:
+                self.placing.check_rename(renaming)
+""",
+        "",
         PLACING,
     ),
     Mutant(
         "placing-rename-not-after",
         "the host makes a repository while a symlink is moved",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         """\
-        if renaming.moves_links:
-            self._placing.check_rename(renaming)
-
-    def undoes""",
-        """\
-
-    def undoes""",
+                if renaming.moves_links:
+                    self.placing.check_rename(renaming)
+""",
+        "",
         PLACING,
     ),
     Mutant(
         "placing-exchange-of-a-file",
         "an exchange with a file brings a symlink anywhere",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "moves_links = exchange or S_ISLNK(moved.st_mode)",
         "moves_links = S_ISLNK(moved.st_mode)",
         PLACING,
@@ -1165,7 +1157,7 @@ MUTANTS = (
     Mutant(
         "placing-renamed-directories-are-free",
         "a directory that moves to another one is not asked for its symlinks",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "if S_ISDIR(moved.st_mode) and old.parent is not new.parent:",
         "if False:",
         PLACING,
@@ -1311,7 +1303,7 @@ MUTANTS = (
     Mutant(
         "placing-text-as-stored",
         "readlink shows the stored text",
-        "fs/mount.py",
+        "fs/parts.py",
         "return links.shown(stored) if self.guard.contains_links else stored",
         "return stored",
         PLACING,
@@ -1352,9 +1344,9 @@ MUTANTS = (
     Mutant(
         "descriptors-lease-for-ever",
         "descriptors stay leased when their request is over",
-        "serving/boundary.py",
+        "view/view.py",
         """\
-                args[0].boundary.descriptors.request += 1
+                descriptors.request += 1
 """,
         "",
         ("adapter/test_counts.py", "adapter/test_moved_by_host.py", "adapter/test_revalidation.py"),
@@ -1575,24 +1567,34 @@ MUTANTS = (
         "access-links-what-may-be-read",
         "a file that may only be read gets another name",
         "fs/new_entries.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        "node = self.check.node(node_id, change=True)",
+        "node = self.check.node(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-changes-what-may-be-read",
         "attributes of what may only be read can be changed",
         "fs/metadata.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        """\
+        node = self.check.node(node_id, change=True)
+        fd = self.descriptors.of(node)
+        uid, gid""",
+        """\
+        node = self.check.node(node_id)
+        fd = self.descriptors.of(node)
+        uid, gid""",
         ACCESS,
     ),
     Mutant(
         "access-xattrs-of-what-may-be-read",
         "extended attributes of what may only be read can be changed",
-        "fs/xattrs.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        "fs/metadata.py",
+        """\
+        node = self.check.node(node_id, change=True)
+        if self.policy.xattr""",
+        """\
+        node = self.check.node(node_id)
+        if self.policy.xattr""",
         ACCESS,
     ),
     Mutant(
@@ -1615,39 +1617,39 @@ MUTANTS = (
         "access-promises-writing",
         "access(2) says that what may only be read can be written",
         "fs/metadata.py",
-        "self._access.node(node_id, change=bool(mask & os.W_OK))",
-        "self._access.node(node_id)",
+        "self.check.node(node_id, change=bool(mask & os.W_OK))",
+        "self.check.node(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-text-of-git",
         "readlink(2) of a .git symlink gives its text",
         "fs/metadata.py",
-        "self._link_text(self._access.node(node_id))",
-        "self._link_text(self._nodes.get(node_id))",
+        "self.link_text(self.check.node(node_id))",
+        "self.link_text(self.nodes.get(node_id))",
         ACCESS,
     ),
     Mutant(
         "access-xattrs-of-git",
         "extended attributes of .git can be read",
-        "fs/xattrs.py",
-        "return self._access.node(node_id)",
-        "return self._access._nodes.get(node_id)",
+        "fs/metadata.py",
+        "return self.check.node(node_id)",
+        "return self.check._nodes.get(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-opens-git-to-list-it",
         ".git can be opened to be listed",
         "fs/directories.py",
-        "        node = self._access.node(node_id)\n        return self._handles",
-        "        node = self._nodes.get(node_id)\n        return self._handles",
+        "        node = self.check.node(node_id)\n        return self.handles",
+        "        node = self.nodes.get(node_id)\n        return self.handles",
         ACCESS,
     ),
     Mutant(
         "access-lists-what-became-git",
         "a directory that was open before it became .git is listed",
         "fs/directories.py",
-        "        self._access.node(handle.node.id)\n",
+        "        self.check.node(handle.node.id)\n",
         "",
         ACCESS,
     ),
@@ -1720,7 +1722,7 @@ MUTANTS = (
     Mutant(
         "rename-leaves-whiteouts",
         "a rename leaves a device behind",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "if flags & ~RENAME_FLAGS:",
         "if False:",
         RENAME,
@@ -1728,31 +1730,31 @@ MUTANTS = (
     Mutant(
         "rename-from-guarded-names",
         "what has a guarded name can be moved away",
-        "fs/rename_check.py",
-        "old = self._access.name(*old_name, change=True)",
-        "old = self._access.name(*old_name)",
+        "fs/renaming.py",
+        "old = self.check.name(*old_name, change=True)",
+        "old = self.check.name(*old_name)",
         RENAME,
     ),
     Mutant(
         "rename-to-guarded-names",
         "something can be moved to a guarded name",
-        "fs/rename_check.py",
-        "new = self._access.name(*new_name, change=True)",
-        "new = self._access.name(*new_name)",
+        "fs/renaming.py",
+        "new = self.check.name(*new_name, change=True)",
+        "new = self.check.name(*new_name)",
         RENAME,
     ),
     Mutant(
         "rename-of-guarded-objects",
         "a bare repository can be moved and replaced",
-        "fs/rename_check.py",
-        "        self._access.check_unguarded(ref, st)\n",
+        "fs/renaming.py",
+        "        self.check.check_unguarded(ref, st)\n",
         "",
         RENAME,
     ),
     Mutant(
         "rename-exchange-takes-a-root-away",
         "the other end of an exchange may hold a repository",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "self._check_end(new, fds, moves=exchange)",
         "self._check_end(new, fds, moves=False)",
         RENAME,
@@ -1760,7 +1762,7 @@ MUTANTS = (
     Mutant(
         "rename-completes-for-a-moment",
         "a directory moves to HEAD, which another guard exchanges for a file",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "check_completes_no_repository(ref, False, leaving)",
         "check_completes_no_repository(ref, S_ISDIR(st.st_mode), leaving)",
         RENAME,
@@ -1768,8 +1770,8 @@ MUTANTS = (
     Mutant(
         "removes-guarded-objects",
         "a second name of .git can be removed",
-        "serving/entries.py",
-        "            self._access.check_unguarded(ref, st)\n",
+        "fs/removals.py",
+        "            self.check.check_unguarded(ref, st)\n",
         "",
         ACCESS,
     ),
@@ -1784,16 +1786,20 @@ MUTANTS = (
     Mutant(
         "undone-once",
         "an undoing that fails is not tried again",
-        "serving/undoing.py",
-        "for is_last in (False, True):",
-        "for is_last in (True,):",
+        "fs/parts.py",
+        """\
+        with suppress(OSError):
+            undo()
+            return
+""",
+        "",
         UNDONE,
     ),
     Mutant(
         "undone-failed-rename-stays",
         "a rename that was done and answered with an error stays",
-        "serving/entries.py",
-        "if self._renames.undoes_failed(renaming):",
+        "fs/renaming.py",
+        "if not (new.is_plain and (old.is_plain or not renaming.exchange)):",
         "if False:",
         UNDONE,
     ),
