@@ -147,7 +147,7 @@ class Access(Revalidation):
             if repository.is_payload(node.name):
                 self.check_no_payload(node.parent, node.name)
             step = node.parent
-        for _ in range(MAX_DEPTH):  # places can form a ring
+        for _ in range(MAX_DEPTH):  # paths can form a ring
             above = step.parent
             if above is None:
                 return
@@ -296,13 +296,9 @@ class Access(Revalidation):
 
     def check_unguarded(self, ref: NodeRef, st: os.stat_result) -> None:
         """Refuse to remove or move an entry whose verdict is not ALLOW."""
-        classified = self.classify(ref, st)
-        if classified.fd >= 0:
-            os.close(classified.fd)
-        if not classified.is_open:
-            raise self.refused(UNREADABLE, ref)
-        if classified.verdict is not ALLOW:
-            raise self.refused(classified.rule, ref)
+        verdict, rule = self.verdict_of(ref, st)
+        if verdict is not ALLOW:
+            raise self.refused(rule, ref)
 
     def check_holds_no_repository(self, ref: NodeRef, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory that holds a repository.

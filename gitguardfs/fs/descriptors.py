@@ -92,7 +92,7 @@ class DescriptorCache:
         return self.of(node.parent)
 
     def note_replaced(self, node: Node) -> None:
-        """Note that the host has put another object in the place of a file."""
+        """Note that the host has replaced a file."""
         if node.parent is not None:
             self.replaced[node.parent.id, node.name] = None
             if len(self.replaced) > REPLACED:

@@ -106,10 +106,6 @@ class HandleTable:
     def __len__(self) -> int:
         return len(self._files) + len(self._directories)
 
-    def new_id(self) -> HandleId:
-        """Return an id for a handle that is kept elsewhere."""
-        return next(self._ids)
-
     def add_file(self, handle: FileHandle) -> HandleId:
         """Add a handle and return its id; its descriptor also serves its node."""
         handle_id = next(self._ids)

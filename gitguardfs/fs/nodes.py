@@ -71,7 +71,7 @@ _FILE_TYPES = {known: known for known in (S_IFREG, S_IFDIR, S_IFLNK)}
 
 
 class LinkedSubtree:
-    """A directory and all below it, shown in the place of a symlink."""
+    """A directory and all below it, shown instead of a symlink."""
 
     __slots__ = ("ancestors", "variant")
 
@@ -157,7 +157,7 @@ class Node:
         )
 
     def is_found(self, st: os.stat_result) -> bool:
-        """Return whether the object at this node's place, with attributes ``st``, is the node's.
+        """Return whether the object under this node's name, with attributes ``st``, is the node's.
 
         If the kernel remembers several names and the object has one, the answer is False: the
         object may be another file that got the inode number. An open file keeps its number.
@@ -275,15 +275,15 @@ class NodeTable:
         if node.parent is parent or node.parent is None:
             node.parent, node.name = parent, name
         else:
-            self.place(node, parent, name)
+            self.move(node, parent, name)
         if file_type == S_IFDIR:
             node.classified_at = parent.classified_at
         node.verdict, node.rule = verdict, rule
         node.restrictions = self.restrictions
         return node
 
-    def place(self, node: Node, parent: Node, name: bytes) -> None:
-        """Set the place of a node to ``name`` in ``parent``."""
+    def move(self, node: Node, parent: Node, name: bytes) -> None:
+        """Note that a node is now ``name`` in ``parent``."""
         if node.parent is not parent:
             if node.parent is not None:
                 self.left += takewhile(lambda step: not step.is_known, ancestors(node.parent))
@@ -395,7 +395,7 @@ class NodeTable:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yield a node and those above it, as last seen; stop where places form a ring."""
+    """Yield a node and those above it, as last seen; stop at a ring."""
     seen = set()
     step: Node | None = node
     while step is not None and step.id not in seen:

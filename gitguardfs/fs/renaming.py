@@ -82,7 +82,7 @@ class Renames(Parts):
                 # have been exchanged for a file since the check.
                 self.new_names.check_completes_no_repository(ref, False, leaving)
             if moves_links:
-                self.placing.check_rename(renaming)
+                self.link_check.check_rename(renaming)
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -125,12 +125,12 @@ class Renames(Parts):
             try:
                 arrived = self.source.arrived(new.fd, new.name, arrived)
                 if not os.path.samestat(arrived, renaming.moved):
-                    raise stale()  # another guard has put another object in its place
+                    raise stale()  # another guard has replaced the object
                 if not renaming.is_plain:
                     for _, ref, _ in renaming.moves():
                         self.new_names.check_added(ref, False)
                 if renaming.moves_links:
-                    self.placing.check_rename(renaming)
+                    self.link_check.check_rename(renaming)
             except BaseException:
                 self._move_back(renaming, arrived)
                 raise

@@ -169,7 +169,7 @@ class Resolver:
             return False
 
     def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
-        """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
+        """Return whether the object of ``st`` is under the name by which ``node`` was last seen."""
         try:
             return self._source.is_at(self._descriptors.parent_of(node), node.name, st)
         except OSError:
@@ -211,7 +211,7 @@ class Resolver:
             self._nodes.unhash(node)
             self._descriptors.pin(node)
             if self.symlinks is not None:
-                self.symlinks.unpin(node)
+                node.is_pinned = False  # nothing can be found behind it any more
                 self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
@@ -220,7 +220,7 @@ class Resolver:
             node.unplaced_as = st.st_size, st.st_mtime_ns
 
     def note_renamed(self, renaming: Renaming) -> None:
-        """Note the new places after a rename. Takes over the descriptor of a replaced entry."""
+        """Note the new names after a rename. Takes over the descriptor of a replaced entry."""
         if renaming.target is not None and not renaming.exchange:
             self.note_removed(renaming.new, renaming.target, renaming.fds.pop())
         for old, new, st in reversed(renaming.moves()):

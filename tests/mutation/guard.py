@@ -14,7 +14,7 @@ ERRORS = ("mount/fs/test_errors.py",)
 UNDONE = ("mount/fs/test_undone.py",)
 FOLDING = ("adapter/test_folding.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
-PLACING = ("adapter/view/test_placing.py",)
+PLACING = ("adapter/test_link_check.py",)
 PAYLOAD = ("adapter/test_payload.py",)
 DEPTH = ("adapter/test_depth.py",)
 HELD = ("adapter/test_held_names.py",)
@@ -814,7 +814,7 @@ MUTANTS = (
         "host-places-are-not-noted",
         "the tables do not follow a directory that the host has moved",
         "fs/revalidation.py",
-        "self._place(directory, way)",
+        "self._note_path(directory, way)",
         "pass",
         MOVED,
     ),
@@ -946,7 +946,7 @@ MUTANTS = (
     Mutant(
         "placing-many-names",
         "a search of a moved tree has no limit for names",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if self._entries > MAX_ENTRIES:",
         "if False:",
         PLACING,
@@ -954,7 +954,7 @@ MUTANTS = (
     Mutant(
         "placing-many-steps",
         "a text is followed through any number of directories",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
                 if steps_taken > MAX_STEPS:
                     return False
@@ -1016,7 +1016,7 @@ MUTANTS = (
     Mutant(
         "placing-stores-as-given",
         "a symlink leads out of its work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if True:",
         PLACING,
@@ -1024,7 +1024,7 @@ MUTANTS = (
     Mutant(
         "placing-stores-nothing-as-given",
         "each symlink leads nowhere on the host",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if not self._is_on:",
         PLACING,
@@ -1042,7 +1042,7 @@ MUTANTS = (
         "link(2) brings a symlink to where it leads out",
         "fs/new_entries.py",
         """\
-            self.placing.check_fits(ref, stored)
+            self.link_check.check_fits(ref, stored)
         make""",
         "        make",
         PLACING,
@@ -1053,7 +1053,7 @@ MUTANTS = (
         "fs/new_entries.py",
         """\
             if stored is not None:
-                self.placing.check_fits(ref, stored)
+                self.link_check.check_fits(ref, stored)
 """,
         "",
         PLACING,
@@ -1064,7 +1064,7 @@ MUTANTS = (
         "fs/renaming.py",
         """\
             if moves_links:
-                self.placing.check_rename(renaming)
+                self.link_check.check_rename(renaming)
 """,
         "",
         PLACING,
@@ -1075,7 +1075,7 @@ MUTANTS = (
         "fs/renaming.py",
         """\
                 if renaming.moves_links:
-                    self.placing.check_rename(renaming)
+                    self.link_check.check_rename(renaming)
 """,
         "",
         PLACING,
@@ -1091,7 +1091,7 @@ MUTANTS = (
     Mutant(
         "placing-neutral-stays",
         "a symlink that leads nowhere cannot be moved",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             and not links.is_neutral(stored)
 """,
@@ -1101,7 +1101,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-are-free",
         "a directory brings its symlinks to where they lead out",
-        "fs/placing.py",
+        "fs/link_check.py",
         "elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):",
         "elif False:",
         PLACING,
@@ -1109,7 +1109,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-to-another-root",
         "a directory that stays as deep brings symlinks into another work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         " or any(map(self._holds_dotgit, (*from_old, *from_new)))",
         "",
         PLACING,
@@ -1117,7 +1117,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-upwards",
         "a directory brings symlinks nearer to the root",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return len(from_old) > len(from_new) or any(",
         "return any(",
         PLACING,
@@ -1125,7 +1125,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-one-level",
         "symlinks further down in a moved directory are not seen",
-        "fs/placing.py",
+        "fs/link_check.py",
         "                    fits = self._directory_fits(fd, name, depth + 1)",
         "                    fits = True",
         PLACING,
@@ -1133,7 +1133,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-leads-out-by-names",
         "a symlink that comes out of a moved directory may lead to the root, or to a guarded name",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
         "return climbed < 0 or climbed == 0",
         PLACING,
@@ -1141,7 +1141,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-never-leaves-the-directory",
         "a directory does not move up if a symlink leads out of it, to where it may",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
         "return climbed < 0",
         PLACING,
@@ -1149,7 +1149,7 @@ MUTANTS = (
     Mutant(
         "placing-names-that-a-rule-guards",
         "a symlink leads to a name that a rule will guard once it is there",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not all(map(self._access.allows, steps.down)):\n            return False\n",
         "",
         PLACING,
@@ -1165,7 +1165,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-counts-from-the-top",
         "a symlink further down in a moved directory counts as one at its top",
-        "fs/placing.py",
+        "fs/link_check.py",
         "self._fits(stored, depth)",
         "self._fits(stored, 0)",
         PLACING,
@@ -1173,7 +1173,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-without-end",
         "a directory of any size is searched",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        self._directories += 1\n",
         "",
         PLACING,
@@ -1181,7 +1181,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-of-any-depth",
         "a directory of any depth is searched",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if self._directories > MAX_DIRECTORIES or depth == MAX_DEPTH:",
         "if self._directories > MAX_DIRECTORIES:",
         PLACING,
@@ -1189,7 +1189,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-without-descriptors",
         "a move fails with ENFILE where a copy would do",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if error.errno not in (errno.EMFILE, errno.ENFILE):",
         "if error.errno != errno.EMFILE:",
         PLACING,
@@ -1197,7 +1197,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-directory-became-a-symlink",
         "a symlink that takes a directory's place during the search is not seen",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return not S_ISLNK(mode)",
         "return True",
         PLACING,
@@ -1205,7 +1205,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-fails-if-one-vanishes",
         "a move fails as the host removes something in the directory",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             except FileNotFoundError:  # the host has removed it since
                 continue
@@ -1219,7 +1219,7 @@ MUTANTS = (
     Mutant(
         "placing-climbs-out",
         "a text climbs above the root of its work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         if self._is_at_root():
             return False
@@ -1230,7 +1230,7 @@ MUTANTS = (
     Mutant(
         "placing-ends-at-the-root",
         "a text ends at the root of a work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         "                return not self._is_at_root()",
         "                return True",
         PLACING,
@@ -1238,9 +1238,9 @@ MUTANTS = (
     Mutant(
         "placing-root-of-the-share",
         "a text climbs above the share",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
-        if not self._below and self._base is self._root:
+        if not self._below and self._base is self._rule._root:
             return True
 """,
         "",
@@ -1249,7 +1249,7 @@ MUTANTS = (
     Mutant(
         "placing-guarded-target",
         "a symlink leads to what a rule guards",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
                 if self._access.verdict_of(ref, st)[0] is not ALLOW:
                     return False
@@ -1260,7 +1260,7 @@ MUTANTS = (
     Mutant(
         "placing-over-symlinks",
         "what symlinks on the way lead to does not matter",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             if next_steps is None:
                 return False
@@ -1274,7 +1274,7 @@ MUTANTS = (
     Mutant(
         "placing-one-symlink-is-followed",
         "a second symlink on the way may lead anywhere",
-        "fs/placing.py",
+        "fs/link_check.py",
         "or followed > MAX_SYMLINKS:",
         "or followed > 1:",
         PLACING,
@@ -1282,7 +1282,7 @@ MUTANTS = (
     Mutant(
         "placing-places-as-last-seen",
         "a text is counted from where the directory was before the host moved it",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         self._access.check_now(self._base, 0)  # the host may have moved it
 """,
@@ -1292,7 +1292,7 @@ MUTANTS = (
     Mutant(
         "placing-moves-as-last-seen",
         "a move is judged by where the host had the directories before",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         for directory in (old, new):
             self._access.check_now(directory)
@@ -1424,7 +1424,7 @@ MUTANTS = (
         (
             "adapter/test_held_names.py",
             "adapter/test_revalidation.py",
-            "adapter/view/test_placing.py",
+            "adapter/test_link_check.py",
         ),
     ),
     Mutant(
@@ -1657,8 +1657,8 @@ MUTANTS = (
         "access-unreadable-directory-moves",
         "a directory that cannot be looked into is moved",
         "fs/access.py",
-        "        if not classified.is_open:\n            raise self.refused(UNREADABLE, ref)\n",
-        "",
+        "            return Verdict.DENY, UNREADABLE\n",
+        "            pass\n",
         ERRORS,
     ),
     Mutant(

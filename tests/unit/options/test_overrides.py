@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 from typing import Any
 
@@ -19,10 +20,18 @@ from gitguardfs.options.mirror import Mirror
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.options.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.options.permissions import Perms
-from tests.unit.fs.test_attributes import fake_stat
 
 ROOT = DaemonRights(0, frozenset({0}), read_only=False)
 VIEWER, OTHER = 1000, 1001
+
+
+def fake_stat(kind: int, mode: int, uid: int = 501, gid: int = 20) -> os.stat_result:
+    times = (1.5, 2.5, 3.5)
+    exact = {
+        "st_atime_ns": 1_500_000_001, "st_mtime_ns": 2_500_000_002, "st_ctime_ns": 3_500_000_003,
+        "st_blksize": 4096, "st_blocks": 16, "st_rdev": 0,
+    }  # fmt: skip
+    return os.stat_result((kind | mode, 44, 7, 1, uid, gid, 8000, *times), exact)
 
 
 def seen(
