@@ -82,7 +82,7 @@ MUTANTS = (
     Mutant(
         "package-template-hidden",
         "vm-mount writes its own template over a package's",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "            del wanted[systemd.TEMPLATE]",
         "            pass",
         PLAN,
@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "package-template-stays-hidden",
         "an older template of ours goes on hiding a package's",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "        gone.add(systemd.TEMPLATE)  # it would",
         "        pass  # it would",
         PLAN,
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "foreign-template-taken",
         "an administrator's own template beside a package's is taken away",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "is_kept = facts.has_packaged_template and not",
         "is_kept = False and not",
         PLAN,
@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "plan-group-passable-is-private",
         "without a seal a parent that a group may pass counts as private",
-        "guest/plan_share.py",
+        "vm_mount/plan_share.py",
         "any(not above.mode & 0o011 for above",
         "any(not above.mode & 0o001 for above",
         PLAN,
@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "plan-share-of-another-guard",
         "the unit of a share goes although another guard needs it",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "    shares -= {source for path, source in guards.items() if path not in map_mounts}\n",
         "",
         PLAN,
@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant(
         "plan-fstab-although-selinux-confines-it",
         "fstab is written although SELinux keeps the guard from coming back by it",
-        "guest/plan_boot.py",
+        "vm_mount/plan_boot.py",
         "        _check_not_confined(facts)\n",
         "",
         PLAN,
@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant(
         "plan-dead-guard-in-the-way",
         "a dead guard at another place keeps the share from being guarded",
-        "guest/plan_guard.py",
+        "vm_mount/plan_guard.py",
         "where != map_mount and guard.source == mount and where not in facts.dead:",
         "where != map_mount and guard.source == mount:",
         PLAN,
@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant(
         "steps-written-stays",
         "a file that was written before its step failed is not put back",
-        "guest/steps_files.py",
+        "vm_mount/steps_files.py",
         "                undo()  # written, and something failed after that",
         "                pass",
         (*PLAN, *WRITER),
@@ -202,7 +202,7 @@ MUTANTS = (
     Mutant(
         "steps-chown-follows",
         "a symlink in the place of a new directory gives its target away",
-        "guest/steps_files.py",
+        "vm_mount/steps_files.py",
         'os.chown(f"/proc/self/fd/{here}", *self.owner)',
         "os.chown(self.paths[-1], *self.owner)",
         PLAN,
@@ -210,7 +210,7 @@ MUTANTS = (
     Mutant(
         "steps-unrestartable-leaves-open",
         "where a guard cannot be brought back, the raw share is not closed",
-        "guest/steps_mount.py",
+        "vm_mount/steps_mount.py",
         'raise UserError(f"{why}; {seal_or_unmount(self.source)}", code=Exit.SYSTEM) from None',
         'raise UserError(f"{why}; ", code=Exit.SYSTEM) from None',
         PLAN,
@@ -218,7 +218,7 @@ MUTANTS = (
     Mutant(
         "steps-undo-stops-halfway",
         "what cannot be undone keeps the rest from being undone",
-        "guest/transaction.py",
+        "vm_mount/transaction.py",
         '                self._report_safely(f"could not undo: {what}: {error}")',
         "                raise",
         PLAN,
@@ -274,7 +274,7 @@ MUTANTS = (
     Mutant(
         "plan-covers-the-system",
         "a view is mounted over a directory of the system",
-        "guest/plan_share.py",
+        "vm_mount/plan_share.py",
         "        check_not_of_the_system(self.map_mount.path)\n",
         "",
         PLAN,
@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "plan-raw-share-in-a-users-directory",
         "a raw share is mounted on a directory that a user can mount over as well",
-        "guest/plan_share.py",
+        "vm_mount/plan_share.py",
         "    _check_closed(mount, request.mount.components)\n",
         "",
         PLAN,
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "plan-guards-nothing-unasked",
         "-o git=off guards nothing without the flag of its own",
-        "guest/plan_share.py",
+        "vm_mount/plan_share.py",
         "if self.policy is GitMode.OFF and not self.git_off:",
         "if False:",
         PLAN,
@@ -317,7 +317,7 @@ MUTANTS = (
     Mutant(
         "vm-mount-refuses-late",
         "what the guard's plan refuses is found out after the share is mounted",
-        "guest/run.py",
+        "vm_mount/command.py",
         "    spec, second = _foresee(system, state, request, first, program)\n"
         "    if arguments.dry_run or arguments.asks:\n",
         "    if arguments.dry_run or arguments.asks:\n"
