@@ -22,7 +22,7 @@ from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.mounting import seal
 from gitguardfs.mounting.sealed_mount import mount_covered
 from gitguardfs.mounting.unmount import remove_seals, seal_or_unmount, unmount_share
-from gitguardfs.options.guarded_share import Cache, share_options
+from gitguardfs.options.guarded_share import share_options
 
 
 def mount(changes: Changes, system: SystemPaths, facts: Facts, request: MountRequest) -> bool:
@@ -55,7 +55,7 @@ def mount(changes: Changes, system: SystemPaths, facts: Facts, request: MountReq
 
 
 def _mount_command(system: SystemPaths, transport: str, tag: str, path: str) -> tuple[str, ...]:
-    options = ",".join(share_options(transport, Cache.NONE))
+    options = ",".join(share_options(transport))
     return (system.mount, "-t", transport, "-o", options, "--", tag, path)
 
 
