@@ -21,10 +21,10 @@ import pytest
 from gitguardfs.base.config_files import BACKUP_SUFFIX
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands import vm_mount
-from gitguardfs.guest import facts, guard, report, seeding
+from gitguardfs.guest import facts, guard, seeding
 from gitguardfs.guest.changes import Changes
 from gitguardfs.linux import mountinfo as mounts
-from gitguardfs.linux import safe_open, syscalls
+from gitguardfs.linux import syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.mounting import guards
@@ -34,8 +34,6 @@ from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.raw_calls import MS_BIND, mount, umount
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
-
-READS_OF_NOTHING_TO_DO = 2
 
 # ------------------------------------------------------------------------------------- fstab
 
@@ -99,15 +97,9 @@ def test_a_second_run_changes_nothing_and_says_so(
     systemd_world.install(style=style)
     before = systemd_world.state()
     capsys.readouterr()
-    reads, read = list[object](), mounts.listed
-    with monkeypatch.context() as counting:
-        counting.setattr(mounts, "listed", lambda *where: reads.append(where) or read(*where))
-        counting.setattr(safe_open._Root, "number", 0)  # as in a process of its own
-        systemd_world.install(style=style)
+    systemd_world.install(style=style)
     assert capsys.readouterr().out.startswith("Nothing to do:")
     assert systemd_world.state() == before
-    # One read of the facts, and one for the owners of the mounts at the two paths.
-    assert len(reads) <= READS_OF_NOTHING_TO_DO
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -303,14 +295,6 @@ def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
     assert world.state()["mounts"] == []
 
 
-def test_a_missing_share_names_those_that_are_there(world: World) -> None:
-    before = world.state()
-    with pytest.raises(UserError, match=r"no share 'other'.*projects \(9p\)") as caught:
-        world.install(tag="other")
-    assert caught.value.code == 1
-    assert world.state() == before
-
-
 def test_a_dry_run_shows_steps_and_files_and_changes_nothing(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,11 +320,6 @@ def test_a_mount_point_through_a_users_symlink_is_refused(world: World) -> None:
         world.install(map_mount=f"{link}/x")
     assert world.state() == before
     assert not os.path.exists("/etc/x")
-
-
-def test_the_raw_share_is_never_put_where_a_user_could_move_it(world: World) -> None:
-    with pytest.raises(UserError, match="others can change"):
-        world.install(mount=f"{world.area}/home/me/raw")
 
 
 def test_without_a_seal_the_raw_share_must_be_in_a_private_place(world: World) -> None:
@@ -627,39 +606,10 @@ def test_a_reader_who_leaves_changes_nothing_of_what_is_done(
     assert b"x-gitguardfs" not in world.fstab()
 
 
-@pytest.mark.one_thread
-def test_a_signal_while_a_line_is_written_brings_the_old_view_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.install()
-    before = world.state()
-
-    def say(text: str) -> None:
-        if "hide=hello.c,mountpoint=" in text:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    old = signal.signal(signal.SIGTERM, vm_mount._leave)
-    try:
-        with monkeypatch.context() as broken, pytest.raises(UserError, match="ended by SIGTERM"):
-            broken.setattr(report, "say", say)
-            world.install(options=("hide=hello.c",))
-    finally:
-        signal.signal(signal.SIGTERM, old)
-    assert world.state() == before
-    is_guarded(world)
-
-
 def guard_of(world: World) -> MountInfo:
     found = facts.gather(world.system).guard_at(str(world.view))
     assert found is not None
     return found
-
-
-def test_to_remove_a_dead_view_leaves_nothing_at_its_place(world: World) -> None:
-    world.install()
-    kill_daemon(world)
-    world.remove()
-    assert mounted_in(world) == []
 
 
 def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
@@ -842,16 +792,6 @@ def test_a_share_that_others_mount_stays_and_is_said_to_be_open(
     assert f"stays mounted at {raw}, open now" in said and "line 4 of fstab mounts it" in said
 
 
-def test_a_share_that_was_open_before_a_failure_is_open_after_it(world: World) -> None:
-    raw = world.area / "mnt/projects"
-    raw.mkdir(parents=True)
-    subprocess.run([world.system.mount, "-t", "9p", "-o", "access=0", "projects", raw], check=True)
-    before = world.state()
-    with pytest.raises(UserError, match="audit log"):
-        world.install(mount=str(raw), options=(f"audit-log={world.area}/missing/x",))
-    assert world.state() == before
-
-
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str) -> None:
     world = systemd_world
@@ -863,6 +803,7 @@ def test_a_seal_that_is_undone_is_not_spoken_of(systemd_world: World, style: str
     assert "cannot write the audit log" in str(said.value)
     assert "seal" not in str(said.value) and "opens it" not in str(said.value)
     assert as_user(os.listdir, raw) == ["project"]
+    assert mounted_in(world) == [f"{raw} tmpfs"]
 
 
 def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
@@ -874,20 +815,6 @@ def test_a_guard_line_without_its_share_is_taken_out(world: World) -> None:
     Path(world.system.fstab).write_bytes(left)
     world.remove()
     assert world.fstab().rstrip(b"\n") == FOREIGN
-
-
-def test_what_comes_back_at_boot_is_said_when_nothing_is_written(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.install(options=("git=readonly",))
-    world.install(persist=False)
-    assert "at boot: as before, by line 5 of fstab.\n" in capsys.readouterr().out
-
-
-def test_a_label_that_is_no_text_is_a_users_mistake(world: World) -> None:
-    with pytest.raises(UserError, match="cannot be a mount tag"):
-        world.install(tag="a\udcff")
-    world.remove(tag="a\udcff")
 
 
 def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(world: World) -> None:
@@ -908,17 +835,6 @@ def test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal(wor
             busy.kill()
     assert rf"end these first: \xff\x1b[2J\n\u202e ({busy.pid})" in str(said.value)
     assert str(said.value).isprintable()
-    is_guarded(world)
-
-
-def test_who_removes_a_share_from_within_its_view_is_told_to_leave_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.install(persist=False)
-    monkeypatch.chdir(world.view / "project")
-    with pytest.raises(UserError, match=rf"busy \(end these first: .*\({os.getpid()}\)"):
-        world.remove()
-    monkeypatch.chdir("/")
     is_guarded(world)
 
 
