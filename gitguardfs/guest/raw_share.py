@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError
@@ -50,28 +51,18 @@ def mount(changes: Changes, system: SystemPaths, facts: Facts, request: MountReq
         for transport in facts.tags.transports_of(request.tag, request.transport)
     ]
     mountpoint.make_missing(changes, request.mount, (0, 0), mode=0o700)
-    _mount(changes, commands, path, request.is_sealed, system.kernel_log)
+    covered = " (below a seal from the start)" if request.is_sealed else ""
+    changes.make(
+        "\n  or ".join(f"{shlex.join(command)}{covered}" for command in commands),
+        partial(_try_each, commands, path, request.is_sealed, system.kernel_log),
+        partial(_unmount_all_at, path),
+    )
     return True
 
 
 def _mount_command(system: SystemPaths, transport: str, tag: str, path: str) -> tuple[str, ...]:
     options = ",".join(share_options(transport))
     return (system.mount, "-t", transport, "-o", options, "--", tag, path)
-
-
-def _mount(
-    changes: Changes,
-    commands: Sequence[tuple[str, ...]],
-    path: str,
-    is_sealed: bool,
-    kernel_log: str,
-) -> None:
-    covered = " (below a seal from the start)" if is_sealed else ""
-    changes.make(
-        "\n  or ".join(f"{shlex.join(command)}{covered}" for command in commands),
-        lambda: _try_each(commands, path, is_sealed, kernel_log),
-        lambda: _unmount_all_at(path),
-    )
 
 
 def _try_each(

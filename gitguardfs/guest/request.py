@@ -27,7 +27,7 @@ from gitguardfs.options.guarded_share import (
 from gitguardfs.options.parsing import parse_o, quote_o
 
 Style = Literal["fstab", "systemd", "none"]
-"""What mounts share and view at the next boot."""
+"""Kind of the entries that mount share and view at the next boot."""
 
 _HOME = re.compile(r"/(var/)?home/[^/]+", re.DOTALL)  # Silverblue has its homes in /var
 _SYSTEM = re.compile(

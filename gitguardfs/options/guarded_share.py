@@ -20,11 +20,11 @@ MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
 DEFAULT_GIT = GitMode.PRIVATE
-"""What the agent has of git in a guest that is set up here; gitguardfs alone has another default.
+"""Default mode for .git in a guest that is set up here; gitguardfs alone has another default.
 In a guest without git, the daemon falls back to ``deny``."""
 
 DEFAULT_LOCAL = (DEPS,)
-"""What a guest that is set up here keeps on its own disk; vm-mount and gitguardfs have none."""
+"""Default of ``--local`` in a guest that is set up here; vm-mount and gitguardfs have none."""
 
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
