@@ -33,8 +33,7 @@ class Option:
     multiple: bool = False
     """Whether it can be repeated; otherwise the last value counts."""
     dest: str = ""
-    """Name of the value that the option sets; by default the option's own name. Several flags can set
-    one value."""
+    """Name of the value that the option sets, which several flags can share; by default its own."""
     const: object = True
     """The value of a flag."""
     aliases: tuple[str, ...] = ()
