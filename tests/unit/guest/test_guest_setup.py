@@ -208,21 +208,6 @@ def test_fedora_builds_a_virtual_environment(guest: Guest) -> None:
     assert re.search(r"-m pip install .*'pyfuse3>=3\.2' trio click$", plan, re.MULTILINE)
 
 
-def test_the_package_is_staged_and_then_renamed(guest: Guest) -> None:
-    plan = guest.plan(INSTALL)
-    package = "/usr/local/lib/gitguardfs/lib/gitguardfs"
-    steps = [
-        f"would run: cp -RL {guest.checkout}/gitguardfs {package}.new",
-        f"would run: chown -R root:root {package}.new",
-        f"would run: chmod -R u=rwX,go=rX,ug-s {package}.new",
-        f"would run: mv -T {package}.new {package}\n",
-        "would run: mv -fT /usr/local/bin/.gitguardfs.new /usr/local/bin/gitguardfs",
-        "would run: /usr/local/bin/gitguardfs --version",
-    ]
-    places = [plan.index(step) for step in steps]
-    assert places == sorted(places)
-
-
 @pytest.mark.parametrize("system", [ARCH, ""], ids=["arch", "unnamed"])
 def test_an_unknown_distribution_is_refused_in_one_line(guest: Guest, system: str) -> None:
     guest.system(system)
@@ -282,45 +267,13 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         result = root_guest.run(INSTALL)
         assert result.returncode == 0, result.stderr
         assert "gitguardfs, version 1.2.3 is installed" in result.stdout
-    files = [
-        name
-        for name in root_guest.installed()
-        if "__pycache__/" not in name and not name.startswith("share/")
-    ]
-    assert files == [
-        "bin",
-        "bin/gitguard",
-        "bin/gitguardfs",
-        "bin/vm-mount",
-        "lib",
-        "lib/gitguardfs",
-        "lib/gitguardfs/lib",
-        "lib/gitguardfs/lib/gitguardfs",
-        "lib/gitguardfs/lib/gitguardfs/__init__.py",
-        "lib/gitguardfs/lib/gitguardfs/__pycache__",
-        "lib/gitguardfs/lib/gitguardfs/commands",
-        "lib/gitguardfs/lib/gitguardfs/commands/__init__.py",
-        "lib/gitguardfs/lib/gitguardfs/commands/__pycache__",
-        "lib/gitguardfs/lib/gitguardfs/commands/gitguardfs.py",
-        "lib/gitguardfs/lib/gitguardfs/commands/shared_files.py",
-        "lib/gitguardfs/lib/guest-setup",
-        "lib/gitguardfs/lib/guest-setup/common.sh",
-        "lib/gitguardfs/lib/guest-setup/install.sh",
-        "lib/gitguardfs/lib/guest-setup/refuse-removal.sh",
-        "lib/gitguardfs/lib/guest-setup/steps.sh",
-        "lib/gitguardfs/lib/guest-setup/vm-apps.sh",
-        "lib/gitguardfs/share",
-        "lib/gitguardfs/share/fish",
-        "lib/gitguardfs/share/fish/vendor_completions.d",
-        "lib/gitguardfs/share/fish/vendor_completions.d/gitguardfs.fish",
-        "lib/gitguardfs/share/man",
-        "lib/gitguardfs/share/man/man1",
-        "lib/gitguardfs/share/man/man1/gitguardfs.1",
-        "sbin",
-        "sbin/umount.fuse.gitguardfs",
-        "share",
-    ]
-    assert not any("stale" in name for name in root_guest.installed())
+    files = root_guest.installed()
+    assert not [name for name in files if "stale" in name or name.endswith((".new", ".old"))]
+    scripts = ("common", "install", "refuse-removal", "steps", "vm-apps")
+    assert {
+        "bin/gitguard", "bin/gitguardfs", "bin/vm-mount", "sbin/umount.fuse.gitguardfs",
+        *(f"lib/gitguardfs/lib/guest-setup/{name}.sh" for name in scripts),
+    } <= set(files)  # fmt: skip
 
 
 def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:

@@ -777,21 +777,6 @@ def test_what_a_guest_without_git_gets_is_said() -> None:
     assert "git is not installed" not in line
 
 
-@pytest.mark.parametrize("style", ["fstab", "systemd", "running"])
-def test_where_the_stores_of_a_removed_view_stay_is_said(style: str, tmp_path: Path) -> None:
-    for name in ("own", "git"):
-        (tmp_path / name).mkdir()
-    asked = ("local=dist", f"local-store={tmp_path}/own", f"private-store={tmp_path}/git")
-    own, git = (str(tmp_path / name) for name in ("own", "git"))
-    look = guarded((*WANTED, *asked)) if style == "running" else installed(style, *asked)
-    said_of_git, said_of_own = report.kept(guard.options_of(look, VIEW))
-    assert f" stays in {git}." in said_of_git and f" stays in {own}." in said_of_own
-    assert not list(report.kept(["git=deny", f"local_store={own}", f"private_store={git}"]))
-    assert len(list(report.kept(["local=x", "no-such-option", f"local_store={own}"]))) == 1
-    (tmp_path / "own").rmdir()
-    assert not list(report.kept(["local=x", f"local_store={own}"]))
-
-
 # ----------------------------------------------------------------------------------- running
 
 WANTED = ("map=501/1000:@20/@1000", "seal", "git=private")
