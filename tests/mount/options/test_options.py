@@ -414,7 +414,7 @@ def _show(here: Path, *options: str) -> dict[str, tuple[int, int]]:
         return {name: _ids(mounted.path / name) for name in os.listdir(mounted.path)}
 
 
-@pytest.mark.parametrize("option", ["map=501/1000:@20/@1000", r"map=501/1000\\,@20:@1000"])
+@pytest.mark.parametrize("option", ["map=501/1000:@20/@1000", r"map=501/1000\,@20:@1000"])
 def test_a_map_shows_the_owners_that_it_names_and_all_others_as_they_are(
     here: Path, option: str
 ) -> None:

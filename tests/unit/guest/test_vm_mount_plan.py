@@ -674,7 +674,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> Arguments:
     """Return the arguments that a command line of vm-mount stands for."""
     caught: list[Arguments] = []
     monkeypatch.setattr(vm_mount, "install", lambda _, arguments: caught.append(arguments))
-    monkeypatch.setattr(vm_mount.vm_mount, "load_modules", lambda: None)
+    monkeypatch.setattr("gitguardfs.guest.run.load_modules", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("signal.signal", lambda *a: None)
     result = CliRunner().invoke(vm_mount.command, words, standalone_mode=False)
