@@ -89,10 +89,7 @@ def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_second_run_changes_nothing_and_says_so(
-    systemd_world: World,
-    style: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     systemd_world.install(style=style)
     before = systemd_world.state()
