@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         "keeper-is-stopped-with-the-daemon",
         "a service whose main process is killed opens the share, since systemd stops the daemon",
-        "guest/systemd.py",
+        "guest/files/gitguardfs@.service",
         "KillMode=mixed\n",
         "",
         ("mount/guest/test_units_mount.py::test_the_service_comes_back_without_opening_the_share",),

@@ -13,7 +13,7 @@ from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.options import accounts, fstab_entries
-from gitguardfs.options.guarded_share import Cache, GuardedShare, owner_map, with_local
+from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.options.id_maps import AUTO
 from gitguardfs.options.parsing import split_values
 
@@ -81,13 +81,6 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     help="With --user: the share's owner on the host (a Mac's first user is 501:20).",
 )
 @click.option(
-    "--cache",
-    type=click.Choice([cache.value for cache in Cache]),
-    default="none",
-    show_default=True,
-    help="9p only: mmap if programs map files of the raw share itself.",
-)
-@click.option(
     "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
 )
 @LOCAL
@@ -150,7 +143,6 @@ def _spec(
     maps: tuple[str, ...],
     user: str | None,
     owner: str,
-    cache: str,
     o: tuple[str, ...],
     local: tuple[str, ...],
 ) -> GuardedShare:
@@ -164,7 +156,6 @@ def _spec(
         map_mount=_plain(map_mount),
         map=ids or AUTO,
         options=with_local(split_values(o), local),
-        cache=Cache(cache),
     )
 
 

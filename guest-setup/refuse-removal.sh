@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs before a package is removed. Exits 1 if a share would be left open without gitguardfs: at the
-# next boot the share would be mounted unguarded. A mounted view needs the umount helper, and after
-# a crash a new daemon.
+# Runs before gitguardfs is removed: a package, or what install.sh installed. Exits 1 if that would
+# leave a share open at the next boot, or a mounted view without the umount helper and, after a crash,
+# without a new daemon.
 set -eu
 
 fstab=${FSTAB:-/etc/fstab} units=${UNITS:-/etc/systemd/system}
