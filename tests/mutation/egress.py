@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "proxy-fault-in-handling-leaves-both-waiting",
         "an exception of mitmproxy's leaves client and server waiting, and the place taken",
-        "host/egress/faults.py",
+        "egress/faults.py",
         "        except Exception:\n            self._close()\n",
         "        except Exception:\n",
         ("egress/test_messages.py::test_a_message_that_the_proxy_cannot_handle_closes_both_sides",),
@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "proxy-fault-in-a-hook-goes-on",
         "a request goes on after an exception in a hook",
-        "host/egress/faults.py",
+        "egress/faults.py",
         "                self._close_client(client.id)\n",
         "                client.id\n",
         ("egress/test_messages.py::test_an_exception_in_any_hook_closes_both_sides",),
@@ -382,7 +382,7 @@ MUTANTS = (
     Mutant(
         "reader-has-no-limit",
         "headers, and what cannot be sent on yet, are kept in memory",
-        "host/egress/limited_reader.py",
+        "egress/limited_reader.py",
         "        if self._left <= 0:\n",
         "        if False:\n",
         (

@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.tls import ClientHello
 
-from gitguardfs.host.egress.limited_reader import MAX_WHOLE
+from gitguardfs.host.egress.clients import MAX_WHOLE
 
 MAX_LINES, MAX_HEAD = 256, 128 * 1024
 """Lines and bytes of a head, or of trailers. It is refused while it arrives, before it is parsed,

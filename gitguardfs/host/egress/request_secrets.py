@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.questions import asked_once
 from gitguardfs.host.credentials import secrets, store, suspended
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.egress import exchange, masks, requests
 from gitguardfs.host.egress.exchange import BodySearch, Head, MisplacedError
 from gitguardfs.host.egress.masks import Masks
 from gitguardfs.host.egress.requests import CheckedRequest
-from gitguardfs.host.egress.shared import shared
 
 log = logging.getLogger("gitguardfs.host.egress")
 
@@ -101,7 +101,7 @@ class RequestSecrets:
             if not store.is_in_keyring(key):
                 return secrets.value_of(self._state_dir, secret)
             if is_needed:
-                _last_values[key] = await shared(secrets.value_of, self._state_dir, secret)
+                _last_values[key] = await asked_once(secrets.value_of, self._state_dir, secret)
             return _last_values.get(key)
         except (UserError, OSError) as error:
             if not is_needed:

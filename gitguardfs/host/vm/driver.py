@@ -21,11 +21,12 @@ from pathlib import Path
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
-from gitguardfs.host.egress import proxy as egress
+from gitguardfs.host.egress import files as egress_files
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.egress.allowlist import Allowlist
-from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.files import StateFiles
 from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.host.egress.proxy import ca_certificate
+from gitguardfs.host.egress.start import StartedProxy
 from gitguardfs.host.share import qemu
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
@@ -104,29 +105,22 @@ def up(state: State, arguments: UpArguments) -> int:
         files = StateFiles(Path(state.directory))
         cache = states.cache_directory()
         with image_store.in_use(cache):
-            builder = ready.Builder(
-                arguments.settings,
-                config_files.read(str(files.upstream_ca)),
-                config_files.read(str(files.upstream_proxy)),
-                _lines_for_reading(files),
-            )
-            image, is_over_ready = ready.disk_for(state, builder, cache)
+            image = ready.disk_for(state, arguments.settings, cache)
         pairs = keys.ensure(state)
-        ca = egress.ca_certificate(files.directory)
-        proxy = egress.begin_proxy(files.directory)
+        ca = ca_certificate(files.directory)
+        proxy = StartedProxy(files.directory)
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         owner = os.stat(exported)
         own = provision.guest_files(
             arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
         )
-        content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
-        seed.write(state.seed, content)
+        seed.write(state.seed, provision.content(state.name, own, pairs, ca))
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
         stack.enter_context(logs.size_limited(state.console))
-        guest = boot(stack, launch).guest
+        guest, _ = boot(stack, launch)
         stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         with open(state.ready, "wb"):
@@ -144,11 +138,6 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     _ensure_allowlist(files, arguments.presets)
     if authority is not None:
         config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
-
-
-def _lines_for_reading(files: StateFiles) -> tuple[str, ...]:
-    rules = Allowlist.parse(read_allowlist(files)).rules
-    return tuple(rule.line for rule in rules if rule.method in ("GET", "HEAD"))
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
@@ -178,7 +167,7 @@ def _check_room(state: State) -> None:
 def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
     """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
     is_new = not StateFiles(files).allowlist.exists()
-    egress.create_files(files, presets)
+    egress_files.create_files(files, presets)
     if is_new and not presets:
         print(
             "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
@@ -238,7 +227,7 @@ def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> in
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     # In a session with a terminal, that is the agent's.
-    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+    with refusals.reported(state, at_once=not terminal and sys.stderr.isatty()):
         process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
         try:
             status = process.wait()

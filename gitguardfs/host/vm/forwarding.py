@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from gitguardfs.base import quote
 from gitguardfs.base.errors import Exit, GitguardExit, UserError
-from gitguardfs.host.vm import die_with_parent, ports, ssh
+from gitguardfs.host.egress import die_with_parent
+from gitguardfs.host.vm import ports, ssh
 from gitguardfs.host.vm.ports import Port
 from gitguardfs.host.vm.state import State
 

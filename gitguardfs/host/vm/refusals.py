@@ -1,4 +1,4 @@
-"""Tells the user what the proxy blocks, as it comes: for ``vm up`` and ``vm watch``.
+"""Reports of blocked requests as they come: for ``vm up`` and ``vm watch``.
 
 ``vm watch`` also offers the line that would allow a request, for one key. The agent chooses what it
 asks for, and when. So the line that a key allows is the line that was on the screen before the key
@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self, TextIO
 
-from gitguardfs.base.errors import UserError, counted, shown
+from gitguardfs.base.errors import UserError, counted, shown, warn
 from gitguardfs.host.credentials import secrets
-from gitguardfs.host.egress import blocked, reports
+from gitguardfs.host.egress import blocked, files, reports
 from gitguardfs.host.egress.allowlist import Allowlist, parse_line
 from gitguardfs.host.egress.allowlist_lock import AllowlistLock
-from gitguardfs.host.egress.blocked import BlockedRequest, Group
-from gitguardfs.host.egress.digest import Digest, rows
+from gitguardfs.host.egress.blocked import Group, Key
+from gitguardfs.host.egress.digest import Digest
 from gitguardfs.host.egress.files import StateFiles, read_allowlist
 from gitguardfs.host.egress.tail import Tail
 from gitguardfs.host.vm import keyboard, running
@@ -74,8 +74,8 @@ class Watcher:
         self._lock = AllowlistLock(self._directory)
         self._tail = Tail(str(StateFiles(self._directory).blocked), LONGEST, only_new=True)
         self._digest = Digest()
-        self._waiting: dict[tuple[str, str], Group] = {}
-        self._skipped: set[tuple[str, str]] = set()
+        self._waiting: dict[Key, Group] = {}
+        self._skipped: set[Key] = set()
         self._suspended: set[str] = set()
         self._offered: Group | None = None
         self._size = _size(sys.stdout)
@@ -133,19 +133,15 @@ class Watcher:
         """
         self._lock.check()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
-        found = rows(self._digest, groups, _size(sys.stdout).columns)
-        found = [*self._newly_suspended(), *found]
+        before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
+        found = [secrets.why_suspended(name) for name in sorted(self._suspended - before)]
+        found += self._digest.rows(groups, _size(sys.stdout).columns)
         for row in found:
             print(row)
         for group in groups:
             if group.line and _key(group) not in self._skipped:
                 self._wait_with(group)
         return bool(found)
-
-    def _newly_suspended(self) -> list[str]:
-        """Return a row for each secret that is suspended since the last call. No storm hides it."""
-        before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
-        return [secrets.why_suspended(name) for name in sorted(self._suspended - before)]
 
     def _wait_with(self, group: Group) -> None:
         """Make a group the next one whose line is offered."""
@@ -181,7 +177,7 @@ class Watcher:
     def _decide(self, offered: Group, typed: bytes) -> None:
         if typed == ALLOW:
             try:
-                print(reports.allow(self._directory, offered.line, self._lock))
+                print(files.allow(self._directory, offered.line, self._lock))
             except (UserError, OSError) as error:
                 print(f"not allowed: {shown(str(error))}")
             return
@@ -189,8 +185,8 @@ class Watcher:
         print("skipped; gitguard vm blocked shows it again")
 
 
-def _key(group: Group) -> tuple[str, str]:
-    return group.method, group.url.partition("?")[0]
+def _key(group: Group) -> Key:
+    return group.last.method, group.last.url.partition("?")[0]
 
 
 def is_readable(line: str, size: os.terminal_size) -> bool:
@@ -224,31 +220,23 @@ def _size(file: TextIO) -> os.terminal_size:
 
 
 @contextmanager
-def told(state: State, *, at_once: bool) -> Iterator[None]:
-    """Tell the user on standard error what is blocked: each request ``at_once``, or their number.
-
-    The number comes at the end, in both cases.
-    """
+def reported(state: State, *, at_once: bool) -> Iterator[None]:
+    """Report blocked requests on standard error: each ``at_once``, and their number at the end."""
     ended = threading.Event()
-    log = str(StateFiles(Path(state.directory)).blocked)
     number = 0
-
-    def counting(entries: Iterator[BlockedRequest]) -> Iterator[BlockedRequest]:
-        nonlocal number
-        for entry in entries:
-            number += 1
-            yield entry
-
-    tail = Tail(log, LONGEST, only_new=True)
+    tail = Tail(str(StateFiles(Path(state.directory)).blocked), LONGEST, only_new=True)
 
     def look() -> None:
+        nonlocal number
         digest = Digest()
         is_last = False
         while not is_last:
             is_last = ended.wait(LOOK_EVERY)
             with suppress(OSError):  # the log, or a closed terminal
-                groups = digest.add(counting(blocked.parsed(tail.new_lines())), time.monotonic())
-                for row in rows(digest, groups, _size(sys.stderr).columns) if at_once else ():
+                found = list(blocked.parsed(tail.new_lines()))
+                number += len(found)
+                groups = digest.add(found, time.monotonic())
+                for row in digest.rows(groups, _size(sys.stderr).columns) if at_once else ():
                     print(row, file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=look, daemon=True)
@@ -259,13 +247,12 @@ def told(state: State, *, at_once: bool) -> Iterator[None]:
         ended.set()
         thread.join()
         tail.close()
-        if number:
-            with suppress(OSError):  # a closed terminal
+        with suppress(OSError, UserError):  # a closed terminal
+            if number:
+                requests = counted(number, "request")
                 print(
-                    f"blocked in this session: {counted(number, 'request')};"
-                    " gitguard vm blocked shows them",
+                    f"blocked in this session: {requests}; gitguard vm blocked shows them",
                     file=sys.stderr,
                 )
-        with suppress(OSError, UserError):
             for name in sorted(secrets.suspended_names(Path(state.directory))):
-                print(f"warning: {secrets.why_suspended(name)}", file=sys.stderr)
+                warn(secrets.why_suspended(name))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.host.credentials import secrets
-from gitguardfs.host.egress import proxy as egress
+from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.vm import guest_secrets, provision, running, settings, ssh
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.keys import ADMIN
@@ -32,7 +32,7 @@ def tell_guest(state: State) -> str | None:
     try:
         guest = running.guest(state)
         files = provision.guest_files(
-            settings.load(state), egress.ca_certificate(directory), secrets.load(directory)
+            settings.load(state), ca_certificate(directory), secrets.load(directory)
         )
         done = subprocess.run(
             ssh.command(guest, ADMIN, remote="sh -s"),

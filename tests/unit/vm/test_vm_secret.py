@@ -30,7 +30,7 @@ from gitguardfs.host.commands.vm.group import command
 from gitguardfs.host.credentials import secrets, store, suspended
 from gitguardfs.host.credentials.presets import PRESETS
 from gitguardfs.host.credentials.secrets import Kind
-from gitguardfs.host.egress import reports
+from gitguardfs.host.egress import files
 from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.vm import (
     guest_files,
@@ -453,7 +453,7 @@ def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> N
     assert "up --allow anthropic" in done(vm, "set", "--preset", "anthropic")
     assert "up --allow github-read" in done(vm, "set", "--preset", "github")
     assert "gitguard vm allow" in done(vm, "set", "TOKEN", *BEARER)
-    reports.allow(Path(vm.directory), "GET https://api.example.org/x")
+    files.allow(Path(vm.directory), "GET https://api.example.org/x")
     assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
 
 
@@ -706,7 +706,7 @@ def test_a_suspended_secret_is_shown_until_it_has_another_value(vm: State) -> No
     assert not suspended.suspend(secrets.key(directory, "TOKEN"), VALUE)
     assert done(vm, "list").count("is suspended") == 1
     assert secrets.suspended_names(directory) == {"TOKEN"}
-    assert VALUE not in (suspended.directory() / suspended.FILE).read_text()
+    assert VALUE not in (suspended.path()).read_text()
     assert "held this value" in refused(vm, "rotate", "TOKEN")
     assert "held this value" in refused(vm, "rotate", "OTHER")
     done(vm, "rotate", "TOKEN", value="a-new-value")
@@ -717,7 +717,7 @@ def test_a_suspended_secret_is_shown_until_it_has_another_value(vm: State) -> No
 
 def test_a_suspension_that_cannot_be_read_is_none_that_is_over(vm: State, tmp_path: Path) -> None:
     done(vm, "set", "TOKEN", *BEARER)
-    file = suspended.directory() / suspended.FILE
+    file = suspended.path()
     for bad in ("{", "[]", '{"salt": "x", "found": {}}', '{"salt": "", "found": {"a": [1]}}', "1"):
         file.write_text(bad)
         for use in (suspended.keys, lambda: suspended.is_suspended("key", "value")):

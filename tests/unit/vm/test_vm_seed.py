@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gitguardfs
 from gitguardfs.host.commands.vm.up import GIT_MODES
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files, keys, provision, seed
@@ -125,11 +123,9 @@ def login_keys(tmp_path_factory: pytest.TempPathFactory) -> keys.Keys:
     return keys.ensure(State("/srv/p", str(tmp_path_factory.mktemp("vm"))))
 
 
-def start_content(
-    login_keys: keys.Keys, settings: Settings, ca: str = CA, by_cloud_init: bool = False
-) -> dict[str, bytes]:
+def start_content(login_keys: keys.Keys, settings: Settings, ca: str = CA) -> dict[str, bytes]:
     own = provision.guest_files(settings, ca, owner=OWNER)
-    return provision.content("vm-1", own, login_keys, ca, by_cloud_init)
+    return provision.content("vm-1", own, login_keys, ca)
 
 
 def archive_of(content: dict[str, bytes]) -> dict[str, tuple[int, str]]:
@@ -184,14 +180,6 @@ def test_a_disk_that_vms_share_is_given_nothing_of_a_vm(login_keys: keys.Keys) -
     assert guest_files.CA_FILE not in written
     assert "BEGIN CERTIFICATE" not in content["user-data"].decode()
     assert provision.shared_content() == shared
-
-
-def test_a_disk_of_an_older_version_is_set_up_by_cloud_init(login_keys: keys.Keys) -> None:
-    content = start_content(login_keys, Settings("/srv/p"), by_cloud_init=True)
-    data = data_of(content["user-data"].decode())
-    assert data["ssh_keys"]["ed25519_private"] == login_keys.private_text(keys.HOST)
-    assert guest_files.PROGRAM in str(data["runcmd"])
-    assert "is-shared" not in content
 
 
 def test_the_guest_has_neither_a_route_nor_a_name_server() -> None:
@@ -327,34 +315,6 @@ def test_a_start_has_the_units_of_share_and_guard() -> None:
 )
 def test_the_view_has_the_projects_name_as_far_as_that_is_safe(project: str, view: str) -> None:
     assert provision.view_of(project) == f"/home/agent/projects/{view}"
-
-
-# The package
-
-
-def test_the_payload_is_the_running_package_and_the_same_each_time() -> None:
-    payload = provision.payload()
-    assert payload == provision.payload()
-    package = Path(gitguardfs.__file__).parent
-    with tarfile.open(fileobj=io.BytesIO(payload)) as tar:
-        names = tar.getnames()
-        assert "gitguardfs/guest/run.py" in names
-        assert "gitguardfs/host/vm/guest.sh" in names
-        assert "guest-setup/vm-apps.sh" in names
-        assert not [name for name in names if "__pycache__" in name or name.startswith("/")]
-        member = tar.extractfile("gitguardfs/commands/gitguardfs.py")
-        assert member is not None
-        assert member.read() == (package / "commands/gitguardfs.py").read_bytes()
-
-
-def test_the_payload_runs_elsewhere(tmp_path: Path) -> None:
-    subprocess.run(["tar", "-xf", "-", "-C", tmp_path], input=provision.payload(), check=True)
-    where = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    code = f"{where}; from gitguardfs.commands.gitguardfs import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, "--version"], capture_output=True, text=True
-    )
-    assert gitguardfs.__version__ in done.stdout, done.stderr
 
 
 def test_the_program_is_shell() -> None:

@@ -59,10 +59,10 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     """
     from pathlib import Path
 
-    from gitguardfs.host.egress import reports
+    from gitguardfs.host.egress import files
     from gitguardfs.host.vm import state
 
-    click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
+    click.echo(files.allow(Path(state.existing(project).directory), " ".join(line)))
 
 
 @click.command(cls=NeedsExtra, short_help="Run the VM's proxy alone, until Ctrl-C.")
@@ -72,11 +72,12 @@ def proxy(project: str | None) -> None:
     from pathlib import Path
 
     from gitguardfs.host.egress import proxy as egress
-    from gitguardfs.host.vm import report, state, trusted_programs
+    from gitguardfs.host.vm import state, trusted_programs
+    from gitguardfs.host.vm.status import running_proxy
 
     where = state.existing(project)
     trusted_programs.check(where.project)
-    if (pid := report.proxy_pid(where)) is not None:
-        raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
+    if (found := running_proxy(where)) is not None:
+        raise UserError(f"the proxy runs already (process {found['pid']})", code=Exit.SYSTEM)
     click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)
     egress.run(Path(where.directory))
