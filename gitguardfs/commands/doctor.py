@@ -28,7 +28,6 @@ from gitguardfs.doctor import (
     share_checks,
 )
 from gitguardfs.doctor.context import Check, CheckedSystem, Context, Table, find_user, read_table
-from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
@@ -343,6 +342,11 @@ def examine_host(
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Run the checks of the host's side. Raises UserError."""
+    try:
+        from gitguardfs.host import doctor_checks as host_checks
+    except ModuleNotFoundError:
+        what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
+        raise UserError(what, "run it on the host", Exit.SYSTEM) from None
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
     found = find_user(name)
