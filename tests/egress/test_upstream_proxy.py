@@ -21,7 +21,6 @@ from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.status import facts
 from tests.egress.company import ESTABLISHED, HELD, PORT, CompanyProxy, company_proxy
 from tests.egress.test_refusals import FAULTY
-from tests.egress.test_websocket import Peer
 from tests.egress.upstream import (
     OTHER,
     PRIVATE,
@@ -134,36 +133,6 @@ def test_a_servers_certificate_is_checked_through_the_proxy(
     assert "ertificate" in answer.body.decode()
     assert company.targets == [f"{PUBLIC}:{UNTRUSTED_PORT}"]
     assert behind.upstream.requests == []
-
-
-def test_a_connection_is_used_again(behind: World, company: CompanyProxy) -> None:
-    with behind.client() as client:
-        client.tunnel()
-        for _ in range(3):
-            client.send(b"GET /ok HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
-            assert client.answer().status == 200
-    assert company.targets == [f"{PUBLIC}:443"]
-    assert len(behind.upstream.requests) == 3
-
-
-def test_a_websocket_passes(behind: World, company: CompanyProxy) -> None:
-    from wsproto.events import AcceptConnection, BytesMessage
-
-    behind.allow("WS https://allowed.test/ws")
-    with behind.client() as client:
-        peer = Peer(client.tunnel(), "allowed.test", "/ws")
-        assert isinstance(next(peer.events()), AcceptConnection)
-        peer.send(BytesMessage(b"y" * 100_000))
-        assert peer.message() == b"y" * 100_000
-    assert company.targets == [f"{PUBLIC}:443"]
-
-
-def test_a_body_of_some_size_passes_both_ways(behind: World, company: CompanyProxy) -> None:
-    behind.allow("POST https://allowed.test/*")
-    answer = behind.get("https://allowed.test/size=3000000", "POST", body=b"z" * 2_000_000)
-    assert (answer.status, len(answer.body)) == (200, 3_000_000)
-    assert behind.upstream.raw.endswith(b"z" * 2_000_000)
-    assert company.targets == [f"{PUBLIC}:443"]
 
 
 def test_another_address_is_tried_if_the_proxy_refuses_one(

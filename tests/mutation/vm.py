@@ -394,7 +394,7 @@ MUTANTS = (
     Mutant(
         "border-forgets-a-port",
         "vm status shows no port that is open now",
-        "vm/border.py",
+        "host/vm/status.py",
         "            *((one.port, one.by, True) for one in opened),\n",
         "",
         ("unit/vm/test_vm_border.py::test_the_json_says_what_there_is",),

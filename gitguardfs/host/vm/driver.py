@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import signal
 import ssl as tls
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
     company_proxy,
+    ending,
     forwarding,
     host_guard,
     image_store,
@@ -57,10 +57,6 @@ from gitguardfs.host.vm.state import State
 
 MIN_FREE_BYTES = 1 << 30
 """Bytes that must be free: setting up a guest takes less."""
-
-
-class Stopped(BaseException):
-    """A signal has told this command to end."""
 
 
 @dataclass(frozen=True)
@@ -190,27 +186,12 @@ def _session(state: State) -> Iterator[None]:
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
-        with _signals():
+        with ending.by_exception():
             yield
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: from here on everything is stopped
-        raise Stopped
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    except Stopped:
+    except SystemExit:
         raise UserError("stopped", code=Exit.SYSTEM) from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        os.close(fd)
 
 
 def refuse_root() -> None:

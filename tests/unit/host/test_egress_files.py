@@ -36,12 +36,6 @@ def test_the_allowlist_is_made_once_and_kept(state: Path) -> None:
     assert path.read_text() == "GET https://a.test/x\n"
 
 
-def test_a_directory_that_others_may_enter_is_closed(state: Path) -> None:
-    state.mkdir(mode=0o755)
-    create_files(state)
-    assert stat.S_IMODE(state.stat().st_mode) == 0o700
-
-
 def test_a_preset_is_appended_once(state: Path) -> None:
     create_files(state, ["go", "npm"])
     once = (state / "allowlist.txt").read_text()
@@ -216,14 +210,6 @@ def test_what_the_guest_is_shown_is_short_printable_and_without_secrets(state: P
     first = blocked.MAX_RECENT + 1 + 5 - reports.MAX_RECENT_GROUPS
     assert f"GET https://a.test/{first}\n" in text
     assert f"GET https://a.test/{first - 1}\n" not in text
-
-
-def test_a_request_that_cannot_be_logged_is_shown_to_the_guest(state: Path) -> None:
-    log = BlockedLog(StateFiles(state).blocked)
-    with pytest.raises(FileNotFoundError):
-        log.add("GET", "https://a.test/x", "why", BlockKind.RULE)
-    create_files(state)
-    assert "gitguard vm allow 'GET https://a.test/x'" in reports.recent_text(state, log.recent)
 
 
 def test_what_is_written_is_read_again_and_garbage_is_passed_over(state: Path) -> None:

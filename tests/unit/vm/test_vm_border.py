@@ -281,15 +281,6 @@ def test_a_line_that_is_used_all_the_time_is_written_now_and_then(
     assert path.exists()
 
 
-def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "MAX_LINES", 3)
-    log = UsageLog(tmp_path / "usage.json")
-    for number in range(5):
-        log.note(str(number))
-    found = usage.read(tmp_path / "usage.json")
-    assert found is not None and list(found.used) == ["2", "3", "4"]
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"since": "x", "used": {}}', '{"since": "2026-11-26", "used": []}',
              '{"since": "2026-11-26", "used": {"a": "\\n"}}',

@@ -25,7 +25,6 @@ from gitguardfs.host.commands.vm import common, machine
 from gitguardfs.host.commands.vm import group as command
 from gitguardfs.host.commands.vm import up as up_command
 from gitguardfs.host.egress import proxy
-from gitguardfs.host.egress.tail import CHUNK_BYTES
 from gitguardfs.host.share import packages
 from gitguardfs.host.vm import (
     boot,
@@ -233,17 +232,6 @@ def no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("it was not refused")
 
     monkeypatch.setattr(driver, "boot", boot)
-
-
-def test_up_takes_no_image_from_the_project(world: Path, no_boot: None) -> None:
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
-    state = states.state_of(str(world / "project"))
-    image = world / "project/disk.img"
-    image.write_bytes(bytes(1 << 20))
-    with pytest.raises(UserError, match=r"lies in the project"):
-        driver.up(state, driver.UpArguments(Settings(state.project, image=str(image))))
-    assert not os.path.exists(state.disk)
 
 
 def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> None:
@@ -454,20 +442,6 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
 
 
-def test_a_search_that_is_cut_off_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in "abc":
-        (tmp_path / name).touch()
-    secrets.found(str(tmp_path))
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(secrets, "MAX_ENTRIES", 2)
-    for name in "0123456789":
-        (tmp_path / f"{name}.key").touch()
-    assert len(secrets.found(str(tmp_path))) <= 3  # also of one directory no more are looked at
-    assert "searched only 3 entries of" in capsys.readouterr().err
-
-
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
     assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
@@ -575,29 +549,6 @@ def test_qemu_appends_to_its_console(state: State) -> None:
             process.kill()
 
 
-def test_only_the_end_of_a_long_console_is_looked_through(state: State) -> None:
-    with open(state.console, "wb") as file:
-        file.truncate(1 << 40)  # no memory holds it
-        file.seek(0, os.SEEK_END)
-        file.write(b"Kernel panic - not syncing\n")
-    assert boot.has_panicked(state)
-    assert boot.last_line(state.console).startswith("Kernel panic")
-
-
-def test_a_line_without_an_end_is_shown_in_pieces(state: State) -> None:
-    Path(state.console).write_bytes(b"a" * (3 * CHUNK_BYTES) + b"\nlast\n")
-    found = [line for line in logs.lines(state) if not line.startswith("== ")]
-    assert max(map(len, found)) <= 2 * CHUNK_BYTES + len("console: ")
-    text = "".join(line.removeprefix("console: ") for line in found)
-    assert text == "a" * (3 * CHUNK_BYTES) + "last"
-
-
-def test_the_last_line_is_what_was_said_last(state: State) -> None:
-    Path(state.console).write_bytes(b"first\n\x1b[1mlast\x1b[0m\r\n\n")
-    assert boot.last_line(state.console) == "last"
-    assert boot.last_line(state.path("none")) == ""
-
-
 # Waiting for the guest
 
 
@@ -637,26 +588,12 @@ def test_a_qemu_that_ends_is_noticed_with_what_it_said(state: State, booting: Bo
     assert not error.value.is_accelerator
 
 
-def test_a_kvm_that_cannot_be_used_is_the_accelerators_fault(
-    state: State, booting: Booting
-) -> None:
-    Path(state.qemu_log).write_text("Could not access KVM kernel module: Permission denied\nx\n")
-    with pytest.raises(boot.BootError) as error:
-        booting.ended(1).await_monitor()
-    assert error.value.is_accelerator
-
-
 def test_a_panic_ends_the_waiting(state: State, booting: Booting) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
         Path(state.console).write_text("Kernel panic - not syncing: x\n")
         with pytest.raises(boot.BootError, match=r"panicked"):
             booting(qemu).await_monitor()
         qemu.kill()
-
-
-def test_a_process_of_that_name_is_no_panic(state: State) -> None:
-    Path(state.console).write_text("Kernel panic[812]: segfault at 0 ip 0 sp 0 error 4\n")
-    assert not boot.has_panicked(state)
 
 
 @pytest.fixture
@@ -687,13 +624,6 @@ def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
     with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
         waiting.await_ready()
     assert qemu.poll() is not None
-
-
-def test_a_long_reason_is_told_and_cut(booting: Booting, qemu: subprocess.Popen[bytes]) -> None:
-    """It comes in parts, and can hold paths of the agent's."""
-    with pytest.raises(UserError, match=r"the guest failed: not x+ ") as error:
-        booting(qemu, b"failed not " + b"x" * 100_000 + b"\nready\n").await_ready()
-    assert len(str(error.value)) < 5000
 
 
 def test_a_guest_that_fails_ends_the_waiting_for_a_command_on_it(
@@ -739,14 +669,6 @@ def test_what_a_guest_says_without_end_is_not_kept(
         there.close()
 
 
-def test_a_qemu_that_ends_while_the_guest_is_waited_for_is_noticed(
-    state: State, booting: Booting
-) -> None:
-    Path(state.qemu_log).write_text("qemu: it is over\n")
-    with pytest.raises(boot.BootError, match=r"QEMU ended: qemu: it is over"):
-        booting.ended(1).await_ready()
-
-
 def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
     state: State, qemu: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -757,13 +679,3 @@ def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
         with pytest.raises(UserError, match=r"not ready within"):
             boot.Boot(state, qemu, boot.BootProgress(), here, deadline=0).await_ready()
     assert "the \\x1b[1mfirst (0 s)" in capsys.readouterr().err
-
-
-def test_a_qemu_that_does_not_answer_is_not_waited_for_forever(
-    booting: Booting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(boot, "MONITOR_LIMIT", 0.1)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as qemu:
-        with pytest.raises(boot.BootError, match=r"QEMU does not answer"):
-            booting(qemu).await_monitor()
-        qemu.kill()

@@ -101,23 +101,10 @@ def test_a_server_without_ranges_begins_anew(server: Server, tmp_path: Path) -> 
     assert Path(path).read_bytes() == CONTENT
 
 
-def test_a_download_that_was_complete_is_only_checked(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{RemoteFile(server.url, SUM).file_name}.part").write_bytes(CONTENT)
-    path = fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
-    assert Path(path).read_bytes() == CONTENT
-
-
 def test_a_wrong_checksum_leaves_nothing(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"wrong checksum"):
         fetching.fetch(RemoteFile(server.url, "0" * 128), str(tmp_path))
     assert not [p for p in tmp_path.iterdir() if p.suffix != ".lock"]
-
-
-def test_a_part_of_something_else_does_not_stay(server: Server, tmp_path: Path) -> None:
-    (tmp_path / f"{RemoteFile(server.url, SUM).file_name}.part").write_bytes(b"x" * 1000)
-    with pytest.raises(UserError, match=r"wrong checksum"):
-        fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))
-    assert Path(fetching.fetch(RemoteFile(server.url, SUM), str(tmp_path))).read_bytes() == CONTENT
 
 
 def test_a_full_disk_is_known_before(
@@ -288,10 +275,3 @@ def test_an_image_that_leads_to_other_files_is_refused(
     with pytest.raises(UserError, match=r"the image .*(leads to|has the format).*qemu-img convert"):
         images.ensure_overlay(images.Image(str(image)), str(disk))
     assert disk.exists() == is_made_first
-
-
-@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
-def test_an_image_that_is_none_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"/none is no file .*--image"):
-        images.ensure_overlay(images.Image(str(tmp_path / "none")), str(tmp_path / "disk"))
-    assert not (tmp_path / "disk").exists()

@@ -26,7 +26,7 @@ from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.vm import group as command
 from gitguardfs.host.egress.files import StateFiles
-from gitguardfs.host.vm import image_store, images, provision, ready, settings
+from gitguardfs.host.vm import image_store, images, ready, settings
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.fetching import RemoteFile
 from gitguardfs.host.vm.images import Image
@@ -119,11 +119,6 @@ def test_whatever_a_disk_is_made_of_is_in_its_name(host: Host) -> None:
     assert ready.key(image, dict(reversed(shared.items()))) == names[-1]
 
 
-def test_another_project_and_user_need_no_other_disk(host: Host) -> None:
-    name = ready.key(Image(str(host.image)), provision.shared_content())
-    assert name == os.path.basename(host.ensure().directory)
-
-
 # Making it
 
 
@@ -214,19 +209,6 @@ def test_a_setup_that_fails_leaves_its_logs_and_no_disk(
     (left,) = host.names()
     assert left in (error.value.hint or "")
     assert (Path(host.cache) / left / "console.log").read_text() == "why\n"
-
-
-def test_a_disk_of_an_image_that_changes_meanwhile_is_none(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def set_up(*arguments: object) -> None:
-        host.set_up(*arguments)  # type: ignore[arg-type]
-        os.utime(host.image, ns=(1, 1))
-
-    monkeypatch.setattr(ready, "_set_up", set_up)
-    with pytest.raises(UserError, match=r"changed meanwhile"):
-        host.ensure()
-    assert [name for name in host.names() if name.startswith(ready.PREFIX)] == []
 
 
 def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,14 +420,6 @@ def test_a_vm_keeps_its_ready_disk_in_another_cache(
     monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched again"))
     host.cache = str(host.place / "other cache")
     assert host.disk_for(state, "debian-13") == Image(str(base))
-
-
-def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
-    state = host.vm("one")
-    host.disk_for(state)
-    shutil.rmtree(host.ensure().directory)
-    with pytest.raises(UserError, match=r"gone or damaged .*vm reset"):
-        host.disk_for(state)
 
 
 @pytest.mark.parametrize(

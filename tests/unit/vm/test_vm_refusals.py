@@ -22,7 +22,7 @@ from gitguardfs.host.credentials.secrets import Kind, Place, Secret, new_placeho
 from gitguardfs.host.egress import allowlist_lock, blocked, files
 from gitguardfs.host.egress.allowlist import BlockKind
 from gitguardfs.host.egress.blocked import BlockedLog, BlockedRequest
-from gitguardfs.host.egress.digest import MAX_AT_ONCE, Digest, row
+from gitguardfs.host.egress.digest import MAX_AT_ONCE, Digest
 from gitguardfs.host.vm import keyboard, refusals
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.state import State
@@ -296,13 +296,6 @@ def test_it_says_that_the_vm_does_not_run(state: State) -> None:
         os.close(lock)
 
 
-def test_a_request_that_no_line_allows_is_shown_with_the_reason(state: State) -> None:
-    with watching(state, (24, 200)) as terminal:
-        block(state, "https://a.test/../x", kind=BlockKind.REQUEST)
-        assert "https://a.test/../x: no line of" in terminal.until("allows it\n")
-        assert KEYS not in quiet(terminal)
-
-
 # What the agent chooses
 
 
@@ -381,15 +374,6 @@ def test_a_digest_counts_all_and_forgets_what_it_does_not_need() -> None:
         shown += sum(group.count for group in digest.add([], float(second)))
         left_out += others(digest)
     assert shown + left_out == 100 * 500
-
-
-def test_a_long_url_leaves_room_for_what_comes_behind_it() -> None:
-    entry = BlockedRequest(
-        "2026-11-26T05:00:00+00:00", "GET", f"https://a.test/{'x' * 500}", "why", BlockKind.FAULT
-    )
-    (group,) = blocked.grouped([entry, entry])
-    assert row(group, 80).endswith("... (2 times): why")
-    assert len(row(group, 80)) == 79
 
 
 # The log
@@ -476,13 +460,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(state: State, number: signal.Sig
         assert terminal.ended() == (0 if number == signal.SIGINT else 128 + number)
         assert terminal.modes == terminal.modes_before
         assert "Traceback" not in terminal.said
-
-
-def test_an_error_leaves_the_terminal_as_it_was(state: State) -> None:
-    with watching(state) as terminal:
-        os.mkdir(state.path("blocked.jsonl"))
-        assert terminal.ended() != 0
-        assert terminal.modes == terminal.modes_before
 
 
 # vm up

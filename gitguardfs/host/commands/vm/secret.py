@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -84,8 +81,8 @@ def set_secret(
     The value is asked for, and not shown; or it is read from standard input if that is no terminal.
     It is never an argument, which others on this machine could read.
     """
+    from gitguardfs.host.vm import ending, vm_secrets
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     others = (host, basic, header, query)
     if preset is not None and (bearer or any(other is not None for other in others)):
@@ -104,7 +101,7 @@ def set_secret(
     where = states.find(project)
     vm_secrets.check_new(where, name)
     value = _value(name, places)
-    with _ending_orderly():
+    with ending.by_exception():
         added = vm_secrets.add(where, name, places, preset or "", value)
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
     click.echo(f"It goes only to {', '.join(added.hosts)}, in {added.where}.")
@@ -163,25 +160,6 @@ def remove(project: str | None, name: str) -> None:
     _tell_guest(where, name)
     if left:
         raise UserError(left)
-
-
-@contextmanager
-def _ending_orderly() -> Iterator[None]:
-    """Let signals that end the process, as when a terminal is closed, raise SystemExit."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        for number, handler in before.items():
-            if handler is signal.SIG_DFL:
-                signal.signal(number, end)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _value(name: str, places: tuple[Place, ...]) -> str:
