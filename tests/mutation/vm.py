@@ -107,8 +107,8 @@ MUTANTS = (
         "ready-disk-with-a-vms-authority",
         "the disk that all VMs start from trusts the authority of the proxy that set it up",
         "host/vm/provision.py",
-        '_guest_settings(settings, None, (), "", units)',
-        '_guest_settings(settings, seed.LABEL, (), "", units)',
+        "    return files(settings, view, units)\n",
+        "    return files(settings, view, units, seed.LABEL)\n",
         ("unit/vm/test_vm_seed.py::test_a_disk_that_vms_share_is_given_nothing_of_a_vm",),
     ),
     Mutant(

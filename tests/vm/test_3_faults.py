@@ -20,22 +20,6 @@ from tests.vm.world import (
     pid_of_qemu,
 )
 
-AS_AN_OLDER_VERSION_LEFT_IT = """
-set -e
-systemctl disable --quiet gitguard-vm-start.service gitguard-vm-guard.service
-find /etc/systemd/system /etc/systemd/system-generators -lname /dev/null -delete
-rm -r /etc/cloud/cloud-init.disabled /var/lib/gitguard-vm/*
-sync
-"""
-"""cloud-init runs at each start; the guard is the only unit that is enabled."""
-CANCELED = """
-unit=gitguard-vm-guard.service
-mkdir /etc/systemd/system/$unit.d
-printf '[Service]\\nExecStartPre=systemctl --no-block stop %s\\nExecStartPre=sleep 1000\\n' $unit \
-    >/etc/systemd/system/$unit.d/canceled.conf
-"""
-"""The guard's job is canceled: no unit fails."""
-
 
 def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World, first: Session) -> None:
     host.sh("echo kept > ~/kept; sync")

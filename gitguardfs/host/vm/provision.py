@@ -17,7 +17,7 @@ from gitguardfs.base.constants import AGENT_HOME, PROJECT_SHARE
 from gitguardfs.guest import systemd
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.vm import seed
-from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, GuestSettings, files
+from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, files
 from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.host.vm.qemu_command import TAG
@@ -85,37 +85,17 @@ def guest_files(
 
     ``owner`` is the user and group of the shared directory. Raises UserError, OSError.
     """
+    view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, owner))
-    service = systemd.service_name(view_of(settings.project))
-    return files(_guest_settings(settings, ca, secrets, service, units))
+    return files(settings, view, units, ca, systemd.service_name(view), secrets)
 
 
 def _shared_files() -> list[GuestFile]:
     settings = Settings("/project")
+    view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, AGENT_IDS))
-    del units[systemd.drop_in_name(view_of(settings.project))]
-    return files(_guest_settings(settings, None, (), "", units))
-
-
-def _guest_settings(
-    settings: Settings,
-    ca: str | None,
-    secrets: tuple[Secret, ...],
-    service: str,
-    units: dict[str, str],
-) -> GuestSettings:
-    return GuestSettings(
-        ca=ca,
-        view=view_of(settings.project),
-        git=settings.git_mode,
-        local=settings.local,
-        service=service,
-        units=units,
-        git_name=settings.git_name,
-        git_email=settings.git_email,
-        program=installation.text("host/vm/guest.sh"),
-        secrets=secrets,
-    )
+    del units[systemd.drop_in_name(view)]
+    return files(settings, view, units)
 
 
 def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:

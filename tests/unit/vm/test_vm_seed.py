@@ -17,10 +17,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.vm.up import GIT_MODES
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files, keys, provision, seed
-from gitguardfs.host.vm.guest_files import GuestFile, GuestSettings
+from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.names.rules import GitMode
@@ -176,8 +177,11 @@ def test_the_iso_holds_the_files_under_their_names(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="not installed: git")
 @given(name=TEXTS, mail=TEXTS)
 def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None:
-    guest = GuestSettings(CA, "/v", "deny", (), "", {}, name, mail, "")
-    text = {f.path: f.data for f in guest_files.files(guest)}["/etc/gitconfig"]
+    try:
+        settings = Settings("/p", git_name=name, git_email=mail)
+    except UserError:
+        return
+    text = {f.path: f.data for f in guest_files.files(settings, "/v", {})}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
             ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
@@ -187,8 +191,8 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
 
 @given(view=TEXTS, service=TEXTS)
 def test_the_program_reads_its_values_as_they_were_given(view: str, service: str) -> None:
-    guest = GuestSettings(CA, f"/home/agent/{view}", "deny", (), service, {}, "n", "m", "")
-    text = {f.path: f.data for f in guest_files.files(guest)}[guest_files.CONFIG]
+    files = guest_files.files(Settings("/p"), f"/home/agent/{view}", {}, service=service)
+    text = {f.path: f.data for f in files}[guest_files.CONFIG]
     shown = text + b'\nprintf "%s\\0" "$VIEW" "$SERVICE"'
     done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
