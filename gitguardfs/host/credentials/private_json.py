@@ -16,7 +16,7 @@ from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
 
 MAX_BYTES = 16 << 20
-"""The proxy reads such files at every request, so their size is bounded."""
+"""The longest file that is read: the proxy reads one at every request."""
 
 
 def state_directory() -> Path:

@@ -29,7 +29,7 @@ HTTPS_PORT = 443
 
 
 class Kind(Enum):
-    """Where in a request a value stands."""
+    """The part of a request that holds a value."""
 
     BEARER = "bearer"
     """``Authorization: WORD VALUE``, usually with the word Bearer."""
@@ -46,11 +46,11 @@ class Place:
     """A place in the requests to one host, in which a value may stand. Always by https."""
 
     host: str
-    """In normal form; an IPv6 address without brackets."""
+    """The host in normal form; an IPv6 address without brackets."""
     port: int
     kind: Kind
     word: str
-    """Of BEARER the word before the value, of BASIC the user, of the others the name."""
+    """The word before the value (BEARER), the user (BASIC), or the name (HEADER, QUERY)."""
 
     @property
     def authority(self) -> str:
@@ -76,10 +76,10 @@ class Secret:
     name: str
     """The variable in the guest."""
     placeholder: str
-    """What the guest has instead of the value."""
+    """The text that the guest has in place of the value."""
     places: tuple[Place, ...]
     kept: str = ""
-    """Where the value lies, for the user."""
+    """The name of the value's store, for the user."""
     preset: str = ""
 
     @property

@@ -52,7 +52,7 @@ from gitguardfs.host.egress.usage import UsageLog
 log = logging.getLogger("gitguardfs.host.egress")
 
 DNS_PORTS = (53, 5353)
-"""mitmproxy would read what comes through a tunnel to these ports as DNS."""
+"""Ports to which mitmproxy would read a tunnel as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED, _AWAITED, _SECRETS = (f"gitguardfs-{name}" for name in ("ok", "wait", "secrets"))

@@ -40,7 +40,7 @@ class BlockedRequest(NamedTuple):
 
 
 class BlockedLog:
-    """Appends blocked requests to the file ``path``, and keeps the latest of them in memory."""
+    """The log of blocked requests at ``path``; the latest are in memory, too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -100,7 +100,7 @@ class Group:
     last: BlockedRequest
     count: int = 0
     is_one_url: bool = True
-    """Whether all of them have the same query, too."""
+    """Whether all its requests have one URL, with one query."""
 
     def add(self, entry: BlockedRequest) -> None:
         """Count one more request."""
@@ -110,12 +110,12 @@ class Group:
 
     @property
     def line(self) -> str:
-        """The line that would allow all of them; "" if no line can."""
+        """The line that would allow all requests of the group; "" if no line can."""
         return self._line()[0]
 
     @property
     def why_none(self) -> str:
-        """The reason why there is no such line; "" if there is one."""
+        """The reason why no line can allow them; "" if one can."""
         return self._line()[1]
 
     def _line(self) -> tuple[str, str]:
@@ -137,7 +137,7 @@ _UNCHANGED_BY_LINES = {
 }
 
 Key = tuple[str, ...]
-"""What the requests of a group have in common."""
+"""The key of a group: method, URL without its query, reason."""
 Groups = dict[Key, Group]
 """Groups, the one with the latest request last. Their number grows with clients' URLs."""
 

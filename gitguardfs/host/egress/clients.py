@@ -49,11 +49,11 @@ SERVER_WINDOW = 1024 * 1024
 SERVER_UNSENT = 256 * 1024
 """Bytes that wait in the kernel until a server takes them."""
 STALL_LIMIT = 300.0
-"""Seconds for which a client may take nothing of what was sent to it."""
+"""Seconds for which a client may take none of the bytes sent to it."""
 
 
 def limit_client(client: socket.socket | TransportSocket) -> None:
-    """Limit what the kernel keeps for a client, and how long. Raises OSError."""
+    """Limit the kernel's buffers for a client, and their time. Raises OSError."""
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         client.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)
     if sys.platform == "linux":  # without it, a closed connection waits for its client for ever
@@ -62,14 +62,14 @@ def limit_client(client: socket.socket | TransportSocket) -> None:
 
 
 def limit_server(server: socket.socket) -> None:
-    """Limit what the kernel keeps for a server; before connecting to it. Raises OSError."""
+    """Limit the kernel's buffers for a server, before connecting to it. Raises OSError."""
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SERVER_UNSENT)
     if sys.platform == "linux":
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, SERVER_WINDOW)
 
 
 class Clients:
-    """The connected clients, and which of them are idle. Used by the event loop's thread only."""
+    """The connected and the idle clients. Used by the event loop's thread only."""
 
     def __init__(self, close: Callable[[str], None]) -> None:
         self._close = close

@@ -38,7 +38,7 @@ class _ClosingLayer:
         self._close = close
 
     def handle_event(self, event: Event) -> CommandGenerator[None]:
-        """Yield what mitmproxy is to do about an event."""
+        """Yield mitmproxy's commands for an event."""
         try:
             yield from self._layer.handle_event(event)
         except Exception:

@@ -25,7 +25,7 @@ class Digest:
     def __init__(self) -> None:
         self._waiting: Groups = {}
         self._shown: dict[Key, float] = {}
-        """When a group was shown, for those that may not be shown again yet."""
+        """The time at which each group that may not be shown again yet was shown."""
         self._budget = float(MAX_AT_ONCE)
         self._now = 0.0
         self._left_out = 0

@@ -140,7 +140,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
     """
 
     own: tuple[str, int] | None = None
-    """Where this proxy listens."""
+    """The address at which this proxy listens."""
 
     async def create_connection(  # type: ignore[override]  # as asyncio.open_connection() calls it
         self, protocol_factory: Any, host: Any, port: Any, **_: Any
@@ -177,7 +177,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
 
 
 def _resolved(address: tuple[str, int] | None) -> ResolvedHost:
-    """Return what was approved for the connection that is being opened.
+    """Return the addresses approved for the connection that is being opened.
 
     Raises OSError if no connection was approved, or none to ``address``.
     """
@@ -310,7 +310,7 @@ def _limit_memory() -> None:
 
 
 def _start_log(files: StateFiles) -> logging.Handler:
-    """Log to mitmdump.log, in two parts of bounded size, with what is not printable escaped."""
+    """Log to mitmdump.log, in two parts of bounded size, with unprintable characters escaped."""
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:

@@ -23,7 +23,7 @@ MAX_RECENT_GROUPS = 10
 
 
 def blocked_text(state_dir: Path) -> str:
-    """Return what ``gitguard vm blocked`` prints. Raises OSError, UserError."""
+    """Return the text of ``gitguard vm blocked``. Raises OSError, UserError."""
     files = StateFiles(state_dir)
     groups = blocked.grouped(blocked.read(files.blocked))
     if not groups:
@@ -37,7 +37,7 @@ def blocked_text(state_dir: Path) -> str:
 
 
 def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
-    """Return what ``gitguard-blocked`` prints in the guest. Raises UserError.
+    """Return the text of ``gitguard-blocked`` in the guest. Raises UserError.
 
     Queries are left out, since they may hold secrets: every user of the guest can read this text,
     and so can those of the host, by the proxy's port.
@@ -69,7 +69,7 @@ another way out.
 
 
 def _public(url: str) -> str:
-    """Return a URL with what may be secret in it replaced by ``*``: the query, a password."""
+    """Return a URL with ``*`` for its query and its password, which may be secret."""
     return re.sub(r"^([^/]*//)?[^/]*@", r"\1*@", re.sub(r"(?s)[?#].*", "?*", url))
 
 

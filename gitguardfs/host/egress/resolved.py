@@ -1,4 +1,4 @@
-"""What was resolved, and checked, for the connection that is being opened."""
+"""Resolves hosts, and checks their addresses, for the connection that is being opened."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def usable_answers(
 
 
 async def answers_of(what: str, host: str, port: int) -> list[Answer]:
-    """Ask for the addresses of a host, ``what`` in an error's text. Raises OSError."""
+    """Ask for the addresses of a host, called ``what`` in an error. Raises OSError."""
     try:
         found = await asked_once(_asked, host, port)
     except OSError as error:

@@ -41,7 +41,7 @@ PINNED = {
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
 _BASE = "full-backing-filename"
-"""What qemu-img calls the file below a disk."""
+"""qemu-img's word for the file below a disk."""
 _DISKS = ("disk.qcow2", "disk.img")
 _CHECK = "check the image, or use another: --image FILE"
 APPEND = "root=/dev/vda rw"
@@ -195,7 +195,7 @@ def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
 
 
 def _checked(image: Image, over: str | None) -> dict[str, Any]:
-    """Describe what a disk is to lie over. Raises UserError if QEMU would follow it elsewhere."""
+    """Describe the file below a disk. Raises UserError if QEMU would follow it elsewhere."""
     found = self_contained(image.disk)
     if over is None:
         return found
@@ -257,7 +257,7 @@ def _data_file(described: dict[str, Any]) -> str | None:
 
 
 def described(disk: str, kind: str | None = None) -> dict[str, Any]:
-    """Return what qemu-img says of a disk of this format, without the disks below it.
+    """Return qemu-img's facts about a disk of this format, without the disks below it.
 
     Without ``kind`` it guesses the format. Raises UserError.
     """

@@ -33,12 +33,12 @@ TUNNEL_IS_UP = (
 )
 """A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
 FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
-"""Where the UEFI for ARM is on Linux, and on a Mac by Homebrew."""
+"""Paths of the UEFI for ARM on Linux, and on a Mac by Homebrew."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What one start of a VM needs."""
+    """The needs of one start of a VM."""
 
     state: State
     settings: Settings

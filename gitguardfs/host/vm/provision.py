@@ -27,7 +27,7 @@ from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 Ids = tuple[int, int]
 """A user's id and a group's."""
 AGENT_IDS: Ids = (1000, 1000)
-"""Those of the agent's user, which cloud-init makes."""
+"""The ids of the agent's user, which cloud-init makes."""
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """The path of the guest's host key."""
 
@@ -56,7 +56,7 @@ def disk_content(name: str, keys: Keys, ca: str, shared: dict[str, bytes]) -> di
 
 @functools.cache
 def shared_content() -> dict[str, bytes]:
-    """Return what a disk is set up with and no VM differs in. The same bytes each time. OSError."""
+    """Return the files of a setup that no VM differs in, with the same bytes each time. OSError."""
     return {"files": _archive(_shared_files()), seed.PAYLOAD: installation.bundle()}
 
 

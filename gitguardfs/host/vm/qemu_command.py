@@ -17,7 +17,7 @@ SEED_SERIAL = "gitguard-seed"
 CHANNEL = "gitguard"
 """The name of the port by which root in the guest tells how far it is."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
-"""Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
+"""The address at which the guest reaches the proxy: QEMU answers there, on this port only."""
 GUEST_ADDRESS = "10.0.2.15"
 """The address that QEMU's user network gives its one guest."""
 

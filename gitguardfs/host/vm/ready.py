@@ -64,7 +64,7 @@ class ReadyDisk:
     """The image's URL or path, with a pinned name already resolved."""
     image: Image
     stamps: Stamps
-    """Those of the disk and of the image's files when the disk was made."""
+    """The stamps of the disk and of the image's files when the disk was made."""
 
     @property
     def disk(self) -> str:

@@ -94,7 +94,7 @@ class Watcher:
         self._lock.close()
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
-        """Do what was typed, print what is new, and put a line on offer if there is none."""
+        """Obey a key, print new requests, and put a line on offer if there is none."""
         if self._offered is not None and self._size != _size(sys.stdout):  # it may not be whole now
             self._wait_with(self._offered)
             self._offered, self._takes_keys = None, False
@@ -127,7 +127,7 @@ class Watcher:
             self._takes_keys = True
 
     def print_new(self) -> bool:
-        """Print what was blocked since the last call; return whether there was anything.
+        """Print the requests blocked since the last call; return whether there were any.
 
         Raises UserError if the VM was deleted, OSError.
         """

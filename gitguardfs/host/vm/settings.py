@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def git_mode(self) -> str:
-        """Return what the agent has of git."""
+        """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
 
 

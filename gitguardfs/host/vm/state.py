@@ -142,7 +142,7 @@ def create(state: State) -> None:
 
 
 def remove(state: State) -> list[str]:
-    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock.
+    """Delete a VM, and the leftovers of an interrupted call. The caller holds the VM's lock.
 
     Returns a line for each directory that remains. Raises OSError.
     """
@@ -152,7 +152,7 @@ def remove(state: State) -> list[str]:
 
 
 def remove_leftovers() -> list[str]:
-    """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
+    """Delete the leftovers of an interrupted ``remove``. Returns a line for each that remains."""
     remain = []
     for name in os.listdir(_vms_directory()):
         if _REMOVED in name:

@@ -16,7 +16,7 @@ from gitguardfs.host.vm.keys import ADMIN
 from gitguardfs.host.vm.state import State
 
 STATE = "/var/lib/gitguard-vm"
-"""Where the guest notes which seed it has taken."""
+"""The directory in which the guest notes the seed that it has taken."""
 TELL_LIMIT = 60.0
 """Seconds: an emulated guest takes several to log in."""
 

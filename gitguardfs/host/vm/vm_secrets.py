@@ -43,7 +43,7 @@ _RESERVED = re.compile(
 _KEY = re.compile(
     r"gh[pousr]_|github_pat_|npm_[A-Za-z0-9]{16}|[spr]k[_-]|pypi-|glpat-|xox[a-z]-|AKIA|AIza|eyJ"
 )
-"""What keys and tokens of services begin with."""
+"""Beginnings of services' keys and tokens."""
 _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
@@ -55,7 +55,7 @@ _SENT = {
     Kind.BEARER: ("{} ", "Authorization:"), Kind.BASIC: ("Basic ", "{}:", "Authorization:"),
     Kind.HEADER: ("{}:",), Kind.QUERY: ("{}=",),
 }  # fmt: skip
-"""What stands before the value in a request. {} is the place's word."""
+"""Texts before the value in a request. {} is the place's word."""
 _ORDINARY = """
 get post put patch delete head options http/1.1 host accept: */* accept-encoding: gzip, deflate, br
 accept-language: en-us,en;q=0.9 application/json application/x-www-form-urlencoded text/html
@@ -67,7 +67,7 @@ x-requested-with: xmlhttprequest if-none-match if-modified-since origin referer 
 sec-websocket- sec-fetch-mode cors same-origin grant_type=client_credentials&password=
 &username=&refresh_token= access_token client_id client_secret api_key api-key signature
 """
-"""Of requests, in lower case: a value that is a part of it would be found in each of them."""
+"""Words of ordinary requests, in lower case: a value among them would be found in each."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header field (RFC 9110)."""
 
