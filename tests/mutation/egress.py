@@ -1057,7 +1057,7 @@ MUTANTS = (
     Mutant(
         "secret-value-without-a-record-stays",
         "a reset leaves the value that a killed process has kept",
-        "host/vm/vm_secrets.py",
+        "host/vm/secret_changes.py",
         "    for known in (_names_of_values, _names_in_record):",
         "    for known in (_names_in_record,):",
         ("unit/vm/test_vm_secret.py",),
@@ -1073,7 +1073,7 @@ MUTANTS = (
     Mutant(
         "secret-changes-at-once",
         "a value gets to the host of another secret, or outlives its secret",
-        "host/vm/vm_secrets.py",
+        "host/vm/secret_changes.py",
         "    fd = take(path, QUIET)",
         '    fd = os.open("/dev/null", os.O_RDONLY)',
         ("unit/vm/test_vm_secret.py",),
@@ -1172,7 +1172,7 @@ MUTANTS = (
     Mutant(
         "secret-as-a-name",
         "a token that was given as a name becomes a variable's name in the guest",
-        "host/vm/vm_secrets.py",
+        "host/vm/secret_changes.py",
         "    if _KEY.match(text):",
         "    if False:",
         ("unit/vm/test_vm_secret.py",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-REFUSALS = "unit/vm/test_vm_refusals.py"
+REFUSALS = "unit/vm/test_vm_watching.py"
 READY = "unit/vm/test_vm_ready.py"
 GUEST = "unit/vm/test_vm_guest.py"
 IMAGES = ("unit/vm/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
@@ -234,7 +234,7 @@ MUTANTS = (
     Mutant(
         "watch-replaces-an-offer",
         "the agent's next request makes the user allow another line than the one he reads",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "        if self._offered is None:\n",
         "        if self._offered is None or self._waiting:\n",
         (f"{REFUSALS}::test_what_comes_meanwhile_does_not_replace_the_line_on_offer",),
@@ -242,7 +242,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-held-key",
         "a key that is held down allows one line after the other, unread",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "QUIET = 1.0\n",
         "QUIET = 0.3\n",
         (f"{REFUSALS}::test_a_key_that_is_held_down_answers_one_offer",),
@@ -250,7 +250,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-key-at-once",
         "a key that was about to be pressed allows a line that has just come",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "                self._quiet_since = time.monotonic()\n",
         '                self._quiet_since = float("-inf")\n',
         (f"{REFUSALS}::test_a_key_does_not_allow_a_line_that_has_just_come",),
@@ -282,7 +282,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-the-rest-of-a-sequence",
         "a key whose sequence ends in an a allows a line if it comes in two parts",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "            self._takes_keys = False  # also",
         "            self._takes_keys = typed not in (ALLOW, SKIP)  # also",
         (f"{REFUSALS}::test_the_rest_of_a_sequence_is_no_key",),
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-an-early-key",
         "a key that was pressed before the line was on the screen allows it",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "            keys.forget()\n",
         "",
         (f"{REFUSALS}::test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it",),
@@ -298,7 +298,7 @@ MUTANTS = (
     Mutant(
         "watch-offers-what-nobody-reads",
         "one key allows a line that does not fit on the screen",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         " and len(line) <= MAX_OFFERED",
         "",
         (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant(
         "watch-forgets-a-resize",
         "one key allows a line that is no longer whole on the screen",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         " and self._size != _size(sys.stdout):",
         " and not self._size:",
         (f"{REFUSALS}::test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed",),
@@ -397,7 +397,7 @@ MUTANTS = (
         "host/vm/status.py",
         "            *((one.port, one.by, True) for one in opened),\n",
         "",
-        ("unit/vm/test_vm_border.py::test_the_json_says_what_there_is",),
+        ("unit/vm/test_vm_status.py::test_the_json_says_what_there_is",),
     ),
     Mutant(
         "port-of-another-program-is-published",

@@ -42,12 +42,12 @@ from gitguardfs.host.vm import (
     provision,
     qmp,
     ready,
-    refusals,
     running,
     seed,
     settings,
     ssh,
     trusted_programs,
+    watching,
 )
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.boot import has_panicked
@@ -208,7 +208,7 @@ def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> in
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     # In a session with a terminal, that is the agent's.
-    with refusals.reported(state, at_once=not terminal and sys.stderr.isatty()):
+    with watching.reported(state, at_once=not terminal and sys.stderr.isatty()):
         process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
         try:
             status = process.wait()

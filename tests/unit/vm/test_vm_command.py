@@ -29,13 +29,13 @@ from gitguardfs.host.share import packages
 from gitguardfs.host.vm import (
     boot,
     driver,
+    exposed_files,
     images,
     keys,
     logs,
     qemu_command,
     qmp,
     ready,
-    secrets,
     settings,
     status_text,
 )
@@ -417,18 +417,18 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    found = secrets.found(str(tmp_path))
+    found = exposed_files.found(str(tmp_path))
     assert found == [".env", "certs/dev.key", "src/.ENV.local"]
-    said = secrets.warning(found)
+    said = exposed_files.warning(found)
     assert "\n  .env\n  certs/dev.key\n  src/.ENV.local\n" in said
     assert said.endswith("gitguard vm up --hide '*.key' --hide .ENV.local --hide .env")
-    assert secrets.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+    assert exposed_files.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
 
 
 def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
     with nested(tmp_path, 1_200) as fd:
         os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
-        assert secrets.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+        assert exposed_files.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
 
 
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
@@ -437,28 +437,30 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
 
     for name in ("a b.pem", "x'y.key", "*.p12", "a token,\x1b  \\.txt", f"token{'x' * 200}.txt"):
         (tmp_path / name).touch()
-    words = shlex.split(secrets.warning(secrets.found(str(tmp_path))).partition("them:\n")[2])
+    words = shlex.split(
+        exposed_files.warning(exposed_files.found(str(tmp_path))).partition("them:\n")[2]
+    )
     hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
-    assert secrets.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+    assert exposed_files.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
-    assert "\x1b" not in secrets.warning(secrets.found(str(tmp_path)))
+    assert "\x1b" not in exposed_files.warning(exposed_files.found(str(tmp_path)))
 
 
 def test_no_name_makes_a_row_of_its_own_in_the_warning() -> None:
     false = "gitguard vm allow GET x"
     fillers = (" ", "\u2800", "\u6f22", ". ")
     names = [f".env.{n}{filler * 40}{false}" for n, filler in enumerate(fillers)]
-    said = secrets.warning([f"{'d' * 30}/{name}" for name in names]).splitlines()
+    said = exposed_files.warning([f"{'d' * 30}/{name}" for name in names]).splitlines()
     assert max(map(len, said)) < 80
     assert all(line.isascii() and not line.lstrip().startswith(false) for line in said)
 
 
 def test_the_warning_is_short_however_many_files_there_are() -> None:
-    assert len(secrets.warning([f"{n}.pem" for n in range(200_000)])) < 300
-    said = secrets.warning([f".env.{n}" for n in range(200_000)])
+    assert len(exposed_files.warning([f"{n}.pem" for n in range(200_000)])) < 300
+    said = exposed_files.warning([f".env.{n}" for n in range(200_000)])
     assert len(said) < 500
     assert "and 199995 more" in said
     assert "to hide some of them" in said

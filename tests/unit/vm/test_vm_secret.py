@@ -36,8 +36,8 @@ from gitguardfs.host.vm import (
     guest_secrets,
     provision,
     running,
+    secret_changes,
     tell_guest,
-    vm_secrets,
 )
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.guest_files import GuestFile
@@ -170,8 +170,8 @@ def at_once(first: Callable[[], object], second: Callable[[], object]) -> list[s
 
 def test_of_two_secrets_with_one_name_the_second_is_refused(vm: State) -> None:
     def add(host: str) -> None:
-        where = vm_secrets.place(host, True, None, None, None)
-        vm_secrets.add(vm, "TOKEN", (where,), "", f"value-of-{host}")
+        where = secret_changes.place(host, True, None, None, None)
+        secret_changes.add(vm, "TOKEN", (where,), "", f"value-of-{host}")
 
     failed = at_once(lambda: add("one.test"), lambda: add("two.test"))
     assert len(failed) == 1
@@ -183,7 +183,8 @@ def test_of_two_secrets_with_one_name_the_second_is_refused(vm: State) -> None:
 def test_what_is_rotated_while_it_is_removed_leaves_no_value(vm: State) -> None:
     done(vm, "set", "TOKEN", *BEARER)
     failed = at_once(
-        lambda: vm_secrets.remove(vm, "TOKEN"), lambda: vm_secrets.rotate(vm, "TOKEN", "new-value")
+        lambda: secret_changes.remove(vm, "TOKEN"),
+        lambda: secret_changes.rotate(vm, "TOKEN", "new-value"),
     )
     assert len(failed) == 1
     assert "no secret TOKEN" in failed[0]
@@ -192,9 +193,9 @@ def test_what_is_rotated_while_it_is_removed_leaves_no_value(vm: State) -> None:
 
 
 def test_a_secret_that_is_set_during_a_reset_is_whole_or_not_there(vm: State) -> None:
-    where = vm_secrets.place("a.test", True, None, None, None)
+    where = secret_changes.place("a.test", True, None, None, None)
     for first, second in itertools.permutations(
-        (lambda: vm_secrets.add(vm, "TOKEN", (where,), "", VALUE), lambda: running.reset(vm))
+        (lambda: secret_changes.add(vm, "TOKEN", (where,), "", VALUE), lambda: running.reset(vm))
     ):
         done(vm, "set", "OLD", *BEARER)
         assert at_once(first, second) == []
@@ -378,11 +379,11 @@ def test_a_closed_terminal_leaves_nothing_of_a_secret(vm: State, own_keyring: Pa
 def test_who_waits_for_another_command_is_told(
     vm: State, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vm_secrets, "PATIENCE", 0.1)
+    monkeypatch.setattr(secret_changes, "PATIENCE", 0.1)
     with (
-        vm_secrets.changing(vm),
+        secret_changes.changing(vm),
         pytest.raises(UserError, match="another gitguard vm command"),
-        vm_secrets.changing(vm),
+        secret_changes.changing(vm),
     ):
         pass
     assert "waiting for another command" in capfd.readouterr().err

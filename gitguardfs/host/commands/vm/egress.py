@@ -42,10 +42,10 @@ def watch(project: str | None) -> None:
     In a terminal it offers the line that would allow the last one: a allows it, s skips it, q
     quits. The line that is on the screen is the one that is allowed.
     """
-    from gitguardfs.host.vm import refusals, state
+    from gitguardfs.host.vm import state, watching
 
     with suppress(KeyboardInterrupt):
-        refusals.watch(state.existing(project))
+        watching.watch(state.existing(project))
 
 
 @click.command(cls=NeedsExtra, short_help="Add a line to the allowlist.", epilog=ALLOW_EPILOG)

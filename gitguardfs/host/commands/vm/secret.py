@@ -81,7 +81,7 @@ def set_secret(
     The value is asked for, and not shown; or it is read from standard input if that is no terminal.
     It is never an argument, which others on this machine could read.
     """
-    from gitguardfs.host.vm import ending, vm_secrets
+    from gitguardfs.host.vm import ending, secret_changes
     from gitguardfs.host.vm import state as states
 
     others = (host, basic, header, query)
@@ -91,22 +91,22 @@ def set_secret(
     name = name or (chosen.variable if chosen else None)
     if name is None:
         raise click.UsageError("give --preset, or NAME and --host")
-    vm_secrets.check_name(name)
+    secret_changes.check_name(name)
     if chosen:
         places = chosen.places
     elif host is None:
         raise click.UsageError(f"give --host, the only host that may get {name}; or --preset")
     else:
-        places = (vm_secrets.place(host, bearer, basic, header, query),)
+        places = (secret_changes.place(host, bearer, basic, header, query),)
     where = states.find(project)
-    vm_secrets.check_new(where, name)
+    secret_changes.check_new(where, name)
     value = _value(name, places)
     with ending.by_exception():
-        added = vm_secrets.add(where, name, places, preset or "", value)
+        added = secret_changes.add(where, name, places, preset or "", value)
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
     click.echo(f"It goes only to {', '.join(added.hosts)}, in {added.where}.")
     click.echo(_tell_guest(where, name))
-    for hint in vm_secrets.not_allowed(where, added):
+    for hint in secret_changes.not_allowed(where, added):
         click.echo(hint)
 
 
@@ -137,12 +137,12 @@ def list_secrets(project: str | None) -> None:
 @click.argument("name")
 def rotate(project: str | None, name: str) -> None:
     """Change a secret's value. It counts from the next request on, also in a running VM."""
+    from gitguardfs.host.vm import secret_changes
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     where = states.existing(project)
-    places = vm_secrets.named(where, name).places
-    changed = vm_secrets.rotate(where, name, _value(name, places))
+    places = secret_changes.named(where, name).places
+    changed = secret_changes.rotate(where, name, _value(name, places))
     click.echo(f"{name} has its new value in {changed.kept}; it counts from the next request on.")
 
 
@@ -151,11 +151,11 @@ def rotate(project: str | None, name: str) -> None:
 @click.argument("name")
 def remove(project: str | None, name: str) -> None:
     """Remove a secret, and delete its value. From the next request on the guest cannot use it."""
+    from gitguardfs.host.vm import secret_changes
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     where = states.find(project)  # a reset may have left a value
-    left = vm_secrets.remove(where, name)
+    left = secret_changes.remove(where, name)
     click.echo(f"{name} is removed; the guest cannot use it any more.")
     _tell_guest(where, name)
     if left:
@@ -165,7 +165,7 @@ def remove(project: str | None, name: str) -> None:
 def _value(name: str, places: tuple[Place, ...]) -> str:
     """Return the value from a hidden prompt or from standard input. Raises UserError."""
     from gitguardfs.host.credentials import secrets
-    from gitguardfs.host.vm import keyboard, vm_secrets
+    from gitguardfs.host.vm import keyboard, secret_changes
 
     if sys.stdin is None:
         raise UserError("there is no standard input to read the value from")
@@ -176,7 +176,7 @@ def _value(name: str, places: tuple[Place, ...]) -> str:
         data = sys.stdin.buffer.read(secrets.MAX_VALUE + 3)
         value = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     secrets.check_value(value)
-    vm_secrets.check_is_value(value, name, places)
+    secret_changes.check_is_value(value, name, places)
     return value
 
 
