@@ -21,6 +21,7 @@ from tests.egress.bypasses import head
 from tests.egress.test_refusals import FAULTY
 from tests.egress.upstream import FakeDns, Upstream
 from tests.egress.world import LIMIT, pid_of, running, start_proxy
+from tests.support.mounting import until
 
 STARTER = """
 import sys, time
@@ -32,13 +33,7 @@ time.sleep(600)
 
 
 def wait_until_gone(pid: int) -> None:
-    descriptor = os.pidfd_open(pid)
-    try:
-        import select
-
-        assert select.select([descriptor], [], [], 20)[0], "it still runs"
-    finally:
-        os.close(descriptor)
+    until(lambda: not os.path.exists(f"/proc/{pid}"), "it is gone")
 
 
 def test_it_starts_stops_and_starts_again(state: Path) -> None:
