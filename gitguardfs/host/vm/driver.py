@@ -7,7 +7,6 @@ A shell that ends, an error and a signal all stop what was started. If `vm up` w
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import ssl as tls
 import subprocess
@@ -52,6 +51,7 @@ from gitguardfs.host.vm import (
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.boot import has_panicked
 from gitguardfs.host.vm.launch import Launch, boot
+from gitguardfs.host.vm.qemu_command import IS_ARM
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
@@ -81,7 +81,7 @@ def up(state: State, arguments: UpArguments) -> int:
     Raises UserError.
     """
     existing_directory(state.project)
-    programs = (qemu.program(_is_arm()), *trusted_programs.PROGRAMS)
+    programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS)
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
@@ -230,7 +230,3 @@ def _answers(state: State) -> bool:
         return qmp.status(state) == "running"
     except qmp.NoAnswerError:
         return False
-
-
-def _is_arm() -> bool:
-    return qemu.is_arm(platform.machine())

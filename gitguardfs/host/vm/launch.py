@@ -16,7 +16,6 @@ from gitguardfs.base import installation
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.egress import die_with_parent
 from gitguardfs.host.egress.start import StartedProxy
-from gitguardfs.host.share import qemu
 from gitguardfs.host.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
 from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
 from gitguardfs.host.vm.images import Image
@@ -32,8 +31,6 @@ TUNNEL_IS_UP = (
     " sleep 0.5; done; exit 1"
 )
 """A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
-FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
-"""Paths of the UEFI for ARM on Linux, and on a Mac by Homebrew."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +100,11 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
 
 def _machine(launch: Launch, accelerator: str, channel: int) -> Machine:
     relay = os.path.join(installation.PACKAGE_DIRECTORY, "host/vm/relay.py")
+    words = (sys.executable, "-I", "-S", relay, launch.state.directory)
     return Machine(
-        state=launch.state,
-        image=launch.image,
-        exported=launch.exported,
-        memory=launch.settings.memory,
-        cpus=launch.settings.cpus,
-        accelerator=accelerator,
-        processor=platform.machine(),
-        relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
-        channel=channel,
-        hardened=launch.settings.hardened,
-        is_mac=platform.system() == "Darwin",
-        firmware=next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE),
-        restricted=launch.restricted,
-    )
+        launch.state, launch.image, launch.exported, launch.settings, accelerator, words, channel,
+        launch.restricted,
+    )  # fmt: skip
 
 
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:

@@ -533,7 +533,7 @@ def test_a_console_that_grows_is_cut_and_its_end_kept(
 @pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
 def test_qemu_appends_to_its_console(state: State) -> None:
     """After the file was truncated, QEMU writes at its new end, without a hole."""
-    machine = Machine(state, images.Image("/d"), "/p", 512, 1, "tcg", "x86_64", (), 7)
+    machine = Machine(state, images.Image("/d"), "/p", Settings("/p"), "tcg", (), 7)
     words = qemu_command.command(machine)
     chardev = words[words.index("-chardev") + 1]
     qemu = ["qemu-system-x86_64", "-machine", "none", "-nodefaults", "-display", "none"]

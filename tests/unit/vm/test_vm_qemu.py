@@ -15,16 +15,15 @@ from gitguardfs.host.vm import accelerators, keys, qmp, ssh
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.ports import Port
 from gitguardfs.host.vm.qemu_command import Machine, command
+from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
 MACHINE = Machine(
     state=State("/srv/p", "/home/me/.local/state/gitguardfs/vm/p-1"),
     image=Image("/cache/base.qcow2"),
     exported="/srv/p",
-    memory=8192,
-    cpus=4,
+    settings=Settings("/srv/p"),
     accelerator="kvm",
-    processor="x86_64",
     relay=("/usr/bin/python3", "-I", "-S", "/lib/relay.py", "/state"),
     channel=7,
 )
@@ -53,7 +52,7 @@ def test_the_network_is_closed_but_for_ssh_and_the_proxy() -> None:
 
 
 def test_a_hardened_machine_starts_no_program() -> None:
-    hardened = replace(MACHINE, hardened=True)
+    hardened = replace(MACHINE, settings=Settings("/srv/p", hardened=True))
     assert "cmd:" not in " ".join(command(hardened))
     (sandbox,) = values(hardened, "-sandbox")
     for part in ("spawn=deny", "elevateprivileges=deny", "resourcecontrol=deny", "obsolete=deny"):
