@@ -98,7 +98,7 @@ def up(state: State, arguments: UpArguments) -> int:
         forwarding.check_free(published)
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)
-        files = StateFiles(Path(state.directory))
+        files = state.files
         cache = states.cache_directory()
         with image_store.in_use(cache):
             image = ready.disk_for(state, arguments.settings, cache)
@@ -130,7 +130,7 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     If it is ended then, the next one must not share or allow more. Raises OSError.
     """
     settings.save(state, settings.before_start(settings.load(state), arguments.settings))
-    files = Path(state.directory)
+    files = state.files.directory
     _ensure_allowlist(files, arguments.presets)
     if authority is not None:
         config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))

@@ -17,7 +17,6 @@ import subprocess
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import gitguardfs
@@ -104,7 +103,7 @@ def disk_for(state: State, wanted: Settings, cache: str) -> Image:
         image = images.obtain(wanted.image, platform.machine(), cache)
         images.refuse_image_in_project(image, state.project)
         settings.save_image(state, wanted.image)
-        ready = ensure(image, wanted, StateFiles(Path(state.directory)), cache)
+        ready = ensure(image, wanted, state.files, cache)
     if _stamp(ready.disk) != ready.stamps.get(DISK):
         raise UserError(
             f"the ready disk {shown(ready.directory)} has changed since it was made",
@@ -229,7 +228,7 @@ def _make(
     )
     images.self_contained(image.disk)
     stamps = _stamps(image)
-    make_private_directory(Path(state.directory))
+    make_private_directory(state.files.directory)
     try:
         _set_up(state, image, size, files, shared)
     except UserError as error:
@@ -270,7 +269,7 @@ def _set_up(
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
         pairs = keys.ensure(state)
-        own = StateFiles(Path(state.directory))
+        own = state.files
         create_files(own.directory)
         rules = Allowlist.parse(read_allowlist(files)).rules
         with own.allowlist.open("a") as allowlist:

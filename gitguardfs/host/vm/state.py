@@ -25,6 +25,7 @@ from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import is_inside
 from gitguardfs.host.egress import allowlist_lock
+from gitguardfs.host.egress.files import StateFiles
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -43,6 +44,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.name = os.path.basename(self.directory)
+        self.files = StateFiles(Path(self.directory))  # those of the proxy
         self.disk = self.path("disk.qcow2")  # an overlay over a ready disk
         self.seed = self.path("seed.iso")  # what the guest is given at each start
         self.console = self.path("console.log")  # since the last start; .1 has the one before
@@ -146,7 +148,7 @@ def remove(state: State) -> list[str]:
 
     Returns a line for each directory that remains. Raises OSError.
     """
-    with allowlist_lock.held(Path(state.directory)):
+    with allowlist_lock.held(state.files.directory):
         os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
     return remove_leftovers()
 

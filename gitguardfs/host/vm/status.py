@@ -19,7 +19,7 @@ from gitguardfs.base.errors import UserError
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress import requests, upstream_proxy, usage
 from gitguardfs.host.egress.allowlist import Allowlist
-from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.files import read_allowlist
 from gitguardfs.host.vm import ports, provision, qmp, running, settings
 from gitguardfs.host.vm.qemu_command import CHANNEL, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.host.vm.settings import Settings
@@ -46,7 +46,7 @@ def _tried(find: Callable[[], T]) -> tuple[T | None, str | None]:
 def facts(state: State) -> dict[str, Any]:
     """Return the facts about a VM. A file that cannot be read is named in its part of them."""
     own, settings_error = _tried(lambda: settings.load(state))
-    found_secrets, secrets_error = _tried(lambda: _secrets(Path(state.directory)))
+    found_secrets, secrets_error = _tried(lambda: _secrets(state.files.directory))
     opened, ports_error = _tried(lambda: ports.opened(state))
     proxy = running_proxy(state)
     return {
@@ -113,7 +113,7 @@ def _secrets(state_dir: Path) -> list[dict[str, Any]]:
 
 
 def _allowlist(state: State) -> dict[str, Any]:
-    files = StateFiles(Path(state.directory))
+    files = state.files
     used = usage.read(files.usage)
     text, error = _tried(lambda: read_allowlist(files))
     allowlist = Allowlist.parse(text or "")
@@ -137,7 +137,7 @@ def _allowlist(state: State) -> dict[str, Any]:
 def _openings(
     state: State, own: Settings | None, proxy: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
-    files = StateFiles(Path(state.directory))
+    files = state.files
     ways = {True: "a reverse SSH tunnel", False: "QEMU's guestfwd"}
     way = ways[own.hardened] if own else " or ".join(ways.values())
     rows = (
@@ -170,7 +170,7 @@ def _through(state: State, proxy: dict[str, Any] | None) -> str | None:
     """Return which company proxy the VM's proxy uses, or the next one will; None if none."""
     if proxy is not None:
         return proxy.get("through") or None
-    text, error = _tried(lambda: upstream_proxy.status(Path(state.directory)))
+    text, error = _tried(lambda: upstream_proxy.status(state.files.directory))
     return error or text or None
 
 
@@ -186,7 +186,7 @@ def _ssh_port(state: State) -> int | None:
 
 def running_proxy(state: State) -> dict[str, Any] | None:
     """Return the record of the VM's proxy: ``pid``, ``port``, ``through``; None if none runs."""
-    path = StateFiles(Path(state.directory)).proxy
+    path = state.files.proxy
     with suppress(OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
         if is_held(str(path)):  # the proxy holds this lock while it lives
             fields: dict[str, Any] = json.loads(config_files.read(str(path)) or b"")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from pathlib import Path
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.host.credentials import secrets
@@ -28,7 +27,7 @@ def tell_guest(state: State) -> str | None:
     """
     if not running.is_running(state) or not os.path.exists(state.ready):
         return ""
-    directory = Path(state.directory)
+    directory = state.files.directory
     try:
         guest = running.guest(state)
         files = provision.guest_files(

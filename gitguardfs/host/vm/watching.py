@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Self, TextIO
 
 from gitguardfs.base.errors import UserError, counted, shown, warn
@@ -70,7 +69,7 @@ class Watcher:
     """Prints blocked requests, and has at most one line on offer."""
 
     def __init__(self, state: State) -> None:
-        self._directory = Path(state.directory)
+        self._directory = state.files.directory
         self._lock = AllowlistLock(self._directory)
         self._tail = Tail(str(StateFiles(self._directory).blocked), LONGEST, only_new=True)
         self._digest = Digest()
@@ -224,7 +223,7 @@ def reported(state: State, *, at_once: bool) -> Iterator[None]:
     """Report blocked requests on standard error: each ``at_once``, and their number at the end."""
     ended = threading.Event()
     number = 0
-    tail = Tail(str(StateFiles(Path(state.directory)).blocked), LONGEST, only_new=True)
+    tail = Tail(str(state.files.blocked), LONGEST, only_new=True)
 
     def look() -> None:
         nonlocal number
@@ -254,5 +253,5 @@ def reported(state: State, *, at_once: bool) -> Iterator[None]:
                     f"blocked in this session: {requests}; gitguard vm blocked shows them",
                     file=sys.stderr,
                 )
-            for name in sorted(secrets.suspended_names(Path(state.directory))):
+            for name in sorted(secrets.suspended_names(state.files.directory)):
                 warn(secrets.why_suspended(name))

@@ -117,12 +117,11 @@ def set_secret(
 @PROJECT
 def list_secrets(project: str | None) -> None:
     """Show each secret's hosts and places, and where its value lies; never the value."""
-    from pathlib import Path
 
     from gitguardfs.host.credentials import secrets
     from gitguardfs.host.vm import state as states
 
-    directory = Path(states.existing(project).directory)
+    directory = states.existing(project).files.directory
     found, suspended = secrets.load(directory), secrets.suspended_names(directory)
     for one in found:
         click.echo(f"{one.name}\n  to {', '.join(one.hosts)}\n  as {one.where}\n  in {one.kept}")
