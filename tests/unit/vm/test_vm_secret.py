@@ -653,5 +653,5 @@ def test_a_suspension_that_cannot_be_read_is_none_that_is_over(vm: State, tmp_pa
                 use()
     file.unlink()
     file.symlink_to(tmp_path / "none")
-    with pytest.raises(UserError, match="damaged"):
+    with pytest.raises(UserError, match="not a regular file of yours"):
         suspended.keys()

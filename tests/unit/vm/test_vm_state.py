@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -310,10 +309,6 @@ def test_dependencies_are_kept_in_the_guest_unless_that_is_declined_or_changed(
         before = settings.merged(before, {"local": asked, "hide": ()})
         settings.save(made, before)
         assert settings.load(made).local == expected
-    saved = json.loads(Path(made.path(settings.FILE)).read_text())
-    del saved["local"]  # as an older version has left it
-    Path(made.path(settings.FILE)).write_text(json.dumps(saved))
-    assert settings.load(made).local == ("deps",)
 
 
 @pytest.mark.parametrize(
