@@ -27,9 +27,7 @@ SCRIPTS = "guest-setup"
 SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
 BUNDLE_TIME = 946684800
 """The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
-_HOST = os.path.join(PACKAGE, "host")
-"""The host's tools, below the directory that contains the package."""
-_PACKED = (".py", "py.typed", ".sh", ".8")
+_PACKED = (".py", "py.typed", ".sh", ".cjs", ".8", "Dockerfile")
 """Ends of the names of a package's files; what else lies in a checkout stays there."""
 
 
@@ -93,12 +91,12 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    """Return which of the ``names`` in a directory are no part of the package, for copytree."""
+    """Return the ``names`` in a directory that are no part of a guest's copy, for copytree."""
     return {
         name
         for name in names
         if name.startswith((".", "__pycache__"))
-        or os.path.join(directory, name).endswith(f"/{_HOST}")
+        or os.path.join(directory, name).endswith(f"/{PACKAGE}/host")
         or not (name.endswith(_PACKED) or os.path.isdir(os.path.join(directory, name)))
     }
 

@@ -342,11 +342,6 @@ def examine_host(
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Run the checks of the host's side. Raises UserError."""
-    try:
-        from gitguardfs.host import doctor_checks as host_checks
-    except ModuleNotFoundError:
-        what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
-        raise UserError(what, "run it on the host", Exit.SYSTEM) from None
     directory, owner = _shared(place) if place is not None else (None, caller or "0")
     name = user or owner
     found = find_user(name)
@@ -355,6 +350,11 @@ def examine_host(
             raise UserError(f"only root can switch to {name}", "run it with sudo", Exit.SYSTEM)
         found = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
+    try:
+        from gitguardfs.host import doctor_checks as host_checks
+    except ModuleNotFoundError:
+        what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
+        raise UserError(what, "run it on the host", Exit.SYSTEM) from None
     try:
         return host_checks.check(host_checks.HostContext(found, directory))
     except SwitchUserFailed as error:

@@ -89,7 +89,7 @@ def test_what_is_packed_is_the_same_however_it_was_installed(tmp_path: Path) -> 
         path.chmod(0o700 if path.is_dir() else 0o640)
         os.utime(path, (1, 1))
     (holder / "gitguardfs/__pycache__/x.pyc").parent.mkdir(exist_ok=True)
-    for stray in ("__pycache__/x.pyc", "notes.env", "guest/.x.py.swp"):
+    for stray in ("__pycache__/x.pyc", "notes.env", "host/.x.py.swp"):
         (holder / "gitguardfs" / stray).touch()
     assert installation.bundle(str(holder)) == here
 
