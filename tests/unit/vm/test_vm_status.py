@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from datetime import datetime
@@ -19,11 +20,12 @@ from gitguardfs.host.credentials import secrets, suspended
 from gitguardfs.host.credentials.secrets import Kind, Place, Secret, new_placeholder
 from gitguardfs.host.egress import usage
 from gitguardfs.host.egress.usage import UsageLog
-from gitguardfs.host.vm import border, border_table, ports, report, settings
+from gitguardfs.host.vm import ports, settings, status_text
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.ports import FORWARD, Port
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.host.vm.status import facts
 
 USED, UNUSED, SOCKET = "GET https://a.test/used", "GET https://a.test/not", "WS https://a.test/ws"
 
@@ -118,14 +120,14 @@ def test_a_suspended_secret_is_told_with_what_helps(state: State) -> None:
     suspended.suspend(secrets.key(Path(state.directory), "TOKEN"), "the-value-itself")
     assert json.loads(status(state, "--json"))["border"]["secrets"][0]["suspended"]
     assert "gitguard vm secret rotate TOKEN" in status(state)
-    (suspended.directory() / suspended.FILE).write_text("{")
+    suspended.path().write_text("{")
     assert "is damaged" in json.loads(status(state, "--json"))["border"]["secrets_error"]
     assert "suspended-secrets.json is damaged" in status(state)
 
 
 def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
     heading, legend, *table = status(state).partition("\n\n")[2].splitlines()
-    assert (heading, legend) == (f"{border_table.HEADING}, while it runs", border_table.LEGEND)
+    assert (heading, legend) == (f"{status_text.HEADING}, while it runs", status_text.LEGEND)
     first = [line.split()[0] for line in table]
     assert first == ["allowed", "allowed", "allowed", "allowed", "share", "port", "port", "secret",
                      "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed",
@@ -141,22 +143,25 @@ def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
 
 def test_a_port_that_is_not_open_while_the_vm_runs_is_said_to_be_closed(state: State) -> None:
     for runs, said in ((True, "--publish, not open now"), (False, "--publish, while the VM runs")):
-        table = border_table.text(border.found(state, settings.load(state)), 10_000, runs=runs)
-        assert table.count(said) == 2
+        found = facts(state)
+        found["vm"]["state"] = "running" if runs else "none"
+        assert status_text.text(found, 10_000).count(said) == 2
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_narrow_terminal_breaks_no_row_and_loses_nothing(state: State, width: int) -> None:
-    found = border.found(state, settings.load(state))
-    wide, narrow = (border_table.text(found, columns, runs=True) for columns in (10_000, width))
+    found = facts(state)
+    wide, narrow = (
+        status_text.text(found, columns).partition("\n\n")[2] for columns in (10_000, width)
+    )
     assert max(map(len, narrow.splitlines())) <= width
     assert "".join(narrow.split()) == "".join(wide.split())
 
 
 def test_no_text_of_others_makes_a_row_of_its_own(state: State) -> None:
-    own = Settings("/srv/a\x1b[31m\nport  127.0.0.1:1", hide=(".env",))
+    settings.save(state, Settings("/srv/a\x1b[31m\nport  127.0.0.1:1", hide=(".env",)))
     for width in (60, 10_000):
-        text = border_table.text(border.found(state, own), width, runs=True)
+        text = status_text.text(facts(state), width)
         assert text.replace("\n", "").isprintable()
         assert not any(line.startswith("port  127") for line in text.splitlines())
 
@@ -220,7 +225,7 @@ def test_damaged_settings_are_said_to_be_damaged(state: State, change: dict[str,
 def test_before_the_first_start_nothing_is_said_to_have_failed(state: State) -> None:
     Path(state.path("allowlist.txt")).unlink()
     said = status(state)
-    assert said.startswith("VM            none yet: gitguard vm up makes it\n")
+    assert re.match(r"VM +none yet: gitguard vm up makes it\n", said)
     assert "cannot read" not in said and "the first gitguard vm up makes the allowlist" in said
 
 
@@ -236,10 +241,10 @@ def test_an_allowlist_that_cannot_be_read_allows_nothing(state: State) -> None:
 def test_what_the_proxy_says_of_itself_is_shown_only_while_it_runs(state: State) -> None:
     path = state.path("proxy.json")
     Path(path).write_text('{"pid": 1, "port": 7, "through": "by http://proxy.test:1"}')
-    assert "127.0.0.1:7 " not in report.status(state, 10_000)
+    assert "127.0.0.1:7 " not in status_text.text(facts(state), 10_000)
     fd = states.take(path)
     try:
-        said = report.status(state, 10_000)
+        said = status_text.text(facts(state), 10_000)
         assert "127.0.0.1:7 <-- 10.0.2.100:8080" in said
         assert "by http://proxy.test:1" in said
     finally:
@@ -274,15 +279,6 @@ def test_a_line_that_is_used_all_the_time_is_written_now_and_then(
     monkeypatch.setattr(usage, "WRITE_EVERY", 0.0)
     log.note(USED)
     assert path.exists()
-
-
-def test_the_file_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "MAX_LINES", 3)
-    log = UsageLog(tmp_path / "usage.json")
-    for number in range(5):
-        log.note(str(number))
-    found = usage.read(tmp_path / "usage.json")
-    assert found is not None and list(found.used) == ["2", "3", "4"]
 
 
 @pytest.mark.parametrize(

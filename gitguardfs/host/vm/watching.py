@@ -1,4 +1,4 @@
-"""Tells the user what the proxy blocks, as it comes: for ``vm up`` and ``vm watch``.
+"""Reports of blocked requests as they come: for ``vm up`` and ``vm watch``.
 
 ``vm watch`` also offers the line that would allow a request, for one key. The agent chooses what it
 asks for, and when. So the line that a key allows is the line that was on the screen before the key
@@ -15,16 +15,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Self, TextIO
 
-from gitguardfs.base.errors import UserError, counted, shown
+from gitguardfs.base.errors import UserError, counted, shown, warn
 from gitguardfs.host.credentials import secrets
-from gitguardfs.host.egress import blocked, reports
+from gitguardfs.host.egress import blocked, files, reports
 from gitguardfs.host.egress.allowlist import Allowlist, parse_line
 from gitguardfs.host.egress.allowlist_lock import AllowlistLock
-from gitguardfs.host.egress.blocked import BlockedRequest, Group
-from gitguardfs.host.egress.digest import Digest, rows
+from gitguardfs.host.egress.blocked import Group, Key
+from gitguardfs.host.egress.digest import Digest
 from gitguardfs.host.egress.files import StateFiles, read_allowlist
 from gitguardfs.host.egress.tail import Tail
 from gitguardfs.host.vm import keyboard, running
@@ -70,12 +69,12 @@ class Watcher:
     """Prints blocked requests, and has at most one line on offer."""
 
     def __init__(self, state: State) -> None:
-        self._directory = Path(state.directory)
+        self._directory = state.files.directory
         self._lock = AllowlistLock(self._directory)
         self._tail = Tail(str(StateFiles(self._directory).blocked), LONGEST, only_new=True)
         self._digest = Digest()
-        self._waiting: dict[tuple[str, str], Group] = {}
-        self._skipped: set[tuple[str, str]] = set()
+        self._waiting: dict[Key, Group] = {}
+        self._skipped: set[Key] = set()
         self._suspended: set[str] = set()
         self._offered: Group | None = None
         self._size = _size(sys.stdout)
@@ -94,7 +93,7 @@ class Watcher:
         self._lock.close()
 
     def step(self, keys: Keyboard, typed: bytes) -> None:
-        """Do what was typed, print what is new, and put a line on offer if there is none."""
+        """Obey a key, print new requests, and put a line on offer if there is none."""
         if self._offered is not None and self._size != _size(sys.stdout):  # it may not be whole now
             self._wait_with(self._offered)
             self._offered, self._takes_keys = None, False
@@ -127,25 +126,21 @@ class Watcher:
             self._takes_keys = True
 
     def print_new(self) -> bool:
-        """Print what was blocked since the last call; return whether there was anything.
+        """Print the requests blocked since the last call; return whether there were any.
 
         Raises UserError if the VM was deleted, OSError.
         """
         self._lock.check()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
-        found = rows(self._digest, groups, _size(sys.stdout).columns)
-        found = [*self._newly_suspended(), *found]
+        before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
+        found = [secrets.why_suspended(name) for name in sorted(self._suspended - before)]
+        found += self._digest.rows(groups, _size(sys.stdout).columns)
         for row in found:
             print(row)
         for group in groups:
             if group.line and _key(group) not in self._skipped:
                 self._wait_with(group)
         return bool(found)
-
-    def _newly_suspended(self) -> list[str]:
-        """Return a row for each secret that is suspended since the last call. No storm hides it."""
-        before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
-        return [secrets.why_suspended(name) for name in sorted(self._suspended - before)]
 
     def _wait_with(self, group: Group) -> None:
         """Make a group the next one whose line is offered."""
@@ -181,7 +176,7 @@ class Watcher:
     def _decide(self, offered: Group, typed: bytes) -> None:
         if typed == ALLOW:
             try:
-                print(reports.allow(self._directory, offered.line, self._lock))
+                print(files.allow(self._directory, offered.line, self._lock))
             except (UserError, OSError) as error:
                 print(f"not allowed: {shown(str(error))}")
             return
@@ -189,8 +184,8 @@ class Watcher:
         print("skipped; gitguard vm blocked shows it again")
 
 
-def _key(group: Group) -> tuple[str, str]:
-    return group.method, group.url.partition("?")[0]
+def _key(group: Group) -> Key:
+    return group.last.method, group.last.url.partition("?")[0]
 
 
 def is_readable(line: str, size: os.terminal_size) -> bool:
@@ -224,31 +219,23 @@ def _size(file: TextIO) -> os.terminal_size:
 
 
 @contextmanager
-def told(state: State, *, at_once: bool) -> Iterator[None]:
-    """Tell the user on standard error what is blocked: each request ``at_once``, or their number.
-
-    The number comes at the end, in both cases.
-    """
+def reported(state: State, *, at_once: bool) -> Iterator[None]:
+    """Report blocked requests on standard error: each ``at_once``, and their number at the end."""
     ended = threading.Event()
-    log = str(StateFiles(Path(state.directory)).blocked)
     number = 0
-
-    def counting(entries: Iterator[BlockedRequest]) -> Iterator[BlockedRequest]:
-        nonlocal number
-        for entry in entries:
-            number += 1
-            yield entry
-
-    tail = Tail(log, LONGEST, only_new=True)
+    tail = Tail(str(state.files.blocked), LONGEST, only_new=True)
 
     def look() -> None:
+        nonlocal number
         digest = Digest()
         is_last = False
         while not is_last:
             is_last = ended.wait(LOOK_EVERY)
             with suppress(OSError):  # the log, or a closed terminal
-                groups = digest.add(counting(blocked.parsed(tail.new_lines())), time.monotonic())
-                for row in rows(digest, groups, _size(sys.stderr).columns) if at_once else ():
+                found = list(blocked.parsed(tail.new_lines()))
+                number += len(found)
+                groups = digest.add(found, time.monotonic())
+                for row in digest.rows(groups, _size(sys.stderr).columns) if at_once else ():
                     print(row, file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=look, daemon=True)
@@ -259,13 +246,12 @@ def told(state: State, *, at_once: bool) -> Iterator[None]:
         ended.set()
         thread.join()
         tail.close()
-        if number:
-            with suppress(OSError):  # a closed terminal
+        with suppress(OSError, UserError):  # a closed terminal
+            if number:
+                requests = counted(number, "request")
                 print(
-                    f"blocked in this session: {counted(number, 'request')};"
-                    " gitguard vm blocked shows them",
+                    f"blocked in this session: {requests}; gitguard vm blocked shows them",
                     file=sys.stderr,
                 )
-        with suppress(OSError, UserError):
-            for name in sorted(secrets.suspended_names(Path(state.directory))):
-                print(f"warning: {secrets.why_suspended(name)}", file=sys.stderr)
+            for name in sorted(secrets.suspended_names(state.files.directory)):
+                warn(secrets.why_suspended(name))

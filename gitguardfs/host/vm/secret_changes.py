@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
@@ -17,7 +16,7 @@ from gitguardfs.host.credentials.presets import PRESETS
 from gitguardfs.host.credentials.secrets import Kind, Place, Secret
 from gitguardfs.host.egress import requests, urls
 from gitguardfs.host.egress.allowlist import Allowlist
-from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.files import read_allowlist
 from gitguardfs.host.egress.presets import PRESETS as ALLOWED
 from gitguardfs.host.egress.urls import BadUrlError
 from gitguardfs.host.vm.guest_files import environment
@@ -43,7 +42,7 @@ _RESERVED = re.compile(
 _KEY = re.compile(
     r"gh[pousr]_|github_pat_|npm_[A-Za-z0-9]{16}|[spr]k[_-]|pypi-|glpat-|xox[a-z]-|AKIA|AIza|eyJ"
 )
-"""What keys and tokens of services begin with."""
+"""Beginnings of services' keys and tokens."""
 _RESERVED_FIELDS = frozenset(
     (
         "host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer",
@@ -55,7 +54,7 @@ _SENT = {
     Kind.BEARER: ("{} ", "Authorization:"), Kind.BASIC: ("Basic ", "{}:", "Authorization:"),
     Kind.HEADER: ("{}:",), Kind.QUERY: ("{}=",),
 }  # fmt: skip
-"""What stands before the value in a request. {} is the place's word."""
+"""Texts before the value in a request. {} is the place's word."""
 _ORDINARY = """
 get post put patch delete head options http/1.1 host accept: */* accept-encoding: gzip, deflate, br
 accept-language: en-us,en;q=0.9 application/json application/x-www-form-urlencoded text/html
@@ -67,7 +66,7 @@ x-requested-with: xmlhttprequest if-none-match if-modified-since origin referer 
 sec-websocket- sec-fetch-mode cors same-origin grant_type=client_credentials&password=
 &username=&refresh_token= access_token client_id client_secret api_key api-key signature
 """
-"""Of requests, in lower case: a value that is a part of it would be found in each of them."""
+"""Words of ordinary requests, in lower case: a value among them would be found in each."""
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 """The name of a header field (RFC 9110)."""
 
@@ -164,7 +163,7 @@ def check_is_value(value: str, name: str, places: tuple[Place, ...]) -> None:
 
 def named(state: State, name: str) -> Secret:
     """Return a secret of the VM. Raises UserError if there is none, OSError."""
-    for secret in secrets.load(Path(state.directory)):
+    for secret in secrets.load(state.files.directory):
         if secret.name == name:
             return secret
     raise UserError(
@@ -174,7 +173,7 @@ def named(state: State, name: str) -> Secret:
 
 def check_new(state: State, name: str) -> None:
     """Raise UserError if the VM has a secret of this name, OSError."""
-    if any(secret.name == name for secret in secrets.load(Path(state.directory))):
+    if any(secret.name == name for secret in secrets.load(state.files.directory)):
         raise UserError(
             f"this VM has a secret {name}",
             f"gitguard vm secret rotate {name} changes its value, remove {name} deletes it",
@@ -187,7 +186,7 @@ def changing(state: State) -> Iterator[None]:
 
     Each change is of a record and of a value, and a keyring may ask its user in between.
     """
-    directory = Path(state.directory).parent.parent
+    directory = state.files.directory.parent.parent
     config_files.make_private_directory(directory)
     path = str(directory / LOCK)
     fd = take(path, QUIET)
@@ -210,7 +209,7 @@ def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: 
 
     What a killed process has kept and not recorded is replaced, or removed with its name.
     """
-    directory = Path(state.directory)
+    directory = state.files.directory
     with changing(state):
         check_new(state, name)
         is_first = not state.exists
@@ -233,7 +232,7 @@ def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: 
 
 def rotate(state: State, name: str, value: str) -> Secret:
     """Keep another value of a secret. Its placeholder stays. Raises UserError, OSError."""
-    directory = Path(state.directory)
+    directory = state.files.directory
     with changing(state):
         secret = named(state, name)
         new = replace(secret, kept=store.write(secrets.key(directory, name), value))
@@ -248,7 +247,7 @@ def remove(state: State, name: str) -> str:
 
     Then it can be removed again, as can a value that is not recorded. Raises UserError, OSError.
     """
-    directory = Path(state.directory)
+    directory = state.files.directory
     with changing(state):
         found = secrets.load(directory)
         if name not in _names_of_values(state):
@@ -273,18 +272,18 @@ def delete_values(state: State) -> list[str]:
 
 
 def _names_in_record(state: State) -> list[str]:
-    return [secret.name for secret in secrets.load(Path(state.directory))]
+    return [secret.name for secret in secrets.load(state.files.directory)]
 
 
 def _names_of_values(state: State) -> list[str]:
     """Return the names of the values that the store has, also of those that no record names."""
-    beginning = secrets.key(Path(state.directory), "")
+    beginning = secrets.key(state.files.directory, "")
     return [key.removeprefix(beginning) for key in store.keys(beginning)]
 
 
 def _delete_value(state: State, name: str) -> str:
     """Delete a value; return "", or a line about it if it was not deleted."""
-    key = secrets.key(Path(state.directory), name)
+    key = secrets.key(state.files.directory, name)
     what = f"the value of {name} (in a keyring: {shown(store.name_in_keyring(key))})"
     try:
         is_deleted = store.delete(key)
@@ -296,7 +295,7 @@ def _delete_value(state: State, name: str) -> str:
 
 def not_allowed(state: State, secret: Secret) -> list[str]:
     """Return a hint if the allowlist allows no request to a secret's hosts."""
-    files = StateFiles(Path(state.directory))
+    files = state.files
     try:
         rules = Allowlist.parse(read_allowlist(files)).rules if files.allowlist.exists() else ()
     except UserError:

@@ -14,7 +14,7 @@ from mitmproxy.proxy.layer import CommandGenerator, Layer
 from mitmproxy.proxy.server import ConnectionHandler
 
 
-def close_on_fault(handler: ConnectionHandler, close: Callable[[], None]) -> None:
+def close_on_error(handler: ConnectionHandler, close: Callable[[], None]) -> None:
     """Call ``close`` if mitmproxy raises an exception while it handles this connection.
 
     mitmproxy alone would log the exception, and leave the client and the server waiting.
@@ -23,7 +23,7 @@ def close_on_fault(handler: ConnectionHandler, close: Callable[[], None]) -> Non
     handler.layer = _ClosingLayer(handler.layer, close)  # type: ignore[assignment]
 
 
-def close_on_hook_fault(master: Master, close: Callable[[str], None]) -> None:
+def close_on_hook_error(master: Master, close: Callable[[str], None]) -> None:
     """Call ``close`` with a client's id if an addon's hook raises an exception about that client.
 
     mitmproxy alone would log the exception, and go on without what the hook has not done. To be
@@ -38,7 +38,7 @@ class _ClosingLayer:
         self._close = close
 
     def handle_event(self, event: Event) -> CommandGenerator[None]:
-        """Yield what mitmproxy is to do about an event."""
+        """Yield mitmproxy's commands for an event."""
         try:
             yield from self._layer.handle_event(event)
         except Exception:
