@@ -59,7 +59,7 @@ def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
     } == (modules)
 
 
-SLOW = re.compile(r"test_(cli|guest_setup|vm_apps|tiers_running|private_\w+)\.py")
+SLOW = re.compile(r"test_(cli|guest_setup|vm_apps|private_\w+)\.py")
 
 
 def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
