@@ -489,8 +489,9 @@ def test_a_directory_in_a_living_view_that_is_detached_counts(here: Path) -> Non
 
 _OPEN = """
 import pathlib, sys, pyfuse3, trio
-from tests.support.slowfs import SlowFiles
-pyfuse3.init(SlowFiles(pathlib.Path(sys.argv[1] + ".gate")), sys.argv[1], {"allow_other"})
+from tests.support.errorfs_server import ErrorFiles, Faults
+faults = Faults(pathlib.Path(sys.argv[1] + ".faults"))
+pyfuse3.init(ErrorFiles("/usr", faults, False), sys.argv[1], {"allow_other"})
 print("watching", flush=True)
 trio.run(pyfuse3.main)
 """
