@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support import attacks_planting
-from tests.support.attacks_planting import FOLDED, race
+from gitguardfs.doctor.attacks import FOLDED
+from tests.support import races
 from tests.support.repos import SECRET
 from tests.support.siege import act
 
@@ -89,9 +89,9 @@ def names(view: Path) -> list[str]:
 def main() -> None:
     view, second, rounds, transport = sys.argv[1:]
     if transport == "9p":  # has no renames with flags
-        attacks_planting._exchange_prepared = in_two_steps
+        races.exchange = in_two_steps
     here, there, count = Path(view), Path(second), int(rounds)
-    (only_head, only_other, both) = act("agent", race, here, there, count)
+    (only_head, only_other, both) = act("agent", races.race, here, there, count)
     print(
         json.dumps(
             {
