@@ -22,12 +22,11 @@ from gitguardfs.base.findings import Result, Row, Severity, Status
 from gitguardfs.commands import doctor
 from gitguardfs.doctor import (
     attack_checks,
+    attacks,
     link_checks,
     mount_checks,
     namespace_checks,
-    on_repository,
     other_mounts,
-    planting,
     policy_checks,
     privilege_checks,
     share_checks,
@@ -481,41 +480,34 @@ def test_groups_that_give_nothing_are_not_findings() -> None:
 
 
 def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
-    rows = {plant.row for plant in planting.TABLE} | {r.row for r in on_repository.TABLE}
-    assert rows == set(attack_checks.TITLES)
+    assert {a.row for a in attack_checks.refused_by("deny")} == set(attack_checks.TITLES)
+    assert {a.row for a in attacks.TABLE} == set(attack_checks.TITLES)
 
 
 @pytest.mark.parametrize("payload", ["config", "config.worktree", "hooks"])
-def test_refs_and_objects_are_tried_with_every_payload(
-    payload: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    last = set()
-    for number, attack in enumerate(a for a in planting.TABLE if a.row == "V4"):
-        made: list[str] = []
-        monkeypatch.setattr(planting, "_part", lambda _, name, made=made: made.append(name))
-        (tmp_path / str(number)).mkdir()
-        attack.attempt(str(tmp_path / str(number)))
-        if set(made) == {"refs", "objects", payload}:
-            last.add(made[-1])
-    assert last == {"refs", "objects", payload}
+def test_refs_and_objects_are_tried_with_every_payload(payload: str) -> None:
+    parts = [a.words[5:] for a in attacks.TABLE if a.words[0] == "assemble"]
+    assert {p[-1] for p in parts if {*p} == {"refs", "objects", payload}} == {
+        "refs", "objects", payload,
+    }  # fmt: skip
 
 
-def test_every_attack_needs_something_that_the_search_looks_for() -> None:
-    assert {reach.on for reach in on_repository.TABLE} <= set(SearchResult().answer())
-    assert all(reach.refused for reach in on_repository.TABLE)
-    assert all(plant.refused for plant in planting.TABLE)
+def test_every_harmless_attack_needs_something_that_the_search_looks_for() -> None:
+    forms = {attack.on for attack in attack_checks.refused_by("deny")}
+    assert forms <= {*SearchResult().answer(), "nothing"}
+    assert len({(a.row, a.on, a.words, a.actors) for a in attacks.TABLE}) == len(attacks.TABLE)
 
 
 def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
-    for name in planting.SPELLINGS:
+    for name in attacks.SPELLINGS:
         assert dotgit.is_dotgit(os.fsencode(name)), ascii(name)
-    for name in planting.ORDINARY:
+    for name in attacks.ORDINARY:
         assert not dotgit.is_dotgit(os.fsencode(name)), name
 
 
 def test_only_an_expected_errno_is_a_refusal() -> None:
     def kind(number: int) -> OutcomeKind:
-        return attack_checks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
+        return attack_checks.judge_errno({errno.EACCES}, number)[0]
 
     assert kind(errno.EACCES) is OutcomeKind.REFUSED
     assert kind(errno.ENOTEMPTY) is OutcomeKind.OTHER
