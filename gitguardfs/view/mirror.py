@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_PLACE
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import (
     RENAME_EXCHANGE,
@@ -21,9 +22,7 @@ from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.fs.operations import Operations
 
-PLACE, OWN = b"+", b"="
-"""The first byte of a name in the guest's tree: of a directory that stands for one of the share,
-and of a directory of the guest's own."""
+PLACE, OWN = LOCAL_PLACE, LOCAL_OWN
 NAME_MAX = 255
 """Bytes in a name."""
 _DAEMON = Caller(GuestUid(0), GuestGid(0))
