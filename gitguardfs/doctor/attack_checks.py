@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from functools import partial
 
 from gitguardfs.base.findings import Result, Row
@@ -73,15 +73,15 @@ SWITCHED = dict.fromkeys(
 
 
 class OutcomeKind(Enum):
-    """The outcome of one attack."""
+    """The kind of an attack's outcome."""
 
-    REFUSED = "refused"
-    PASSED = "passed"
-    LEFT = "left"
+    REFUSED = auto()
+    PASSED = auto()
+    LEFT = auto()
     """It succeeded and could not be undone."""
-    OTHER = "other"
+    OTHER = auto()
     """An errno that the guard does not use, or no answer."""
-    UNTRIED = "untried"
+    UNTRIED = auto()
 
 
 @dataclass(frozen=True)
@@ -117,12 +117,10 @@ def check(context: Context) -> list[Result]:
         return []
     row = scratch_row(context.mountpoint)
     try:
-        found = SearchResult(
-            **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
-        )
+        found = search.search_as(user, context.mountpoint)
     except PermissionError as error:
         return [row.note(f"{user.name} cannot list it: {error.strerror}", title=row.failed)]
-    except (NoAnswer, OSError, TypeError) as error:
+    except NoAnswer as error:
         return [row.unknown(f"not tried: the search for repositories failed: {error}", RETRY)]
     everything = found.writable is not None
 
@@ -357,27 +355,23 @@ def attack_row(row: str) -> Row:
 def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     """Return the result of one threat's attacks; None if none was tried."""
     result_row = attack_row(row)
-    left = [o for o in outcomes if o.kind is OutcomeKind.LEFT]
-    if left:
-        detail = "; ".join(f"{o.name}: {o.text}" for o in left)
-        return result_row.finding(f"not undone: {detail}", MEND)
-    passed = [o.name for o in outcomes if o.kind is OutcomeKind.PASSED]
-    other = [f"{o.name}: {o.text}" for o in outcomes if o.kind is OutcomeKind.OTHER]
-    if passed or other:
-        detail = "; ".join(
-            part
-            for part in (
-                f"succeeded: {', '.join(passed)}" if passed else "",
-                f"neither succeeded nor refused by the guard: {', '.join(other)}" if other else "",
-            )
-            if part
-        )
-        return result_row.finding(detail, SWITCHED.get(row, MEND))
-    refused = sum(o.kind is OutcomeKind.REFUSED for o in outcomes)
-    if not refused:
+    by_kind: dict[OutcomeKind, list[Outcome]] = {kind: [] for kind in OutcomeKind}
+    for outcome in outcomes:
+        by_kind[outcome.kind].append(outcome)
+    if left := by_kind[OutcomeKind.LEFT]:
+        return result_row.finding(f"not undone: {_with_texts(left)}", MEND)
+    passed, other = by_kind[OutcomeKind.PASSED], by_kind[OutcomeKind.OTHER]
+    details = [f"succeeded: {', '.join(o.name for o in passed)}"] if passed else []
+    if other:
+        details.append(f"neither succeeded nor refused by the guard: {_with_texts(other)}")
+    if details:
+        return result_row.finding("; ".join(details), SWITCHED.get(row, MEND))
+    if not by_kind[OutcomeKind.REFUSED]:
         return None
-    untried = [f"{o.name} ({o.text})" for o in outcomes if o.kind is OutcomeKind.UNTRIED and o.text]
-    detail = f"{refused} refused"
-    if untried:
-        detail += f"; not tried: {', '.join(untried)}"
-    return result_row.ok(detail)
+    detail = f"{len(by_kind[OutcomeKind.REFUSED])} refused"
+    untried = [f"{o.name} ({o.text})" for o in by_kind[OutcomeKind.UNTRIED] if o.text]
+    return result_row.ok("; not tried: ".join([detail, *([", ".join(untried)] if untried else [])]))
+
+
+def _with_texts(outcomes: list[Outcome]) -> str:
+    return "; ".join(f"{outcome.name}: {outcome.text}" for outcome in outcomes)

@@ -197,19 +197,9 @@ def _listxattr(path: str) -> None:
         raise os_error(EOPNOTSUPP)  # a mount that serves no attributes may show none
 
 
-def _chdir(path: str) -> None:
-    os.chdir(path)
-    _read(".")
-
-
 def _watch(path: str) -> None:
     syscalls.watch(path)  # root always can
     _read(f"{path}/config")
-
-
-def _follow(text: str, link: str, rest: str = "") -> None:
-    os.symlink(text, link)
-    _read(link + rest)
 
 
 def _write_through(file: str, link: str) -> None:
@@ -326,12 +316,12 @@ VERBS: dict[str, Callable[..., object]] = {
     "read-reopened": lambda path, name: _read(name, os.open(_reach(path), os.O_DIRECTORY)),
     "readlink": os.readlink,
     "readlink-at": lambda path: os.readlink(b"", dir_fd=_hold(path)),
-    "chdir": _chdir,
+    "chdir": lambda path: (os.chdir(path), _read(".")),
     "watch": _watch,
     "bind": _bind,
     "overlay": _overlay,
     "chroot": lambda path: (os.chroot(path), _read("/config")),
-    "follow": _follow,
+    "follow": lambda text, link, rest="": (os.symlink(text, link), _read(link + rest)),
     "overlay-upper": _overlay_upper,
     "write-through": _write_through,
     "assemble": _assemble,
