@@ -373,7 +373,7 @@ def test_defaults_that_ask_for_no_password_are_read() -> None:
 
 
 def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privilege_checks, "SUDO_SECONDS", 0.1)
+    monkeypatch.setattr(privilege_checks, "SECONDS", 0.1)
     with pytest.raises(TimeoutError):
         privilege_checks._run(["sleep", "5"])
 
