@@ -45,7 +45,9 @@ def remove(share: Share, own: Own) -> bool:
     gone = store_directory.name_of_gone("removed")
     try:
         with _without_new_daemon(share), opened_place(share, own.place) as above:
-            os.rename(LOCAL_OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd)
+            os.rename(
+                LOCAL_OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd
+            )
             _tidy(share, own.place)
     except FileNotFoundError:
         return False

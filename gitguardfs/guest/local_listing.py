@@ -158,7 +158,9 @@ def owns(share: Share) -> list[Own]:
                 st = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
                 used = max(st.st_atime, st.st_mtime)
                 found.append(Own(place, os.fsencode(name)[1:], st.st_ino, used))
-        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == LOCAL_PLACE]
+        directory.enter[:] = [
+            name for name in directory.enter if os.fsencode(name[:1]) == LOCAL_PLACE
+        ]
     return sorted(found)
 
 
