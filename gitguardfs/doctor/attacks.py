@@ -286,8 +286,8 @@ VERBS: dict[str, Callable[..., object]] = {
     "device": lambda path: os.mknod(path, stat.S_IFCHR | 0o644, os.makedev(1, 3)),
     "symlink": os.symlink,
     "socket": _bind_socket,
-    "tmpfile": lambda place, new: syscalls.linkat_by_proc(
-        os.open(place, os.O_TMPFILE | os.O_WRONLY, 0o644), new
+    "tmpfile": lambda directory, new: syscalls.linkat_by_proc(
+        os.open(directory, os.O_TMPFILE | os.O_WRONLY, 0o644), new
     ),
     "link": lambda old, new: _create(new, lambda path: os.link(old, path, follow_symlinks=False)),
     "link-empty-path": lambda old, new: _create(

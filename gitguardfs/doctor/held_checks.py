@@ -19,10 +19,10 @@ def check(context: Context, table: Table, sources: tuple[str, ...]) -> Result:
         "users' processes hold files or directories below the seal",
     )
     raw = dict.fromkeys(
-        place
+        path
         for source in sources
         for seen in other_mounts.raw_mounts(table, source)
-        for place in holders.with_shares_below(os.fsencode(source), seen, table)
+        for path in holders.with_shares_below(os.fsencode(source), seen, table)
     )
     proc = context.system.processes
     if not raw:
