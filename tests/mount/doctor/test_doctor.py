@@ -745,16 +745,6 @@ def _examine_impostor(place: Path) -> list[dict[str, object]]:
         umount(place / "view", MNT_DETACH)
 
 
-def test_a_group_that_gives_root_is_found(guarded: Mounted) -> None:
-    docker = 64242
-    system = replace(
-        QUIET,
-        groups_of=lambda name, gid: [gid, docker],
-        group_name=lambda gid: "docker" if gid == docker else str(gid),
-    )
-    assert findings(examine(guarded.path, system)) == ["rights.groups"]
-
-
 def program(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

@@ -27,7 +27,6 @@ from gitguardfs.doctor import (
     mount_checks,
     namespace_checks,
     other_mounts,
-    policy_checks,
     privilege_checks,
     share_checks,
     writable_checks,
@@ -91,15 +90,6 @@ def test_a_mount_is_found_with_its_options_and_device() -> None:
 def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
     assert holding(TABLE, "/home/agent/projects/a/b") is GUARD
     assert holding(TABLE, "/home/agent/projects2") is TABLE[0]
-
-
-def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
-    assert mount_checks.check_mounted(case("/home/agent/projects")).status is Status.OK
-    for place in ("/srv/v", "/nowhere"):
-        assert mount_checks.check_mounted(case(place)).status is Status.FINDING
-    covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
-    said = mount_checks.check_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
-    assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
 @pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
@@ -449,21 +439,6 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
     privilege_checks.parse_sudo(SUDO + text)
 
 
-@pytest.mark.parametrize(
-    ("runs", "doubts", "status"),
-    [
-        (False, [], Status.OK),
-        (False, ["/etc/doas.conf has nopass"], Status.NOTE),
-        (True, [], Status.FINDING),
-        (True, ["/etc/doas.conf has nopass"], Status.FINDING),
-    ],
-)
-def test_doas_is_judged_by_what_it_does(runs: bool, doubts: list[str], status: Status) -> None:
-    said = privilege_checks.judge_doas("agent", runs, doubts)
-    assert said.status is status
-    assert ("single commands were not checked" in said.detail) == (status is Status.NOTE)
-
-
 @pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
 def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
     said = privilege_checks.judge_groups(AGENT, ["agent", group])
@@ -545,12 +520,6 @@ def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
     assert "first 9 names" in partly[0].detail
     spaces = [*untried, Outcome("U1", "y", OutcomeKind.UNTRIED, "no namespaces")]
     assert "; U1: no namespaces" in attack_checks.judge(spaces, SearchResult(), "deny")[0].detail
-
-
-def test_a_guard_that_is_off_is_a_finding() -> None:
-    assert policy_checks.report_policy("/m", "off").status is Status.FINDING
-    assert policy_checks.report_policy("/m", "readonly").status is Status.NOTE
-    assert policy_checks.report_policy("/m", "deny").status is Status.OK
 
 
 # -------------------------------------------------------------------------------- symlinks
