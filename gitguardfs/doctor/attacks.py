@@ -67,7 +67,7 @@ M1 file: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g};
     !truncate {g}; !open {g} WRONLY|TRUNC
 M1 symlink: chown {g}; chown-nothing {g}; utimens {g}
 M2 directory: list {g}; read {g}/config; stat {g}/config; read-at {g} config; read-proc {g};
-    read-proc {g} /config; read-reopened {g} config; chdir {g}; watch {g}; listxattr {g}
+    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config; watch {g}; listxattr {g}
 M2 file: read {g}; read-proc {g}; open-proc {g}
 M2 symlink: readlink {g}; readlink-at {g}
 U1 directory fake root: list {g}; read {g}/config
@@ -316,7 +316,7 @@ VERBS: dict[str, Callable[..., object]] = {
     "read-reopened": lambda path, name: _read(name, os.open(_reach(path), os.O_DIRECTORY)),
     "readlink": os.readlink,
     "readlink-at": lambda path: os.readlink(b"", dir_fd=_hold(path)),
-    "chdir": lambda path: (os.chdir(path), _read(".")),
+    "chdir": lambda path, name=".": (os.chdir(path), _read(name)),
     "watch": _watch,
     "bind": _bind,
     "overlay": _overlay,
@@ -407,7 +407,7 @@ def _assembling(
 def _assembled() -> Iterator[Attack]:
     head, refs = ("objects", "refs", "HEAD"), ("objects", "HEAD", "refs")
     yield from (_assembling("P1", *head, way=way) for way in WAYS)
-    yield from (_assembling("P1", *refs, kind="HEAD", way=way) for way in list(WAYS)[1:-3])
+    yield from (_assembling("P1", *refs, kind="HEAD", way=way) for way in list(WAYS)[:-3])
     for parts, kind in ((head, "HEAD"), (refs, "HEAD")):
         yield _assembling("P1", *parts, kind=kind, way="rename", spare="{w}/trap/spare")
         yield _assembling("P1", *parts, kind=kind, way="rename", spare="{o}/" + parts[-1])
