@@ -17,11 +17,11 @@ from enum import Enum
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.base.constants import LOCAL_STORE
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN, LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.walk import DIRECTORY_FLAGS, TreeScan
-from gitguardfs.fs.nodes import is_local
+from gitguardfs.fs.numbers import is_local
 from gitguardfs.linux import mountinfo, run_as, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.local import store
@@ -30,7 +30,6 @@ from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import RuleSet, Verdict
 from gitguardfs.options import mount_options
 from gitguardfs.options.parsing import parse_o, quote_o
-from gitguardfs.view.stand_ins import OWN, STAND_IN
 
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""
@@ -153,13 +152,15 @@ def owns(share: Share) -> list[Own]:
     for directory in walk.directories():
         place = tuple(os.fsencode(name)[1:] for name in directory.path.split("/") if name)
         for name, file_type in directory.entries.items():
-            if os.fsencode(name[:1]) != OWN or file_type != S_IFDIR:
+            if os.fsencode(name[:1]) != LOCAL_OWN or file_type != S_IFDIR:
                 continue
             with suppress(FileNotFoundError):  # removed since
                 st = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
                 used = max(st.st_atime, st.st_mtime)
                 found.append(Own(place, os.fsencode(name)[1:], st.st_ino, used))
-        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == STAND_IN]
+        directory.enter[:] = [
+            name for name in directory.enter if os.fsencode(name[:1]) == LOCAL_STAND_IN
+        ]
     return sorted(found)
 
 
@@ -176,7 +177,7 @@ def size_of(share: Share, own: Own, seen: set[int], say: Say) -> int:
     where = share.told(own.path)
     try:
         with opened_place(share, own.place) as above:
-            top = os.open(OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
+            top = os.open(LOCAL_OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
     except FileNotFoundError:  # removed since
         return 0
     try:
@@ -214,8 +215,8 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
         for name in place:
             if makes:
                 with suppress(FileExistsError):
-                    os.mkdir(STAND_IN + name, 0o700, dir_fd=fd)
-            below = os.open(STAND_IN + name, DIRECTORY_FLAGS, dir_fd=fd)
+                    os.mkdir(LOCAL_STAND_IN + name, 0o700, dir_fd=fd)
+            below = os.open(LOCAL_STAND_IN + name, DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = below
         yield fd

@@ -46,6 +46,8 @@ STORE = PRIVATE_STORE
 """Root's store: outside of gitguardfs's own directory, which only root may enter."""
 AGENT = "agent"
 HOST = "host.git"
+LACKS = "lacks-files"
+"""A file of the copy, while an object is missing: the host's command that fetches it."""
 REASON = "gitguard-reason"
 _KEY_BYTES = 32
 _ID = re.compile("[0-9a-f]{32}")

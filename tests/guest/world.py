@@ -146,7 +146,10 @@ def take_checkout(machine: Machine) -> None:
     """Mount what the host shares by the tag "checkout", and copy the tests out of it."""
     machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
     # The helpers of other tiers import pytest, which is not in the guest, to skip.
-    machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
+    machine.sh(
+        f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {CHECKOUT}/gitguardfs {TESTS}"
+        f" && >{TESTS}/pytest.py"
+    )
 
 
 def make_demo(path: Path) -> None:

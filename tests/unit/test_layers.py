@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"base"},
     "mounting": BELOW | CORE,
     "guest": BELOW | CORE,
-    "doctor": BELOW | CORE | {"guest"},
+    "doctor": BELOW | {"private", "mounting", "guest"},
     "host/audit": {"base", "names", "options"},
     "host/credentials": {"base"},
     "host/egress": {"base", "host/credentials"},
