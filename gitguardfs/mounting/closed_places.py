@@ -10,20 +10,16 @@ from threading import Lock
 
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import covers, lid, preflight, seal, seal_bypasses
+from gitguardfs.mounting import bypasses, covers, lid, preflight, seal
 from gitguardfs.options.mount_options import MountOptions
 
 log = logging.getLogger(__name__)
 
 
 def recognized(fd: int) -> bytes:
-    """Return a text by which the next daemon recognizes a source's root, or the root of a seal.
-
-    Nobody changes a seal's ctime: it is the time of its mount, and tells seals apart.
-    """
+    """Return a text by which the next daemon recognizes a source's root."""
     st = os.fstat(fd)
-    is_seal = seal.sealing(fd) is not None
-    return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
+    return b"%d:%d" % (st.st_dev, st.st_ino)
 
 
 @dataclass
@@ -98,18 +94,22 @@ def _seal(paths: preflight.MountPaths) -> seal.Seal:
         ) from None
 
 
-def refuse_holders(
+def refuse_bypasses(
     options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
 ) -> None:
-    """Raise UserError if a process holds something below the seal, and can still use it.
+    """Raise UserError if a process reaches the source from before the seal. Done once for a seal.
 
     ``device`` is the st_dev of the source below the seal.
     """
-    text, hint = seal_bypasses.describe(paths.source, sealed.covers, device)
+    if sealed.is_checked:
+        return
+    text, hint = bypasses.describe(paths.source, sealed.covers, device)
     if text and not options.allow_holders:
         raise UserError(text, hint, Exit.MOUNT)
     if text:
         log.warning("%s", text)
+    else:
+        sealed.note_checked()
 
 
 def check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:

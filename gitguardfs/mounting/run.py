@@ -240,7 +240,7 @@ def _serve(
     if seal.sealing(root_fd) is not None:
         root_fd = closed_places.open_covered(paths.source, root_fd, seal.is_seal)
     root = closed_places.recognized(root_fd)
-    if former and former.split()[0] != root:
+    if former not in (b"", root):
         raise UserError(
             f"{paths.source} is another directory than before: it is not guarded again",
             f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
@@ -260,14 +260,8 @@ def _serve(
     session = new_session(operations)
     closed = closed_places.close(paths, target_fd, seal_it)
     try:
-        state = b"%s %s" % (
-            root,
-            b"" if closed.seal is None else closed_places.recognized(closed.seal.root),
-        )
         if closed.seal is not None and seal_it:
-            # Under the seal of the daemon before this one nobody has opened anything since.
-            if state != former:
-                closed_places.refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+            closed_places.refuse_bypasses(options, paths, closed.seal, os.fstat(root_fd).st_dev)
             closed_places.check_seal(closed.seal, paths)
         signals.hold()
         mounted = view.mount(session, options, paths, closed)
@@ -283,7 +277,7 @@ def _serve(
     audit.start()
     logs.start()
     signal, fault = _serve_session(
-        session, tables, options, paths, mounted, closed, lambda: ready(state)
+        session, tables, options, paths, mounted, closed, lambda: ready(root)
     )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL

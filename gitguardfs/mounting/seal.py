@@ -22,13 +22,13 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError, os_error
-from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, utab
 
 NAME = "gitguardfs-seal"
-_FSTYPES = (covers.FSTYPE, "tmpfs")
-"""The types that a seal may have: daemons of earlier versions used tmpfs."""
+_CHECKED = "noatime"
+"""The mount option by which the kernel keeps that ``bypasses`` has found nothing at this seal."""
 _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
@@ -78,6 +78,17 @@ class Seal:
                 errno.ESTALE, "another mount is directly below or above the seal", self._source
             )
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether nobody reaches the source who did so before this seal was put on."""
+        return _CHECKED in covers.listed(mountinfo.number_of(self._lock)).options.split(",")
+
+    def note_checked(self) -> None:
+        """Note that as an option of the mount, which stays with the seal. Raises OSError."""
+        flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
+        flags |= syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_NOATIME
+        syscalls.mount("none", f"/proc/self/fd/{self._lock}", flags=flags)
+
     def remove(self) -> None:
         """Remove the seal: unmount exactly this mount, by its descriptor. Raises OSError."""
         try:
@@ -96,7 +107,7 @@ def _lock(root: int) -> None:
 
 def is_seal(mount: MountInfo) -> bool:
     """Return whether a mount is a seal, with or without a daemon."""
-    return mount.fstype in _FSTYPES and mount.source == NAME
+    return mount.fstype == covers.FSTYPE and mount.source == NAME
 
 
 def sealing(fd: int) -> MountInfo | None:

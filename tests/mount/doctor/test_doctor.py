@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from gitguardfs.linux.namespaces import MountNamespace
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError
 from gitguardfs.base.findings import Result, Status
@@ -33,7 +34,6 @@ from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.linux import namespaces, processes, syscalls
-from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from gitguardfs.linux.namespaces import MountNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,6 @@ from gitguardfs.doctor.search import SearchResult
 from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.host.audit import trust
 from gitguardfs.linux import mountinfo, processes, run_as
-from gitguardfs.linux.namespaces import MountNamespace
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting import guards
 from gitguardfs.mounting.guards import GuardDaemon
