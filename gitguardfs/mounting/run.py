@@ -34,6 +34,7 @@ from gitguardfs.mounting import (
     build,
     closed_places,
     fstab_check,
+    guards,
     keeper,
     lid,
     logs,
@@ -272,8 +273,13 @@ def _serve(
         # If the mount point is removed in another namespace, the kernel keeps the view on the lid
         # for as long as the lid is open, and this process would not end.
         os.close(closed.target_fd)
+    record = None
     if mounted is not None:
         utab.add(mounted)
+        try:
+            record = guards.Record(mounted, paths.source, options.given)
+        except OSError as error:
+            log.warning("umount and vm-mount will not know this daemon: %s", error)
     audit.start()
     logs.start()
     signal, fault = _serve_session(
@@ -283,6 +289,8 @@ def _serve(
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
     # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
     closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal is UNMOUNTED)
+    if record is not None:
+        record.remove()
     audit.close()
     if fault:
         places = [paths.source, *([paths.mountpoint] if closed.lid else [])]

@@ -89,13 +89,13 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
     found = mountinfo.current(guard)
     if found is None:
         return False
-    daemon = _daemon_of(guard, found)
+    daemon = guards.daemon_of(found)
     if daemon is None:
         # The daemon may be in another pid namespace. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
-    if not _stop(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
+    if not _stop(daemon.pid, lambda: guards.daemon_of(found) == daemon):
         return stop_keeping_seal(guard, source)
     left = mountinfo.current(found)
     if left is None:
@@ -161,11 +161,6 @@ def _holder_of(source: str) -> str | None:
     finally:
         os.close(fd)
     return holder if holder.isdecimal() else None
-
-
-def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
-    # Before Linux 6.17 it is found by its arguments, which may have the path before a move.
-    return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
 def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
