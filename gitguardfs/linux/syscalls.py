@@ -212,11 +212,6 @@ def enter_mounts(namespace: int) -> None:
     _check(_libc.setns(namespace, CLONE_NEWNS))
 
 
-def enter_user_namespace(namespace: int) -> None:
-    """Enter the user namespace behind a descriptor, with all its capabilities (setns(2))."""
-    _check(_libc.setns(namespace, CLONE_NEWUSER))
-
-
 def clone_tree(path: bytes, *, recursive: bool = True) -> int:
     """Return a descriptor of a private copy of the mounts at and below ``path`` (open_tree(2)).
 

@@ -276,6 +276,6 @@ def _is_covered(pid: str, held: list[str], mount: MountInfo) -> bool:
         kind, _, number = link.removeprefix(f"/proc/{pid}/").partition("/")
         if kind != "fd" or os.readlink(link) != path:
             return False
-        if processes.fdinfo(number, f"/proc/{pid}").mnt_id == mount.mnt_id:
+        if mountinfo.number_of(number, f"/proc/{pid}") == mount.mnt_id:
             return False
     return guards.is_daemon(pid)

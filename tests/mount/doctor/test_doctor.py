@@ -456,7 +456,7 @@ def _examine_beside_the_agents_mounts(share: Path, view: Path) -> list[dict[str,
     """Let the agent mount on the share, then seal that, and mount in the view."""
     _let_users_mount(view.parent)
     _mount_as_agent(share.parent, share)
-    mount(seal.NAME, share, "tmpfs", data="mode=000")
+    mount(seal.NAME, share, "ramfs", data="mode=000")
     _mount_as_agent(share.parent, view / "src")
     try:
         return _rows(examine(view))

@@ -38,7 +38,7 @@ from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.host.audit import trust
-from gitguardfs.linux import mountinfo, processes, run_as
+from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting import guards
@@ -132,12 +132,6 @@ def test_a_daemon_is_known_by_the_mount_in_its_record() -> None:
     daemon = _daemon(GUARD)
     assert mount_checks.serving(GUARD, [_daemon(TABLE[1], pid=8), daemon]) == (daemon,)
     assert mount_checks.serving(OTHER, [daemon]) == ()
-
-
-def test_what_proc_says_of_a_daemon_is_read() -> None:
-    assert processes.parse_arguments(b"a\0b c\0\xff\0") == ("a", "b c", "\udcff")
-    assert processes.parse_arguments(b"a\0\0b") == ("a", "", "b")
-    assert processes.parse_arguments(b"") == ()
 
 
 def test_the_guarded_directory_is_what_the_daemon_has_written_down() -> None:
