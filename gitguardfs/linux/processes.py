@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import AnyStr
 
 PROC = "/proc"
@@ -25,6 +26,20 @@ def link_of(path: AnyStr) -> AnyStr | None:
         if error.errno == errno.ENAMETOOLONG:
             return None
         raise
+
+
+def held_by(process: str) -> Iterator[tuple[str, str]]:
+    """Yield the links in /proc to what a process holds, and what each is in a message.
+
+    They lead to its working and root directories and its open files. Raises OSError.
+    """
+    # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
+    for task in os.listdir(f"{process}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield f"{process}/task/{task}/cwd", "its working directory"
+            yield f"{process}/task/{task}/root", "its root directory"
+            for number in sorted(map(int, os.listdir(f"{process}/task/{task}/fd"))):
+                yield f"{process}/task/{task}/fd/{number}", f"descriptor {number}"
 
 
 def pids(proc: str = PROC) -> Iterator[str]:

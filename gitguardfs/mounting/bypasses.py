@@ -110,7 +110,7 @@ def find(source: str, number: int, device: int) -> list[str]:
             if any(processes.uids_of(process)):
                 label = f"{pid} ({shown(processes.name_of(process))})"
                 held: dict[str, None] = {}
-                for link, what in _links(process, sealed.mount.device):
+                for link, what in _held(process, sealed.mount.device):
                     if _leads_to(link, sealed, own, others):
                         held[what] = None
                     elif watched and _is_namespace(link, label, watched):
@@ -147,18 +147,9 @@ def _namespaces() -> dict[int, _Namespace]:
     return found
 
 
-def _links(process: str, device: str) -> Iterator[tuple[str, str]]:
-    """Yield the links in /proc to what a process holds, and what each is in a message.
-
-    Only files of ``device``, which is written as in mountinfo, count as mapped.
-    """
-    # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
-    for task in os.listdir(f"{process}/task"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            yield f"{process}/task/{task}/cwd", "its working directory"
-            yield f"{process}/task/{task}/root", "its root directory"
-            for number in sorted(map(int, os.listdir(f"{process}/task/{task}/fd"))):
-                yield f"{process}/task/{task}/fd/{number}", f"descriptor {number}"
+def _held(process: str, device: str) -> Iterator[tuple[str, str]]:
+    """Yield ``processes.held_by``, and the files mapped from a device, given as in mountinfo."""
+    yield from processes.held_by(process)
     with open(f"{process}/maps", "rb") as file:
         files = {}
         for line in file:

@@ -239,43 +239,31 @@ def seal_or_unmount(source: str) -> str:
 def _users_of(mount: MountInfo, ignored_pid: int = 0, at_most: int = 5) -> list[str]:
     """Return the processes that have something in ``mount`` or in a copy of it open."""
     found = []
-    path = mount.path
     for pid in processes.pids():
-        if int(pid) == ignored_pid:
-            continue
         with suppress(OSError):  # it has ended
-            held = _links_into(pid, path)
-            if held and not _is_covered(pid, held, mount):
-                with open(
-                    f"/proc/{pid}/comm", "rb"
-                ) as file:  # any bytes: the process chooses its name
-                    name = shown(file.read().removesuffix(b"\n"))
-                found.append(f"{name} ({pid})")
+            if int(pid) != ignored_pid and _uses(pid, mount):
+                found.append(f"{shown(processes.name_of(pid))} ({pid})")
     return found[:at_most]
 
 
-def _links_into(pid: str, path: str) -> list[str]:
-    """Return the links of a process (proc(5)) that lead to ``path`` or below it."""
-    links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
-    links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-    found = []
-    for link in links:
-        with suppress(OSError):  # closed; our own listing above is one
-            if f"{os.readlink(link)}/".startswith(f"{path}/"):
-                found.append(link)
-    return found
+def _uses(pid: str, mount: MountInfo) -> bool:
+    """Return whether a process holds something in ``mount`` or in a copy of it.
 
-
-def _is_covered(pid: str, held: list[str], mount: MountInfo) -> bool:
-    """Return whether a process is a daemon that holds only the directory below ``mount``.
-
-    The daemon of an earlier guard at the same path does, while a copy of its view exists.
+    The daemon of an earlier guard at the same path holds the directory below, while a copy of its
+    view exists. That does not count.
     """
-    path = mount.path
-    for link in held:
-        kind, _, number = link.removeprefix(f"/proc/{pid}/").partition("/")
-        if kind != "fd" or os.readlink(link) != path:
-            return False
-        if mountinfo.number_of(number, f"/proc/{pid}") == mount.mnt_id:
-            return False
-    return guards.is_daemon(pid)
+    held = []
+    for link, _ in processes.held_by(f"{processes.PROC}/{pid}"):
+        with suppress(OSError):  # closed; the listing's own descriptor is one
+            path = os.readlink(link)
+            if f"{path}/".startswith(f"{mount.path}/"):
+                held.append((path, link))
+    return bool(held) and not (
+        all(path == mount.path and _is_below(link, mount) for path, link in held)
+        and guards.is_daemon(pid)
+    )
+
+
+def _is_below(link: str, mount: MountInfo) -> bool:
+    process, is_descriptor, number = link.rpartition("/fd/")
+    return bool(is_descriptor) and mountinfo.number_of(number, process) != mount.mnt_id
