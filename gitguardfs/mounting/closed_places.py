@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import Exit, UserError, failing
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import bypasses, covers, lid, preflight, seal
 from gitguardfs.options.mount_options import MountOptions
@@ -73,48 +73,30 @@ def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedP
 
 def open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
     """Return a descriptor of the directory below a seal or lid. Raises UserError."""
-    try:
+    needs = "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT"
+    with failing(f"cannot reach {path} below its seal or lid", needs):
         return covers.open_covered(path, root, is_cover)
-    except OSError as error:
-        raise UserError(
-            f"cannot reach {path} below its seal or lid: {error.strerror}",
-            "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
-            Exit.SYSTEM,
-        ) from None
 
 
 def _seal(paths: preflight.MountPaths) -> seal.Seal:
-    try:
+    with failing(f"cannot seal {paths.source}", "the option no-seal leaves it open", Exit.MOUNT):
         return seal.Seal(paths.source, paths.source_fd)
-    except OSError as error:
-        raise UserError(
-            f"cannot seal {paths.source}: {error.strerror}",
-            "the option no-seal leaves it open",
-            Exit.MOUNT,
-        ) from None
 
 
-def refuse_bypasses(
+def check_seal(
     options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
 ) -> None:
-    """Raise UserError if a process reaches the source from before the seal. Done once for a seal.
+    """Raise UserError if a process reaches the source past its seal, or a mount lies on that.
 
-    ``device`` is the st_dev of the source below the seal.
+    A seal is searched for bypasses once. ``device`` is the st_dev of the source below the seal.
     """
-    if sealed.is_checked:
-        return
-    text, hint = bypasses.describe(paths.source, sealed.covers, device)
-    if text and not options.allow_holders:
-        raise UserError(text, hint, Exit.MOUNT)
-    if text:
-        log.warning("%s", text)
-    else:
-        sealed.note_checked()
-
-
-def check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
-    """Raise UserError if something else was mounted over the seal meanwhile."""
-    try:
+    if not sealed.is_checked:
+        text, hint = bypasses.describe(paths.source, sealed.covers, device)
+        if text and not options.allow_holders:
+            raise UserError(text, hint, Exit.MOUNT)
+        if text:
+            log.warning("%s", text)
+        else:
+            sealed.note_checked()
+    with failing(f"cannot seal {paths.source}", code=Exit.MOUNT):
         sealed.check()  # a fusermount3 that was started below can mount over the seal
-    except OSError as error:
-        raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None

@@ -24,7 +24,7 @@ from signal import Signals
 from threading import Thread
 
 from gitguardfs.base.constants import FUSE_DEVICE
-from gitguardfs.base.errors import Exit, UserError, shown, warn
+from gitguardfs.base.errors import Exit, UserError, failing, shown, warn
 from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.linux import mountinfo, safe_open
@@ -150,16 +150,7 @@ def _prepare(
     expected = options.expected_mountpoint
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
-    preflight.check_expected(options.mountpoint, expected, is_root)
-    paths = preflight.check(
-        options.source,
-        options.mountpoint,
-        options.rules,
-        is_root,
-        options.source_owner,
-        options.nonempty,
-    )
-    preflight.check_is(paths.mountpoint, expected)
+    paths = preflight.check(options, expected, is_root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
     seal_it = _wants_seal(options, paths, is_root)
@@ -219,12 +210,8 @@ def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, sea
 def _open_audit(path: str | None) -> AuditLog:
     if path is None:
         return AuditLog(None)
-    try:
+    with failing(f"cannot write the audit log {path}"):
         return AuditLog(RotatingFile(path, os.geteuid() == 0))
-    except OSError as error:
-        raise UserError(
-            f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
-        ) from None
 
 
 def _serve(
@@ -262,8 +249,7 @@ def _serve(
     closed = closed_places.close(paths, target_fd, seal_it)
     try:
         if closed.seal is not None and seal_it:
-            closed_places.refuse_bypasses(options, paths, closed.seal, os.fstat(root_fd).st_dev)
-            closed_places.check_seal(closed.seal, paths)
+            closed_places.check_seal(options, paths, closed.seal, os.fstat(root_fd).st_dev)
         signals.hold()
         mounted = view.mount(session, options, paths, closed)
     except BaseException:

@@ -304,8 +304,8 @@ MUTANTS = (
     Mutant(
         "mount-place-not-checked-again",
         "the mount point is compared with the one written down only before it is resolved for good",
-        "mounting/run.py",
-        "    preflight.check_is(paths.mountpoint, expected)\n",
+        "mounting/preflight.py",
+        "    _check_is(paths.mountpoint, expected)\n",
         "",
         (
             "unit/options/test_cli.py",
