@@ -200,19 +200,12 @@ def lost_options(
     """
     try:
         kept = normalized(after)
-        gone = []
-        for option in before:
-            one = normalized([option])
-            names = parse_o([quote_o(option)]).keys() & one.keys() - {"map", "seal"}
-            if not all(_is_kept(kept, name, one[name]) for name in names) and option not in unasked:
-                gone.append(option)
+        return [
+            option
+            for option in before
+            if option not in unasked
+            and not parse_o([quote_o(option)]).keys() & {"map", "seal"}
+            and normalized([*after, option]) != kept
+        ]
     except (UserError, ValueError, KeyError):
         return []
-    return gone
-
-
-def _is_kept(kept: dict[str, object], name: str, value: object) -> bool:
-    here = kept.get(name)
-    if isinstance(value, frozenset):
-        return isinstance(here, frozenset) and value <= here
-    return here == value
