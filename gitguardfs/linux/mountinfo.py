@@ -60,13 +60,13 @@ class MountInfo:
 
     @property
     def owner(self) -> int | None:
-        """The uid of the user that mounted it (user_id); None unless it is a FUSE file system."""
+        """The uid of the user who mounted it (user_id); None unless it is a FUSE file system."""
         found = _USER_ID.search(self.super_options) if self.fstype.startswith("fuse") else None
         return int(found[1]) if found else None
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
-        """What stays the same while it is mounted, wherever it is moved to.
+        """The values that stay the same while it is mounted, wherever it is moved to.
 
         mnt_id alone is not enough: the kernel gives the number of an unmounted one to another.
         """
@@ -92,7 +92,7 @@ class MountInfo:
 
 
 def parse(text: bytes) -> list[MountInfo]:
-    """Return the mounts in the order of mountinfo, which is that in which they were mounted."""
+    """Return the mounts in the order of mountinfo: the oldest first."""
     found = []
     for line in text.split(b"\n"):
         if not line:
@@ -144,7 +144,7 @@ def top_at(path: str, table: Iterable[MountInfo] | None = None) -> MountInfo | N
 
 
 def stack_of(fd: int) -> list[MountInfo]:
-    """Return the mount that a descriptor is of, then those that it covers at the same path.
+    """Return a descriptor's mount, then the mounts that it covers at the same path.
 
     Returns [] if the descriptor's mount is not in this namespace.
     """
@@ -168,7 +168,7 @@ def on_top_of(number: int, path: str) -> MountInfo | None:
 
 
 def current(mount: MountInfo) -> MountInfo | None:
-    """Return the same mount as it is listed now, maybe at another path; None if it is gone."""
+    """Return a mount as it is listed now, maybe at another path; None if it is gone."""
     return next((m for m in listed() if m.identity == mount.identity), None)
 
 
@@ -179,7 +179,7 @@ def of_device(device: int) -> MountInfo | None:
 
 
 def number_of(fd: int | str, process: str = "/proc/self") -> int:
-    """Return the mnt_id of the mount that a descriptor is of. Raises OSError.
+    """Return the mnt_id of a descriptor's mount. Raises OSError.
 
     ``process`` is the directory in /proc of the process that has the descriptor. The number is 0
     for an object that is mounted nowhere, such as a memfd.

@@ -16,7 +16,7 @@ PROC = "/proc"
 
 
 def link_of(path: AnyStr) -> AnyStr | None:
-    """Return what a link in /proc leads to; None if that is longer than a path can be.
+    """Return the target of a link in /proc; None if it is longer than a path can be.
 
     Any user can make directories so deep, and open them. Raises OSError.
     """
@@ -29,9 +29,9 @@ def link_of(path: AnyStr) -> AnyStr | None:
 
 
 def held_by(process: str) -> Iterator[tuple[str, str]]:
-    """Yield the links in /proc to what a process holds, and what each is in a message.
+    """Yield the links in /proc to a process's working and root directories and open files.
 
-    They lead to its working and root directories and its open files. Raises OSError.
+    Each comes with its name for a message. Raises OSError.
     """
     # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
     for task in os.listdir(f"{process}/task"):

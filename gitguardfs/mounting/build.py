@@ -48,7 +48,7 @@ def assemble(
     root_fd: int,
     reports_names_only: bool,
 ) -> tuple[ExitStack, Requests]:
-    """Return what to close at the end, and the requests that serve the directory of ``root_fd``.
+    """Return a stack to close at the end, and the requests that serve the directory of ``root_fd``.
 
     ``reports_names_only`` says that the session can report entries without attributes. Raises
     UserError.
@@ -124,7 +124,7 @@ def _name(paths: MountPaths, root_fd: int) -> str:
 
 
 def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:
-    """Return what a mount of ``root_fd`` has to know of its source and of this process.
+    """Return the facts about its source and this process that a mount of ``root_fd`` needs.
 
     Raises UserError for a bad map, OSError.
     """

@@ -74,7 +74,7 @@ class _Namespace:
 
 
 def describe(source: str, number: int, device: int) -> tuple[str, str]:
-    """Return who reaches a sealed source, and what to do about that; both empty if nobody does.
+    """Return a message that names who reaches a sealed source, and a hint; both empty for nobody.
 
     ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of the
     source.
@@ -93,7 +93,7 @@ def describe(source: str, number: int, device: int) -> tuple[str, str]:
 
 
 def find(source: str, number: int, device: int) -> list[str]:
-    """Return each user's process that reaches the source, with its name and what it holds.
+    """Return the users' processes that reach the source, each with its name and the held objects.
 
     Raises OSError if a process cannot be searched.
     """
@@ -213,7 +213,7 @@ def _is_namespace(link: str, label: str, known: dict[int, _Namespace]) -> bool:
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:
-    """Return whether a path is a directory's, or lies in it."""
+    """Return whether a path is that of a directory, or lies in the directory."""
     return path.removesuffix(b" (deleted)") == directory or path.startswith(
         directory.rstrip(b"/") + b"/"
     )

@@ -59,7 +59,7 @@ class ClosedPlaces:
 
 
 def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedPlaces:
-    """Put on the seal, or take over one that is there; and a lid. Raises UserError, OSError."""
+    """Put on the seal, or take over a former daemon's seal and lid. Raises UserError, OSError."""
     was_sealed = seal.sealing(paths.source_fd) is not None
     if os.geteuid() == 0 and paths.covers_itself:
         # The place of view and source is one: a seal closes both.
@@ -86,7 +86,7 @@ def _seal(paths: preflight.MountPaths) -> seal.Seal:
 def check_seal(
     options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
 ) -> None:
-    """Raise UserError if a process reaches the source past its seal, or a mount lies on that.
+    """Raise UserError if a process reaches the source past its seal, or a mount lies on the seal.
 
     A seal is searched for bypasses once. ``device`` is the st_dev of the source below the seal.
     """

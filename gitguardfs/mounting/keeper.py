@@ -95,7 +95,7 @@ def be_daemon(run: Run, pipe: int) -> NoReturn:
 
 
 def is_ready(answer: bytes) -> bool:
-    """Return whether an answer is that of a daemon that was ready."""
+    """Return whether a daemon's answer says that it was ready."""
     return answer[:1] == bytes([Exit.OK])
 
 

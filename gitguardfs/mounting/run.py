@@ -143,7 +143,7 @@ def _prepare(
     launch: Callable[[_Serve, MountOptions], int],
     former: bytes,
 ) -> int:
-    """Check, and launch a function that serves; tell it what to mount after a crash."""
+    """Check the options and paths, and launch a function that serves the mount."""
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")

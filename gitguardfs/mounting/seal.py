@@ -33,7 +33,7 @@ _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class Seal:
-    """A seal that is on, and locked by this process until it ends."""
+    """A mounted seal, locked by this process until the process ends."""
 
     def __init__(self, source: str, source_fd: int) -> None:
         """Cover a directory, or take over the seal of a daemon that died.
@@ -80,11 +80,11 @@ class Seal:
 
     @property
     def is_checked(self) -> bool:
-        """Whether nobody reaches the source who did so before this seal was put on."""
+        """Whether ``bypasses`` has found nobody who reaches the source past this seal."""
         return _CHECKED in covers.listed(mountinfo.number_of(self._lock)).options.split(",")
 
     def note_checked(self) -> None:
-        """Note that as an option of the mount, which stays with the seal. Raises OSError."""
+        """Note ``is_checked`` as an option of the mount, which stays with it. Raises OSError."""
         flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
         flags |= syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_NOATIME
         syscalls.mount("none", f"/proc/self/fd/{self._lock}", flags=flags)
@@ -142,7 +142,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
 
 
 def remark(source: str) -> str:
-    """Return what ``fail_closed`` adds to an error when it has sealed ``source``."""
+    """Return the remark that ``fail_closed`` adds to an error when it has sealed ``source``."""
     return f"{source} is sealed until it is guarded; umount {shlex.quote(source)} opens it"
 
 
@@ -258,7 +258,7 @@ def remove_stale(source: str) -> None:
 
 
 def open_covered(source: str, seal_fd: int) -> int:
-    """Return an O_PATH descriptor of what the seal covers whose root ``seal_fd`` is.
+    """Return an O_PATH descriptor of the directory below the seal whose root ``seal_fd`` is.
 
     The seal stays on; see ``covers.open_covered``. Raises OSError.
     """
