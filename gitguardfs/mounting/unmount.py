@@ -98,14 +98,8 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
     if not _stop(daemon.pid, lambda: guards.daemon_of(found) == daemon):
         return stop_keeping_seal(guard, source)
     left = mountinfo.current(found)
-    if left is None:
-        return True
-    if not guards.is_dead(left.mount_point):  # the process that ended was not its daemon
-        path = left.path
-        raise UserError(
-            f"the view at {path} is still served, and its daemon was not found", code=Exit.SYSTEM
-        )
-    unmount(left, lazy=True)  # its daemon ended without unmounting
+    if left is not None:
+        unmount(left, lazy=True)  # its daemon ended without unmounting
     return True
 
 

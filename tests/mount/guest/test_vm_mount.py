@@ -772,20 +772,6 @@ def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
         unmount(other)
 
 
-def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemon(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.install()
-    guard = guard_of(world)
-    with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
-        wrong.setattr(
-            guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, guard.identity, "", ())
-        )
-        with pytest.raises(UserError, match="is still served, and its daemon was not found"):
-            unmounting.stop_keeping_seal(guard, str(world.raw))
-    is_guarded(world)
-
-
 # ------------------------------------------------------------------------------ mounts of others
 
 

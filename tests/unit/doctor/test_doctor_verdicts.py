@@ -622,17 +622,6 @@ def test_every_directory_of_units_that_root_can_have_is_looked_at() -> None:
         assert f"{top}/systemd/system" in places
 
 
-def test_another_namespace_shows_the_share_where_nothing_covers_it() -> None:
-    before = tuple(seen for seen in TABLE if seen.source != "gitguardfs-seal")
-    share = "/mnt/my share"
-    assert other_mounts.shown_in(before, TABLE, share) == {share}
-    assert other_mounts.shown_in(TABLE, TABLE, share) == set()
-    (part,) = other_mounts.parts_in(TABLE, TABLE, share)  # it is there, below its seal
-    assert (part[0].fstype, part[1]) == ("9p", share)
-    moved = table(b"9 1 0:31 / /else rw - 9p projects rw\n")
-    assert other_mounts.shown_in(moved, TABLE, share) == {"/else"}
-
-
 # ---------------------------------------------------------------------------------- the report
 
 RESULTS = [
