@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -52,7 +51,7 @@ from tests.support.repos import (
 
 ANY_WARNING = (r"",)
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "doctor")
-QUIET = CheckedSystem(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
+QUIET = CheckedSystem(search_path="/nonexistent", doas_files=())
 """A system without sudo, doas and other processes, whatever this one has."""
 CLEAR = 'echo "User a is not allowed to run sudo on b."'
 
@@ -338,25 +337,6 @@ def test_a_guard_that_came_back_after_a_crash_gives_no_finding(open_share: Path)
     assert findings(results) == []
     tried = [result.title for result in results if result.id == "share.path"]
     assert tried == [f"the raw share {share} is out of reach"]
-
-
-@contextmanager
-def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Iterator[int]:
-    """A process of the agent's in a mount namespace; yields its pid.
-
-    Nothing propagates to that, unless it is to ``keep`` what the command has made of it.
-    """
-    cut_off = "true" if keep else "mount --make-rprivate /"
-    inner = f"{cut_off} && echo ready && exec sleep 120"
-    with subprocess.Popen(
-        [*command, "sh", "-c", inner],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, user=uid, group=uid, extra_groups=[],
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.kill()
 
 
 def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> None:
