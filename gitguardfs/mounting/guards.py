@@ -151,13 +151,14 @@ def is_daemon(pid: str) -> bool:
     return any(daemon.pid == int(pid) for daemon in servers())
 
 
-def is_orphan(pid: str) -> bool:
-    """Return whether a process is the daemon of a view that is unmounted here.
+def orphan_of(source: str) -> GuardDaemon | None:
+    """Return the daemon of a source whose view is unmounted here; None if there is none.
 
     Copies of the view may still exist in other mount namespaces.
     """
     views = {mount.identity for mount in mountinfo.listed()}
-    return any(daemon.pid == int(pid) and daemon.view not in views for daemon in servers())
+    orphans = (daemon for daemon in servers() if daemon.view not in views)
+    return next((daemon for daemon in orphans if daemon.source == source), None)
 
 
 def options_of(guard: MountInfo) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ STOP_LIMIT = 15.0
 END_LIMIT = 5.0
 """Seconds to wait for a busy share: a daemon that is ending may still hold it."""
 START_LIMIT = 1.0
-"""Seconds for which a daemon may have no view, since it is about to mount it or to end."""
+"""Seconds for which a daemon may have no view, since it is about to end."""
 _PAUSE = 0.05
 
 
@@ -132,29 +132,17 @@ def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
 
 
 def stop_orphan(source: str) -> None:
-    """Stop a daemon that holds the seal of ``source`` but has no view mounted here.
+    """Stop the daemon of a sealed source whose view is not mounted here. The seal stays.
 
     A copy of its view in another mount namespace, which any user can make, keeps the daemon
-    running. The share could then not be guarded again. The seal stays.
+    running. The share could then not be guarded again.
     """
     deadline = time.monotonic() + START_LIMIT
-    while (pid := _holder_of(source)) is not None and guards.is_orphan(pid):
+    while seal.is_sealed(source) and (orphan := guards.orphan_of(source)) is not None:
         if time.monotonic() > deadline:
-            _stop(int(pid), lambda: _holder_of(source) == pid and guards.is_orphan(pid))
+            _stop(orphan.pid, lambda: guards.orphan_of(source) == orphan)
             return
         time.sleep(_PAUSE)
-
-
-def _holder_of(source: str) -> str | None:
-    """Return the pid of the process that holds the seal of ``source``, as text, or None."""
-    if not seal.is_sealed(source):
-        return None
-    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        holder = seal.holder(fd)
-    finally:
-        os.close(fd)
-    return holder if holder.isdecimal() else None
 
 
 def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:

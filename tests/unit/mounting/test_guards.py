@@ -35,9 +35,9 @@ def test_a_running_daemon_is_found_by_its_mount_until_it_removes_its_record(
     assert (daemon.source, daemon.options) == ("/source", ("map=1:2", "hide=a,b\udcff"))
     assert guards.is_daemon(str(os.getpid())) and not guards.is_daemon("1")
     monkeypatch.setattr(mountinfo, "listed", lambda: [VIEW])
-    assert not guards.is_orphan(str(os.getpid()))
+    assert guards.orphan_of("/source") is None
     monkeypatch.setattr(mountinfo, "listed", list)
-    assert guards.is_orphan(str(os.getpid()))
+    assert guards.orphan_of("/source") == daemon and guards.orphan_of("/other") is None
     record.remove()
     assert guards.servers() == () and list(records.iterdir()) == []
 
