@@ -728,7 +728,7 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
 def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
     world.install()
     daemon = guards.daemon_of(guard_of(world))
-    assert daemon is not None and not guards.is_orphan(str(daemon.pid))
+    assert daemon is not None and guards.orphan_of(str(world.raw)) is None
     unmounting.stop_orphan(str(world.raw))
     with pytest.raises(UserError, match="guarded already"):
         unmounting.remove_seals(str(world.raw))
