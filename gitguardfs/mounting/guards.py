@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gitguardfs.base.constants import DEAD, FSTYPE
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.linux import mountinfo, run_as
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o
@@ -51,14 +51,16 @@ def is_dead(path: bytes) -> bool:
     A child process asks, since a process that waits for a hanging daemon cannot always be killed.
     Raises UserError if the guard does not answer within ``ANSWER_LIMIT``.
     """
-    place = os.fsdecode(path)
+    from gitguardfs.linux import run_as  # takes time to load, and a daemon does without
+
+    mountpoint = os.fsdecode(path)
     try:
         run_as.run_as(_ask, path, limit=ANSWER_LIMIT)
     except OSError as error:
         return error.errno in DEAD
     except run_as.NoAnswer:
-        hint = f"end its daemon, or {shlex.join(['umount', '-i', '-l', place])}"
-        raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
+        hint = f"end its daemon, or {shlex.join(['umount', '-i', '-l', mountpoint])}"
+        raise UserError(f"the guard at {mountpoint} does not answer", hint, Exit.SYSTEM) from None
     return False
 
 

@@ -24,7 +24,7 @@ from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import covers, utab
+from gitguardfs.mounting import covers, guards, utab
 
 NAME = "gitguardfs-seal"
 _CHECKED = "noatime"
@@ -231,22 +231,11 @@ def check_unlocked(fd: int, source: str) -> None:
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             raise
-        raise UserError(
-            f"{source} is guarded already and sealed",
-            f"unmount its view, or if that is gone: kill -USR2 {holder(lock)}",
-            Exit.MOUNT,
-        ) from None
+        orphan = guards.orphan_of(source)
+        hint = "unmount its view" if orphan is None else f"kill -USR2 {orphan.pid}"
+        raise UserError(f"{source} is guarded already and sealed", hint, Exit.MOUNT) from None
     finally:
         os.close(lock)
-
-
-def holder(lock: int) -> str:
-    """Return the pid of the process that has locked the file of ``lock`` (/proc/locks), or "?"."""
-    st = os.fstat(lock)
-    where = f"{os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino}"
-    with open("/proc/locks") as file:
-        held = [line.split() for line in file]
-    return next((f[4] for f in held if len(f) > 5 and f[1] == "FLOCK" and f[5] == where), "?")
 
 
 def remove_stale(source: str) -> None:
