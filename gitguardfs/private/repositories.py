@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from errno import EACCES, EAGAIN
 from threading import Event, Lock, Thread
 from typing import NamedTuple, Protocol
@@ -14,7 +13,7 @@ from typing import NamedTuple, Protocol
 from gitguardfs.base.errors import os_error, shown
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import restart, seeding, sparse
-from gitguardfs.private.git import GitFailed
+from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
 from gitguardfs.private.partial import COMMAND
 from gitguardfs.private.reader import Source, source_of
@@ -116,7 +115,7 @@ class PrivateRepositories:
 
     def _make(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
         try:
-            with locked(directory, seeding.SECONDS):
+            with locked(directory, SECONDS):
                 if not has_agent(directory) or restart.is_unused(directory):
                     self._seed(directory, place, work_tree, former)
         except OSError as error:
@@ -129,7 +128,7 @@ class PrivateRepositories:
         is_replaced = has_agent(directory)
         seen: set[_Looks | None] = set()
         for left in reversed(range(_TRIES)):
-            with _opened(self._root, work_tree, place.path) as (host, problem):
+            with opened(self._root, work_tree, place.path) as (host, problem):
                 source, looks, why = seeding.NOTHING, _looks(host), problem
                 try:
                     if host is not None:
@@ -223,7 +222,7 @@ class PrivateRepositories:
 
     def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
         pause = LOOK_SECONDS
-        with _opened(self._root, work_tree, place.path) as (host, problem):
+        with opened(self._root, work_tree, place.path) as (host, problem):
             looks = None
             try:
                 if host is None:
@@ -313,18 +312,3 @@ def _former_copy(directory: str, why: str) -> tuple[Source, str]:
         if source is not seeding.NOTHING:
             return source, ""
     return seeding.NOTHING, why
-
-
-@contextmanager
-def _opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
-    """Open the host's repository; yield None, and why, if it cannot be used. Raises OSError."""
-    context = opened(root, work_tree, path)
-    try:
-        host = context.__enter__()
-    except Unusable as error:
-        yield None, str(error)
-        return
-    try:
-        yield host, ""
-    finally:
-        context.__exit__(None, None, None)

@@ -18,13 +18,11 @@ from gitguardfs.base import store_directory
 from gitguardfs.base.errors import os_error
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import agent_files, git, partial, reader, restart, sparse, store
-from gitguardfs.private.git import GitFailed
+from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in
 from gitguardfs.private.reader import Source
 from gitguardfs.private.share import Unusable
 
-SECONDS = 600.0
-"""How long a copy or a fetch may take; the first one of 1,000 commits takes about one."""
 INDEX_SECONDS = 60.0
 PACKS_BYTES = 2 << 30
 """Of a repository with larger packs the last commits are copied only."""
@@ -144,9 +142,9 @@ def _copy_part(directory: str, source: Source) -> None:
     """
     copy = os.path.join(directory, store.HOST)
     words = ("cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
-    had = git.run(words, directory=copy, limit=SECONDS).split()
+    had = set(git.run(words, directory=copy, limit=SECONDS).split())
     with reader.made(directory, source) as path:
-        chosen, lacks = partial.chosen(path, source)
+        chosen, lacks = partial.chosen(path, source, had)
         names = git.run(
             (
                 "pack-objects", "--quiet", "--non-empty", "--delta-base-offset",

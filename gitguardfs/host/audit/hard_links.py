@@ -31,4 +31,4 @@ def check(audit: Audit, directory: int, path: str, names: Iterable[str]) -> None
         if st.st_uid == audit.uid or audit.share.holds(path):
             file = os.path.join(path, name)
             detail = f"{file} has {st.st_nlink} hard links: the agent may write it by another name"
-            audit.results.append(rows.LINKED.finding(detail, fixes.copy(file), Severity.MEDIUM))
+            audit.report(rows.LINKED, detail, fixes.copy(file), Severity.MEDIUM)

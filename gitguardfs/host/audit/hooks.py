@@ -57,7 +57,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str | None) -> None:
         target = audit.share.resolved(hooks)
         if places := audit.share.agents_places(hooks):
             fix = fixes.either(fixes.remove(hooks), fixes.protect(*places))
-            audit.results.append(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
+            audit.report(rows.HOOK, f"{hooks} leads to {target}", fix)
         elif os.path.isdir(target):
             check_directory(audit, target, worktree)
     elif file_type == S_IFDIR:
@@ -82,7 +82,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
                 target = audit.share.resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), fixes.protect(*places))
-                    audit.results.append(rows.HOOK.finding(f"{hook} leads to {target}", fix))
+                    audit.report(rows.HOOK, f"{hook} leads to {target}", fix)
                     continue
                 with opened(os.path.dirname(target)) as directory:
                     base = os.path.basename(target)
@@ -109,7 +109,7 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
         if agents := [file for file in files if not audit.share.is_kept(file.split("/"))]:
             fix = fixes.either(stop, manager.rule or fixes.protect(*agents))
             detail = f"{hook} runs {name}, which obeys {agents[0]}"
-            audit.results.append(rows.HOOK.finding(detail, fix))
+            audit.report(rows.HOOK, detail, fix)
             return
     runs = Runs()
     if "\0" not in text and _OF_SHELL.match(text):
@@ -122,4 +122,4 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
         runs.tools.clear()
     if (harm := audit.judge.harm(runs, worktree)) is not None:
         fix = fixes.either(stop, fixes.protect(*harm.places))
-        audit.results.append(rows.HOOK.finding(f"{hook} {harm.what}", fix, harm.severity))
+        audit.report(rows.HOOK, f"{hook} {harm.what}", fix, harm.severity)

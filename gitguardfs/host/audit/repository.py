@@ -82,12 +82,10 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     if share.is_agents(path):
         if os.path.isdir(real):
             fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
-            audit.results.append(rows.DIRECTORY.finding(f"{place} leads to {real}", fix))
+            audit.report(rows.DIRECTORY, f"{place} leads to {real}", fix)
         else:
             detail = f"{place} leads to {real}, where the agent could make a repository"
-            audit.results.append(
-                rows.DIRECTORY.finding(detail, fixes.remove(place), Severity.MEDIUM)
-            )
+            audit.report(rows.DIRECTORY, detail, fixes.remove(place), Severity.MEDIUM)
         return False
     if share.holds(real):
         if not share.is_kept(share.parts(real)):
@@ -95,7 +93,7 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     elif not is_link and not target.startswith("/"):
         detail = f"{place} leads to {target}, and elsewhere once a directory above is moved"
         fix = fixes.point_to(place, real)
-        audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+        audit.report(rows.DIRECTORY, detail, fix, Severity.MEDIUM)
     return True
 
 
@@ -111,7 +109,7 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
     if top == real:
         fix = fixes.either(fixes.move_in(real, place), fix)
     detail = f"{place} leads to {real}, which is in no .git"
-    audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+    audit.report(rows.DIRECTORY, detail, fix, Severity.MEDIUM)
 
 
 def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
@@ -129,7 +127,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> No
         if audit.share.is_agents(named):
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
-            audit.results.append(rows.DIRECTORY.finding(detail, fix))
+            audit.report(rows.DIRECTORY, detail, fix)
             return
         common = open_directory(common_path)
     try:
@@ -195,7 +193,7 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
         link = os.path.join(path, name)
         if file_type == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
             detail = f"{link} leads to {audit.share.resolved(link)}"
-            audit.results.append(rows.DIRECTORY.finding(detail, fixes.remove(link)))
+            audit.report(rows.DIRECTORY, detail, fixes.remove(link))
 
 
 def _entries(
@@ -237,9 +235,7 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
             detail = f"{path} takes objects from {os.path.normpath(place)}"
-            audit.results.append(
-                rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM)
-            )
+            audit.report(rows.ALTERNATES, detail, fixes.unshare(path, file), Severity.MEDIUM)
             continue
         real = audit.share.resolved(place)
         if not audit.share.holds(real) and len(places) < MAX_ALTERNATES:

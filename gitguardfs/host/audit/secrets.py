@@ -70,6 +70,6 @@ def _note(audit: Audit, directory: ScannedDirectory, name: str, path: str) -> No
     if mode & S_IROTH:
         fix = fixes.either(hide, fixes.chmod("go-rwx", path))
         detail = f"{path} can be read by everyone"
-        audit.results.append(rows.SECRET.finding(detail, fix, Severity.MEDIUM))
+        audit.report(rows.SECRET, detail, fix, Severity.MEDIUM)
     else:
-        audit.results.append(rows.SECRET.finding(path, hide, Severity.LOW))
+        audit.report(rows.SECRET, path, hide, Severity.LOW)

@@ -57,11 +57,11 @@ def check(audit: Audit) -> None:
             lengths = accumulate(len(shell_printable([one])) + 1 for one, _ in found)
             fits = sum(length < PASTED for length in lengths)
             fix = fixes.remove(*(one for one, _ in found[: max(1, fits)]))
-            audit.results.append(rows.SYMLINK.finding(detail, fix, severity))
+            audit.report(rows.SYMLINK, detail, fix, severity)
             continue
         for link, target in found:
             detail = f"{link} leads {where}, to {target}"
-            audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))
+            audit.report(rows.SYMLINK, detail, fixes.remove(link), severity)
     if neutral:
         begin = "begins" if len(neutral) == 1 else "begin"
         detail = f"{len(neutral)} {begin} with {NEUTRAL}, for instance {neutral[0]}"

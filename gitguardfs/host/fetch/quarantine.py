@@ -19,16 +19,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from gitguardfs.base.errors import shown
+from gitguardfs.base.git import MIB, Limits
 from gitguardfs.host.fetch.bundle import HEADS, TAGS, Header, Refused
-from gitguardfs.host.fetch.git import (
-    LISTING,
-    MIB,
-    GitError,
-    HostRepository,
-    Limits,
-    Runner,
-    isolated,
-)
+from gitguardfs.host.fetch.git import LISTING, GitError, HostRepository, Runner, isolated
 from gitguardfs.names import dotgit
 
 ATTRIBUTES = "gitattributesSymlink"

@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gitguardfs.base.errors import counted, shown
+from gitguardfs.base.git import MIB, Limits
 from gitguardfs.host.fetch.bundle import HEADS
-from gitguardfs.host.fetch.git import MIB, GitError, HostRepository, Limits, Runner
+from gitguardfs.host.fetch.git import GitError, HostRepository, Runner
 from gitguardfs.host.fetch.quarantine import Quarantine
 from gitguardfs.names import dotgit, links
 
