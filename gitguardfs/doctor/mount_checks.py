@@ -279,7 +279,7 @@ def _held_of_share(daemon: GuardDaemon) -> list[str]:
     store = None
     if daemon.real_uid == 0 and daemon.options is not None:
         with suppress(UserError):
-            store = listing.stores(daemon.options)
+            store = listing.store_of(daemon.options)
     return [path for path in daemon.held if store is None or not is_inside(path, store)]
 
 

@@ -37,16 +37,16 @@ def _without_new_daemon(share: Share) -> Iterator[None]:
         fcntl.lockf(share.lock, fcntl.LOCK_UN)
 
 
-def remove(share: Share, own: Own) -> bool:
+def remove(own: Own) -> bool:
     """Remove a directory; return whether it was there. Raises OSError, and UserError for a rest.
 
     It is renamed out of the tree first: no view ever shows a part of it.
     """
-    gone = store_directory.name_of_gone("removed")
+    share, gone = own.share, store_directory.name_of_gone("removed")
     try:
-        with _without_new_daemon(share), opened_place(share, own.place) as above:
+        with _without_new_daemon(share), opened_place(share, own.above) as above:
             os.rename(OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd)
-            _tidy(share, own.place)
+            _tidy(share, own.above)
     except FileNotFoundError:
         return False
     _remove_wholly(os.path.join(share.path, gone))

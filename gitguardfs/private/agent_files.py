@@ -166,17 +166,9 @@ def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
     return (_ABOUT + more).encode(errors="surrogateescape")
 
 
-def hook() -> bytes:
-    """Return the script that publishes the agent's commits. Raises OSError."""
-    return _file("private/files/reference-transaction.sh").encode()
-
-
-def sync() -> bytes:
-    """Return the script of ``git sync``. Raises OSError."""
-    return _file("private/files/sync.sh").encode()
-
-
-def _file(path: str) -> str:
+def script(name: str) -> bytes:
+    """Return a script: HOOK publishes the agent's commits, SYNC is ``git sync``. Raises OSError."""
     from gitguardfs.base.installation import text  # not at the start: it imports a lot
 
-    return text(path)
+    file = {HOOK: HOOK, SYNC: "sync"}[name]
+    return text(f"private/files/{file}.sh").encode()

@@ -235,7 +235,13 @@ def seed_agent(
     store_directory.remove_tree(new)
     os.mkdir(new, 0o700)
     try:
-        config = _config(host)
+        config, information = Config(), dict[str, bytes]()
+        if host is not None:
+            with suppress(Unusable):
+                config = host.config()
+            for name in ("exclude", "sparse-checkout"):
+                with suppress(Unusable):
+                    information[name] = host.information(name.encode()) or b""
         for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
                      "info", "hooks"):  # fmt: skip
             store_directory.make_directory(os.path.join(new, name), 0o755)
@@ -250,24 +256,24 @@ def seed_agent(
             "objects/info/alternates": os.fsencode(f"{copy}/objects\n"),
             "shallow": shallow,
             agent_files.NOTES: agent_files.notes(why, limited, former),
-            agent_files.SYNC: agent_files.sync(),
+            agent_files.SYNC: agent_files.script(agent_files.SYNC),
         }
-        for name in ("exclude", "sparse-checkout"):
-            files[f"info/{name}"] = _information(host, name.encode())
-        files["info/exclude"] = agent_files.exclude(files["info/exclude"], local)
+        exclude = information.get("exclude", b"")
+        files["info/exclude"] = agent_files.exclude(exclude, local)
+        patterns = information.get("sparse-checkout", b"")
         _make_index(new, copy, host, source)
         left_out = set[bytes]()
         if local is not None:
             left_out = sparse.leave_out(new, copy, local) | sparse.tracked(copy, local)
         if left_out:
             files["config"] += sparse.CONFIG
-            files["info/sparse-checkout"] = sparse.patterns(
-                files["info/sparse-checkout"] if sparse.is_on(config) else b"", left_out
-            )
+            patterns = sparse.patterns(patterns if sparse.is_on(config) else b"", left_out)
+        files["info/sparse-checkout"] = patterns
         for name, content in files.items():
             if content:
                 store.write(os.path.join(new, name), content)
-        store.write(os.path.join(new, "hooks", agent_files.HOOK), agent_files.hook(), 0o755)
+        hook = agent_files.script(agent_files.HOOK)
+        store.write(os.path.join(new, "hooks", agent_files.HOOK), hook, 0o755)
         restart.forget_unborn(directory)
         if not source.commit:
             restart.note_unborn(new)
@@ -278,18 +284,6 @@ def seed_agent(
     except BaseException:
         store_directory.remove_tree(new)
         raise
-
-
-def _config(host: HostRepository | None) -> Config:
-    with suppress(Unusable):
-        return host.config() if host is not None else {}
-    return {}
-
-
-def _information(host: HostRepository | None, name: bytes) -> bytes:
-    with suppress(Unusable):
-        return (host.information(name) or b"") if host is not None else b""
-    return b""
 
 
 def _make_index(new: str, copy: str, host: HostRepository | None, source: Source) -> None:

@@ -42,8 +42,6 @@ from gitguardfs.base.constants import PRIVATE_STORE
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.store_directory import remove_tree
 
-STORE = PRIVATE_STORE
-"""Root's store: outside of gitguardfs's own directory, which only root may enter."""
 AGENT = "agent"
 HOST = "host.git"
 REASON = "gitguard-reason"
@@ -61,7 +59,7 @@ _POLL = 0.02
 def default() -> str:
     """Return the path of this user's store."""
     if os.geteuid() == 0:
-        return STORE
+        return PRIVATE_STORE
     base = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".local/state")
@@ -239,19 +237,6 @@ def _acl(uid: int) -> bytes:
     nobody = 0xFFFFFFFF
     entries = ((1, 7, nobody), (2, 1, uid), (4, 0, nobody), (16, 1, nobody), (32, 0, nobody))
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
-
-
-def reset(directory: str) -> None:
-    """Delete the agent's repository; the next open makes it anew. Called with the lock held.
-
-    Raises OSError.
-    """
-    remove_tree(os.path.join(directory, AGENT))
-
-
-def remove(directory: str) -> None:
-    """Delete a work tree's directory. Called with the lock held. Raises OSError."""
-    remove_tree(directory)
 
 
 def note_reason(directory: str, text: str) -> None:

@@ -137,7 +137,7 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
         return
     if entry.key.startswith("url.") and hidden(entry.key) != entry.key:
         detail = f"{hidden(entry.key)} (in {entry.origin})"
-        fix = fixes.edit(entry.origin)
+        fix = fixes.command("git", "config", "--file", entry.origin, "--edit")
         audit.report(rows.CREDENTIALS, detail, fix, Severity.MEDIUM)
         return
     match = _URL.fullmatch(value)
@@ -146,5 +146,6 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     user = match["who"].partition(":")[0]
     kept = f"{user}@" if not TOKEN.search(user) and ":" in match["who"] else ""
     detail = f"{entry.key} = {hidden(value)} (in {entry.origin})"
-    fix = fixes.set_value(entry, f"{match['scheme']}{kept}{match['rest']}")
+    fixed = f"{match['scheme']}{kept}{match['rest']}"
+    fix = fixes.command("git", "config", "--file", entry.origin, "--replace-all", entry.key, fixed)
     audit.report(rows.CREDENTIALS, detail, fix, Severity.MEDIUM)

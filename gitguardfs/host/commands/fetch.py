@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 import click
@@ -79,8 +80,15 @@ def command(
     as hostile input and fetches its branches to agent/BRANCH. REPO is the repository of the current
     directory if you name none.
     """
+    wanted = _Wanted(branches, merge, expect)
     most = mebibytes(limit, "--limit") << 20
-    _check_usage(branches, merge, expect, drop)
+    if expect is not None and merge is None:
+        hint = "gitguard fetch --merge BRANCH --expect COMMIT"
+        raise UserError("--expect goes with --merge", hint)
+    if expect is not None and len(expect) not in WHOLE:
+        raise UserError("--expect takes the whole id of a commit", "gitguard fetch prints it")
+    if drop and branches:
+        raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
             signal.signal(number, _interrupt)
@@ -88,15 +96,20 @@ def command(
         hint = f"gitguard fetch . {shlex.quote(shown(repository))} fetches a branch of that name"
         raise UserError(f"no such directory: {repository}", hint)
     found = find_repository(repository, os.environ)
-    _check_remote(found)
+    if found.agent in found.remotes():
+        raise UserError(
+            f"{found.top} has a remote called {found.agent}, whose branches would be overwritten",
+            f"git remote rename {shell_printable([found.agent])} OTHER",
+            Exit.SYSTEM,
+        )
     report = Report(found.top, found.agent)
     place = [] if repository == "." else [repository]
     written = commit = None
     code = GitguardExit.OK
+    if merge is not None:
+        merging.check_ready(found)
     if merge is not None or not drop:
-        if merge is not None:
-            merging.check_ready(found)
-        written, commit = _fetch(found, branches, merge, expect, most, report)
+        written, commit = _fetch(found, wanted, most, report)
     if merge is not None and commit is not None:
         report.merge = merging.merge(found, merge, commit)
         if report.merge.outcome is Outcome.CONFLICT:
@@ -116,40 +129,26 @@ def command(
     return code
 
 
-def _check_usage(
-    branches: tuple[str, ...], merge: str | None, expect: str | None, drop: bool
-) -> None:
-    if expect is not None and merge is None:
-        hint = "gitguard fetch --merge BRANCH --expect COMMIT"
-        raise UserError("--expect goes with --merge", hint)
-    if expect is not None and len(expect) not in WHOLE:
-        raise UserError("--expect takes the whole id of a commit", "gitguard fetch prints it")
-    if drop and branches:
-        raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
+@dataclass(frozen=True)
+class _Wanted:
+    """The branches that the user has named, and the commit that one of them has to be."""
+
+    branches: tuple[str, ...]
+    merge: str | None
+    expect: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return (*self.branches, *([self.merge] if self.merge else []))
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt  # so that the quarantine is removed
 
 
-def _check_remote(repository: HostRepository) -> None:
-    """Raise UserError if the human has a remote of that name: its branches are there."""
-    name = repository.agent
-    if name in repository.remotes():
-        raise UserError(
-            f"{repository.top} has a remote called {name}, whose branches would be overwritten",
-            f"git remote rename {shell_printable([name])} OTHER",
-            Exit.SYSTEM,
-        )
-
-
 def _fetch(
-    repository: HostRepository,
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-    limit: int,
-    report: Report,
+    repository: HostRepository, wanted: _Wanted, limit: int, report: Report
 ) -> tuple[Written, str | None]:
     """Fetch, and note in the report what came; return the commit to merge, too.
 
@@ -163,16 +162,16 @@ def _fetch(
         written = bundle.copy(repository.top, copy, limit)
         header = bundle.parse(copy)
         new = header.named(HEADS)
-        found = new | _taken(repository, new, names, merge, expect)
-        _check_named(found, names, merge, expect, repository.agent)
+        found = new | _taken(repository, new, wanted)
+        _check_named(found, wanted, repository.agent)
         before = repository.refs(*own)
-        wanted = {*names, *([merge] if merge else [])} & new.keys() if names else None
-        if header.refs and wanted != set():
+        taken = set(wanted.names) & new.keys() if wanted.branches else None
+        if header.refs and taken != set():
             with quarantined(repository, header, copy, directory, limit) as quarantine:
                 branches = summary.summarise(quarantine, repository)
-                quarantine.take(repository, wanted)
-            report.branches = [one for one in branches if wanted is None or one.name in wanted]
-            report.tags = header.named(TAGS) if wanted is None else {}
+                quarantine.take(repository, taken)
+            report.branches = [one for one in branches if taken is None or one.name in taken]
+            report.tags = header.named(TAGS) if taken is None else {}
     report.bundle = {
         "path": bundle.PLACE,
         "written": _date(written.time),
@@ -186,13 +185,14 @@ def _fetch(
             " gitguard private list says whether it is still there"
         )
     if header.refs:
-        report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]
+        known = [one for one in wanted.branches if one not in new]
+        report.notes += [f"nothing new: you have all of {one}" for one in known]
     else:
-        _note_nothing_new(repository, written, names, report)
+        _note_nothing_new(repository, written, wanted.branches, report)
     _keep_tags(repository, before)
     after = repository.refs(*own)
     report.removed |= {name: value for name, value in before.items() if name not in after}
-    return written, found.get(merge or "")
+    return written, found.get(wanted.merge or "")
 
 
 def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
@@ -223,29 +223,23 @@ def _date(seconds: float) -> str | None:
         return None
 
 
-def _taken(
-    repository: HostRepository,
-    new: Container[str],
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-) -> dict[str, str]:
+def _taken(repository: HostRepository, new: Container[str], wanted: _Wanted) -> dict[str, str]:
     """Return the commits of branches that are not in the bundle since the human has all of them.
 
-    What is to be merged has to be in HEAD. Raises GitError.
+    The branch to merge has to be in HEAD. Raises GitError.
     """
     refs = repository.refs(repository.remote, HEADS)
     known = {
         name: refs.get(repository.remote + name) or refs.get(HEADS + name, "")
-        for name in (*names, *([merge] if merge else []))
+        for name in wanted.names
         if name not in new
     }
     found = _merged(repository, {name: commit for name, commit in known.items() if commit})
-    if merge in found:
-        has, head = found.pop(merge), repository.commit("HEAD")
-        commit = has if expect is None else repository.commit(expect)
+    if wanted.merge in found:
+        has, head = found.pop(wanted.merge), repository.commit("HEAD")
+        commit = has if wanted.expect is None else repository.commit(wanted.expect)
         if commit and head and merging.is_within(repository, commit, head):
-            found[merge] = commit
+            found[wanted.merge] = commit
     return found
 
 
@@ -304,22 +298,15 @@ def _scratch() -> Iterator[str]:
             time.sleep(PAUSE)
 
 
-def _check_named(
-    found: dict[str, str],
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-    agent: str,
-) -> None:
+def _check_named(found: dict[str, str], wanted: _Wanted, agent: str) -> None:
     """Raise UserError for a branch that is not in the bundle, or is not the expected commit."""
-    for name in (*names, *([merge] if merge is not None else [])):
+    for name in wanted.names:
         if name not in found:
             there = ", ".join(list(found)[:20])
             raise UserError(f"the agent has no branch {name} with commits of its own",
                             f"there is {there or 'none'}", Exit.SYSTEM)  # fmt: skip
-    if merge is None or expect is None:
-        return
-    if found[merge] != expect.lower():
+    merge, expect = wanted.merge, wanted.expect
+    if merge and expect and found[merge] != expect.lower():
         raise UserError(
             f"{agent}/{merge} is {found[merge]} now, not {expect}",
             "the agent has gone on: gitguard fetch says what came",

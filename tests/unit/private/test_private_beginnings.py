@@ -88,20 +88,6 @@ def test_an_open_during_a_clone_makes_no_lasting_difference(project: World, how:
     assert names == {"agent", "host.git", "host.path", "host.state"}
 
 
-def test_objects_that_come_last_are_seen(project: World) -> None:
-    """cp may copy them after the branches, which stay as they are then."""
-    objects, kept = project.project / ".git/objects", project.area / "kept"
-    objects.rename(kept)
-    objects.mkdir()
-    project.prepare()
-    assert "started empty" in (project.mine / "GITGUARD").read_text()
-    objects.rmdir()
-    kept.rename(objects)
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short", "--branch") == "## main...host/main"
-
-
 def test_a_repository_of_another_format_comes_later(project: World) -> None:
     shutil.rmtree(project.project / ".git")
     (project.project / ".git/refs").mkdir(parents=True)
@@ -582,12 +568,6 @@ def test_a_file_system_that_never_answers_stops_no_removal_and_no_start(
     umount(project.directory / gone / "hooks", MNT_DETACH)
     project.daemon()
     assert set(os.listdir(project.directory)) <= store.KEPT
-
-
-def test_a_directory_that_goes_meanwhile_stops_no_start(project: World) -> None:
-    """A listing of it finds nothing then."""
-    (project.store / ("0" * 32)).symlink_to("nowhere")
-    project.daemon()
 
 
 def test_what_a_killed_daemon_left_goes_at_the_next_start(project: World) -> None:

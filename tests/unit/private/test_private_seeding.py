@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
-from gitguardfs.private.store import reset
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, world
 from tests.support.repos import SECRET, as_host, differences, git, metadata
@@ -132,16 +132,6 @@ def test_work_trees_of_the_agents_are_no_submodules(project: World, host: bytes)
     (project.view / ("x.log" if host else "dir/.claude/x")).write_text("")
     status = project.agent("status", "--short", "--untracked-files=all")
     assert status == ("" if host else "?? dir/.claude/x")
-
-
-def test_the_hosts_list_of_untracked_files_stays_there(project: World) -> None:
-    """It names its work tree; git would warn of that at each status."""
-    project.host("config", "feature.manyFiles", "true")
-    project.host("status")
-    assert b"UNTR" in (project.project / ".git/index").read_bytes()
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short") == ""
 
 
 def test_nothing_unreachable_and_no_secret_of_the_hosts_comes_over(project: World) -> None:
@@ -366,7 +356,7 @@ def test_a_reset_takes_what_the_copy_could_not_hold(project: World) -> None:
     alternates = project.project / ".git/objects/info/alternates"
     alternates.write_text("/nowhere/objects\n")
     project.prepare()
-    reset(str(project.directory))
+    remove_tree(str(project.mine))
     alternates.unlink()
     project.prepare(project.daemon())
     project.show()
