@@ -50,7 +50,7 @@ _LIST = "gitguard local list shows what there is"
 _REMOVABLE = (State.GONE, State.UNMOUNTED, State.EMPTY, State.HIDDEN, State.UNNAMED, State.CLOSED)
 """States in which nobody sees a directory, so that it may be removed if it is named."""
 _MOVABLE = (State.GONE, State.HIDDEN, State.UNNAMED, State.CLOSED)
-"""The same, while the view is mounted and says so."""
+"""States, known from a mounted view, in which a directory may be moved."""
 _ENDS = {
     State.UNMOUNTED: "mount the view first",
     State.EMPTY: "look whether the host's directory is there",
@@ -101,9 +101,8 @@ def prune(paths: tuple[str, ...], place: str, yes: bool) -> None:
     give the PATH of a directory, or of one above it.
     """
     with ExitStack() as stack:
-        shares = _opened(stack, place)
-        found = _all(shares)
-        wanted = _named(found, shares, paths) if paths else _gone(found)
+        found = _all(_opened(stack, place))
+        wanted = _named(found, paths) if paths else _gone(found)
         if not wanted:
             click.echo("there is nothing to remove")
             return
@@ -164,7 +163,7 @@ def _all(shares: Iterable[Share]) -> list[Own]:
 
 
 def _sizes(found: Iterable[Own]) -> list[int]:
-    """Return how many bytes each takes; what has several names counts once."""
+    """Return the bytes that each takes; a file with several names counts once."""
     progress = ScanProgress(sys.stderr)
     seen: set[int] = set()
     try:
@@ -189,7 +188,7 @@ def _number(found: Sequence[Own]) -> str:
 
 
 def _gone(found: Iterable[Own]) -> list[Own]:
-    """Return those whose place is gone; say which views could not be asked."""
+    """Return the directories whose place is gone; say which views could not be asked."""
     unsure: dict[tuple[Share, State], int] = defaultdict(int)
     for one in found:
         if one.state in _ENDS:
@@ -200,8 +199,11 @@ def _gone(found: Iterable[Own]) -> list[Own]:
     return [one for one in found if one.state is State.GONE]
 
 
-def _named(found: Sequence[Own], shares: Sequence[Share], paths: Sequence[str]) -> list[Own]:
-    """Return those at and below the paths. Raises UserError if there are none, or one is in use."""
+def _named(found: Sequence[Own], paths: Sequence[str]) -> list[Own]:
+    """Return the directories at and below the paths.
+
+    Raises UserError if there are none, or one is in use.
+    """
     wanted: dict[Own, None] = {}
     for path in paths:
         here = _at(found, path)
@@ -216,7 +218,7 @@ def _named(found: Sequence[Own], shares: Sequence[Share], paths: Sequence[str]) 
 
 
 def _at(found: Iterable[Own], path: str) -> list[Own]:
-    """Return those that are what is at a path of the view, or lie below it."""
+    """Return the directories at and below a path of the view."""
     names = ((own, listing.path_in(own.share, path)) for own in found)
     return [own for own, at in names if at is not None and own.is_at_or_below(at)]
 
@@ -232,7 +234,7 @@ def _ask(wanted: Sequence[Own]) -> None:
 
 
 def _source(found: Iterable[Own], path: str) -> tuple[Share, tuple[bytes, ...], list[Own]]:
-    """Return the share, the path in it, and what is moved. Raises UserError."""
+    """Return the share, the path in it, and the directories to move. Raises UserError."""
     moved = _at(found, path)
     if not moved:
         raise _nothing(path)

@@ -54,7 +54,7 @@ def remove(own: Own) -> bool:
 
 
 def remove_rests(share: Share) -> None:
-    """Remove what was left of a removal that was interrupted. Raises OSError, UserError."""
+    """Remove the leftovers of interrupted removals. Raises OSError, UserError."""
     for name in filter(store_directory.is_gone, os.listdir(share.path)):
         _remove_wholly(os.path.join(share.path, name))
 
@@ -88,7 +88,7 @@ def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool)
 
 
 def _tidy(share: Share, place: Sequence[bytes]) -> None:
-    """Remove what stands for the directory at ``place`` and for those above it, if it is empty."""
+    """Remove the store's empty directories at ``place`` and above it."""
     for depth in range(len(place), 0, -1):
         try:
             with opened_place(share, place[: depth - 1]) as above:

@@ -47,7 +47,7 @@ Say = Callable[[int, str], None]
 
 
 class State(Enum):
-    """What the view shows of one of the guest's own directories."""
+    """The state of one of the guest's own directories in the view."""
 
     IN_USE = "in use"
     GONE = "its place is gone"
@@ -215,7 +215,7 @@ def _size_at(directory: int, name: str, seen: set[int]) -> int:
 
 @contextmanager
 def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> Iterator[int]:
-    """Open what stands for a directory of the share; with ``makes``, make it if it is not there.
+    """Open the store's directory for one of the share; with ``makes``, make it if it is not there.
 
     Raises OSError.
     """
@@ -237,7 +237,7 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
 
 
 def with_states(wanted: Iterable[Own]) -> list[Own]:
-    """Return the directories with what their views show of each now. Raises OSError."""
+    """Return the directories with their present states. Raises OSError."""
     return [
         own
         for share, owns in groupby(wanted, key=lambda own: own.share)

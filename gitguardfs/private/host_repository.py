@@ -24,6 +24,7 @@ from gitguardfs.private.share import (
     Share,
     Unusable,
     content_of,
+    cut,
     is_guarded,
     line_of,
     names_in,
@@ -32,7 +33,6 @@ from gitguardfs.private.share import (
     open_path,
     read,
     stat_of,
-    told,
 )
 
 MAX_REFS = 64 << 20
@@ -63,7 +63,7 @@ Config = dict[bytes, bytes]
 
 
 class Head(NamedTuple):
-    """What the host has checked out: a branch, which may have no commit yet, or a commit."""
+    """The host's HEAD: a branch, which may have no commit yet, or a commit."""
 
     branch: bytes
     """The full name; empty if HEAD is detached."""
@@ -72,18 +72,18 @@ class Head(NamedTuple):
 
 
 def head_of(text: bytes) -> Head:
-    """Return what a HEAD says. Raises Unusable."""
+    """Parse the content of a file HEAD. Raises Unusable."""
     text = line_of(text)
     branch = text.removeprefix(b"ref:").strip()
     if text.startswith(b"ref:") and _REF.fullmatch(branch):
         return Head(branch, b"")
     if _OBJECT.fullmatch(text):
         return Head(b"", text)
-    raise Unusable(f"has a HEAD that names no branch and no commit: {told(text)}")
+    raise Unusable(f"has a HEAD that names no branch and no commit: {cut(text)}")
 
 
 class Objects(NamedTuple):
-    """A directory with objects: descriptors of it and its ``pack``, and what is in them."""
+    """An object directory: descriptors of it and its ``pack``, and the names in them."""
 
     fd: int
     loose: tuple[bytes, ...]
@@ -106,11 +106,11 @@ class HostRepository:
         common = read(git_dir, b"commondir")
         if common is not None:  # a worktree, whose branches and objects are elsewhere
             self._path = share.below(path, line_of(common))
-            git_dir = share.open_directory(self._path, f"commondir leads to {told(common)}")
+            git_dir = share.open_directory(self._path, f"commondir leads to {cut(common)}")
             _check_guarded(git_dir)
         self._common = git_dir
 
-    # What is compared
+    # For the comparison with the last fetch
 
     def state(self) -> bytes:
         """Return a text that changes when HEAD, a branch or a tag does. Raises Unusable, OSError.
@@ -168,10 +168,10 @@ class HostRepository:
             finally:
                 os.close(fd)
 
-    # What is copied
+    # For a copy
 
     def head(self) -> Head:
-        """Return what is checked out. Raises Unusable, OSError."""
+        """Return the host's HEAD. Raises Unusable, OSError."""
         return head_of(read(self._own, b"HEAD") or b"")
 
     def refs(self) -> dict[bytes, bytes]:
@@ -192,7 +192,7 @@ class HostRepository:
         return found
 
     def reftables(self) -> list[dict[bytes, bytes]]:
-        """Return the files of ``reftable``: with HEAD in it, and with the branches in it.
+        """Return the tables with HEAD, and those with the branches: contents by file name.
 
         Raises Unusable, OSError.
         """
@@ -282,7 +282,7 @@ class HostRepository:
         return found
 
     def _listed(self, fd: int) -> Objects:
-        """Look through an object directory: git would wait for ever for a FIFO in it."""
+        """List an object directory, without special files: git would wait for ever for a FIFO."""
         names = names_in(fd)
         loose = tuple(name for name in names if _LOOSE.fullmatch(name) and _is_loose(fd, name))
         if b"pack" not in names:

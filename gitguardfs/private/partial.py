@@ -30,7 +30,7 @@ Ask = Callable[[tuple[str, ...], Collection[bytes]], bytes]
 """Runs git with lines of input."""
 
 
-def chosen(path: str, source: Source, copied: Collection[bytes]) -> tuple[set[bytes], bool]:
+def chosen(path: str, source: Source, copied: set[bytes]) -> tuple[set[bytes], bool]:
     """Return the objects of a reader, at ``path``, that are to be copied, and whether some lack.
 
     ``copied`` are those that the copy has. Of the checked-out commit all are chosen that are there:
@@ -55,7 +55,7 @@ def chosen(path: str, source: Source, copied: Collection[bytes]) -> tuple[set[by
     first = [source.commit] if source.commit else []
     roots = ask(words, list(dict.fromkeys([*first, *tips[:LOOKED_AT], *newest]))).split()
     own = set(roots[: len(first)])
-    new = own.union(roots).difference(set(copied) - own)
+    new = own | (set(roots) - copied)
     trees = _read(ask, new)
     files = {one for tree in trees.values() if tree for one in tree[1]}
     answers = ask(("cat-file", "--batch-check"), files).splitlines()

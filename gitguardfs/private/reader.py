@@ -43,7 +43,7 @@ _CONFIG = """[core]
 
 @dataclass(frozen=True)
 class Source:
-    """What is fetched: the host's HEAD, branches and tags, and where its objects are."""
+    """The host's HEAD, branches, tags and object directories, as one fetch takes them."""
 
     head: Head
     refs: dict[bytes, bytes]

@@ -320,7 +320,7 @@ def _is_another_project(
 
 
 def _former_copy(directory: str, why: str) -> tuple[Source, str]:
-    """Return what the copy has, if only the agent's repository was deleted; else ``why``, too."""
+    """Return the copy's branches if only the agent's repository was deleted; else NOTHING, why."""
     with suppress(GitFailed, Unusable, FileNotFoundError):
         source = seeding.copied(directory)
         if source is not seeding.NOTHING:

@@ -136,7 +136,7 @@ def _clone(new: str, source: Source) -> None:
 
 
 def _copy_part(directory: str, source: Source) -> None:
-    """Copy what the host has of its branches, where some objects are missing (``partial``).
+    """Copy the branches of a partial clone, as far as their objects are there (``partial``).
 
     git fetches no such repository: the objects are packed here, and the branches written.
     """
@@ -171,7 +171,7 @@ def lacks_files(directory: str) -> bool:
 
 
 def copied(directory: str) -> Source:
-    """Return what the copy has; NOTHING without a branch. Raises GitFailed, Unusable, OSError."""
+    """Return the copy's branches; NOTHING without one. Raises GitFailed, Unusable, OSError."""
     copy = os.path.join(directory, store.HOST)
     if not os.path.isdir(copy):
         return NOTHING
@@ -211,7 +211,7 @@ def refresh_host(directory: str, source: Source, state: bytes) -> None:
 
 
 def _clear(copy: str) -> None:
-    """Remove what a git that was killed has left: locks, and parts of packs of any size."""
+    """Remove the leftovers of a killed git: locks, and parts of packs of any size."""
     for directory, _, names in os.walk(copy):
         is_objects = os.path.relpath(directory, copy).split("/")[0] == "objects"
         for name in names:
@@ -287,7 +287,7 @@ def seed_agent(
 
 
 def _make_index(new: str, copy: str, host: HostRepository | None, source: Source) -> None:
-    """Make the agent's index: what HEAD has, with the sizes and times of the host's index.
+    """Make the agent's index: the files of HEAD, with the sizes and times of the host's index.
 
     So the first status reads no file. What the human has staged is left out: its objects are not
     in the copy. An index that is damaged or split is not used.

@@ -51,7 +51,7 @@ KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
 """The names in a work tree's directory. Anything else was left by a process that was killed."""
 _KEY_SECONDS = 10.0
 TIDY_SECONDS = 5.0
-"""How long the start of a daemon may take to remove what others have left."""
+"""How long the start of a daemon may take to remove leftovers."""
 _POLL = 0.02
 """Seconds between two looks at a lock."""
 
@@ -110,7 +110,7 @@ class Store:
         return key
 
     def _tidy(self) -> None:
-        """Remove what processes that were killed have left; not what another daemon is making."""
+        """Remove leftovers of killed processes; a directory that another daemon is making stays."""
         deadline = time.monotonic() + TIDY_SECONDS
         left: dict[str, list[str]] = {}
         for name in os.listdir(self.path):
@@ -142,7 +142,7 @@ class Store:
 
 
 def entries(place: str) -> list[Entry]:
-    """Return what is in the store ``place``, by share and path; [] without one. Raises OSError."""
+    """Return the directories of the store ``place``, by share and path. Raises OSError."""
     found = []
     with suppress(FileNotFoundError):
         for name in filter(_ID.fullmatch, os.listdir(place)):
@@ -240,7 +240,7 @@ def _acl(uid: int) -> bytes:
 
 
 def note_reason(directory: str, text: str) -> None:
-    """Note in the copy why nothing new came from the human; nothing if it came. Raises OSError."""
+    """Note in the copy why nothing new came from the human; "" removes the note. Raises OSError."""
     path = os.path.join(directory, HOST, REASON)
     content = text.encode(errors="surrogateescape")
     with suppress(FileNotFoundError):

@@ -139,12 +139,26 @@ class Git:
 
     program: str
     home: str
-    config_home: str | None = None
-    """The user's XDG_CONFIG_HOME."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """The user's environment variables that git takes configuration from (``SETTINGS``)."""
-    programs: Mapping[str, str] = field(default_factory=dict)
-    """The user's environment variables that name programs (``VARIABLES``), and PATH."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment variables."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that git takes configuration from (``SETTINGS``)."""
+        return {key: value for key, value in self.environment.items() if SETTINGS.fullmatch(key)}
+
+    @property
+    def programs(self) -> dict[str, str]:
+        """The variables that name programs (``VARIABLES``), and PATH."""
+        names = ("PATH", *VARIABLES)
+        return {key: value for key, value in self.environment.items() if key in names}
+
+    @property
+    def users_environment(self) -> dict[str, str]:
+        """The variables by which git finds all of the user's configuration."""
+        config_home = self.environment.get("XDG_CONFIG_HOME")
+        more = {"XDG_CONFIG_HOME": config_home} if config_home else {}
+        return {"HOME": self.home, **self.settings, **more}
 
     @classmethod
     def installed(
@@ -167,20 +181,14 @@ class Git:
         for program in chain(
             filter(None, of_system), _in_path(environment.get("PATH", ""), project)
         ):
-            yield cls(
-                program,
-                given if given.startswith("/") else home,
-                environment.get("XDG_CONFIG_HOME"),
-                {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)},
-                {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)},
-            )
+            yield cls(program, given if given.startswith("/") else home, dict(environment))
 
     @property
     def users_files(self) -> tuple[str, ...]:
         """The paths at which git looks for the user's configuration."""
         if "GIT_CONFIG_GLOBAL" in self.settings:
             return ()  # check_environment judges that
-        config_home = self.config_home or os.path.join(self.home, ".config")
+        config_home = self.environment.get("XDG_CONFIG_HOME") or os.path.join(self.home, ".config")
         return (
             os.path.join(self.home, ".gitconfig"), os.path.join(config_home, "git/config")
         )  # fmt: skip
@@ -195,8 +203,7 @@ class Git:
 
         Raises Unread.
         """
-        more = {"XDG_CONFIG_HOME": self.config_home} if self.config_home else {}
-        return parse(self._run(_LIST, {**self.settings, **more}, b""))
+        return parse(self._run(_LIST, self.users_environment, b""))
 
     def with_included(
         self, entries: Sequence[ConfigEntry], is_agents: Callable[[str], bool]

@@ -1,4 +1,4 @@
-"""``gitguard fetch``: take what an agent committed, as hostile input."""
+"""``gitguard fetch``: takes an agent's commits, as hostile input."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _interrupt(*_: object) -> None:
 def _fetch(
     repository: HostRepository, wanted: _Wanted, limit: int, report: Report
 ) -> tuple[Written, str | None]:
-    """Fetch, and note in the report what came; return the commit to merge, too.
+    """Fetch, and fill the report; return the bundle's date and the commit to merge.
 
     Raises UserError.
     """
@@ -196,7 +196,7 @@ def _fetch(
 
 
 def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
-    """Bring back tags that are not in the bundle since the human has their commits by now."""
+    """Restore tags that are not in the bundle because the human has their commits by now."""
     tags = {name: one for name, one in before.items() if name.startswith(repository.agent_tags)}
     after = repository.refs(repository.agent_tags)
     gone = {name: one for name, one in tags.items() if name not in after}
@@ -206,7 +206,7 @@ def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
 
 
 def _create(lines: list[str], repository: HostRepository) -> None:
-    """Make refs, but for those that another one is in the way of."""
+    """Make refs; pass over those that conflict with another ref."""
     given = "".join(lines).encode()
     try:
         repository.git.run("update-ref", "--stdin", given=given, limits=WRITING)
@@ -244,7 +244,7 @@ def _taken(repository: HostRepository, new: Container[str], wanted: _Wanted) -> 
 
 
 def _merged(repository: HostRepository, refs: dict[str, str]) -> dict[str, str]:
-    """Return those that the human's branches and tags have. Raises GitError."""
+    """Return the refs whose commits the human's branches and tags have. Raises GitError."""
     if not refs:
         return {}
     own = repository.refs(HEADS, TAGS).values()
@@ -286,7 +286,7 @@ def _delete(refs: dict[str, str], repository: HostRepository, report: Report) ->
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """Make a directory; remove it at the end, even if a git that was killed still writes there."""
+    """Make a temporary directory; remove it even if a killed git still writes there."""
     directory = tempfile.mkdtemp(prefix="gitguard-fetch-")
     try:
         yield directory
@@ -328,7 +328,7 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
 def _commands(
     repository: HostRepository, branches: list[Branch], place: list[str]
 ) -> Iterator[str]:
-    """Yield what looks at and takes the branch that the human is on, or else the first."""
+    """Yield commands that show and take the branch that the human is on, or else the first."""
     head = repository.head()
     branch = next((one for one in branches if one.name == head), next(iter(branches), None))
     if branch is None:

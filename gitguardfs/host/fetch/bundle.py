@@ -31,7 +31,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ID = {"sha1": r"[0-9a-f]{40}", "sha256": r"[0-9a-f]{64}"}
 _REF = re.compile(r"refs/(?:heads|tags)/[A-Za-z0-9_][A-Za-z0-9._/+@#=-]*", re.ASCII)
 _UNFIT = re.compile(r"\.\.|//|/\.|/$|\.$|\.lock(/|$)|@\{", re.IGNORECASE)
-"""What git-check-ref-format(1) refuses of these characters; case does not count for some disks."""
+"""Names that git-check-ref-format(1) refuses; case does not count for some disks."""
 
 
 class Refused(UserError):  # noqa: N818  # what happened
@@ -43,7 +43,7 @@ class Refused(UserError):  # noqa: N818  # what happened
 
 @dataclass(frozen=True)
 class Written:
-    """When a bundle was written, as its file says, and how long it is."""
+    """Time and size of a bundle file."""
 
     time: float
     size: int
@@ -104,7 +104,7 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written:
 
 
 def _nothing(top: str) -> UserError:
-    """Return what is wrong if there is no bundle."""
+    """Return the error for a project without a bundle."""
     names = []
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)
@@ -117,7 +117,7 @@ def _nothing(top: str) -> UserError:
 
 
 def former(top: str) -> int:
-    """Return how many bundles of an earlier repository of the agent's are beside the bundle."""
+    """Return the number of bundles beside it that the agent's earlier repositories left."""
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)
         return sum(one.startswith("former-") and one.endswith(".bundle") for one in names)
@@ -195,7 +195,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_apart(refs: dict[str, str]) -> None:
-    """Raise Refused if a disk could take a ref for another one, or for a directory of others."""
+    """Raise Refused for refs that a disk could take for one file, or for a file and a directory."""
     seen: dict[str, str] = {}
     for name in refs:
         if (other := seen.setdefault(name.casefold(), name)) != name:

@@ -22,7 +22,7 @@ from gitguardfs.host.audit.git_config import SEARCH_PATH, Git
 MINIMUM = (2, 38)
 """The first git that merges without a work tree, and that can leave bare repositories alone."""
 MAIN = "agent"
-"""What stands before the branches of the agent in the main work tree."""
+"""Prefix of the agent's branches in the main work tree."""
 _SETTINGS = (
     *git.SETTINGS, "safe.bareRepository=explicit", "gc.auto=0", "maintenance.auto=false",
     "advice.detachedHead=false",
@@ -102,7 +102,7 @@ class HostRepository:
 
     @property
     def agent(self) -> str:
-        """What stands before the agent's branches, as a remote's name does.
+        """Prefix of the agent's branches, as a remote's name is one.
 
         The human's work trees have one repository, and each has an agent's of its own.
         """
@@ -111,12 +111,12 @@ class HostRepository:
 
     @property
     def remote(self) -> str:
-        """Where the agent's branches are."""
+        """Namespace of the agent's branches."""
         return f"refs/remotes/{self.agent}/"
 
     @property
     def agent_tags(self) -> str:
-        """Where the agent's tags are, so that they never stand for the human's."""
+        """Namespace of the agent's tags, which never stand for the human's."""
         return f"refs/{self.agent}/tags/"
 
     def commit(self, name: str) -> str | None:
@@ -228,9 +228,7 @@ def _newest_enough(environment: Mapping[str, str], directory: str) -> Runner:
         Exit.SYSTEM,
     )
     for number, one in enumerate(Git.candidates(environment, directory, SEARCH_PATH)):
-        users = {"HOME": one.home, **one.settings}
-        if one.config_home:
-            users["XDG_CONFIG_HOME"] = one.config_home
+        users = one.users_environment
         users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
         runner = Runner(one.program, users, directory)
         try:

@@ -26,9 +26,9 @@ from gitguardfs.names import dotgit
 
 ATTRIBUTES = "gitattributesSymlink"
 CHECKS = ("badFilemode", ATTRIBUTES, "gitmodulesParse")
-"""What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
+"""Checks that git only mentions by default (git-fsck(1)); an agent needs none of these forms."""
 OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags", "refs/agent-*/tags/**")
-"""The human's refs that count; stashes and what tools keep beside the history do not."""
+"""The refs that make a commit the human's; stashes and refs of tools do not."""
 _ATTRIBUTES = dotgit.pattern_of(b".gitattributes")
 MAX_OBJECTS = 1 << 20
 OBJECTS = ("--objects", "--no-object-names")
@@ -50,7 +50,7 @@ _CONFIG = """\
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A bare repository that holds what is in a bundle, and sees the human's objects."""
+    """A bare repository with a bundle's objects, which borrows the human's."""
 
     path: str
     git: Runner
@@ -92,7 +92,7 @@ class Quarantine:
 
 @contextmanager
 def _tidied(directory: str) -> Iterator[None]:
-    """After a failure remove what git has begun to write there: git gc does so only after weeks."""
+    """Remove git's unfinished files after a failure: git gc does so only after weeks."""
     before = _begun(directory)
     try:
         yield
@@ -220,7 +220,7 @@ def _unpack(
     limits: Limits,
     checks: Collection[str],
 ) -> tuple[set[bytes], set[bytes]]:
-    """Unpack; return the objects that came, and those of the human's on which deltas are based."""
+    """Unpack; return the bundle's objects, and the human's on which its deltas are based."""
     count = int.from_bytes(os.pread(copy.fileno(), 4, header.length + 8), "big")
     if count > MAX_OBJECTS:
         raise Refused(f"it has more than {MAX_OBJECTS} objects")
@@ -288,7 +288,7 @@ def _check_reach(git: Runner, header: Header, known: Collection[str], used: set[
 
 
 def _listed(git: Runner, *names: str, options: Collection[str] = ()) -> list[bytes]:
-    """Return what rev-list finds from these names. Raises GitError."""
+    """Return the objects that ``git rev-list`` prints for these names. Raises GitError."""
     given = "".join(f"{one}\n" for one in names).encode()
     return git.run("rev-list", *options, "--stdin", given=given, limits=LISTING).output.split()
 

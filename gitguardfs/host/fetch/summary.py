@@ -1,4 +1,4 @@
-"""Says what came in a bundle: commits, changed files, and what a human should look at first.
+"""Summarises a bundle: commits, changed files, and warnings for the human.
 
 git runs in the quarantine, where no configuration and no attributes name a program. All texts are
 the agent's: they are escaped and cut. A tree of a few hundred bytes can stand for millions of
@@ -97,7 +97,7 @@ class Branch:
 
 
 class _Budget:
-    """The time that is left."""
+    """Shares out the time between the branches."""
 
     def __init__(self, git: Runner) -> None:
         self._git = git
@@ -110,7 +110,7 @@ class _Budget:
 
 
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
-    """Return what came, the branches with news first, of these the human's own names."""
+    """Return the fetched branches: changed ones first, among those the ones the human also has."""
     refs = repository.refs(repository.remote, HEADS)
     hooks = repository.hooks_path()
     head = repository.commit("HEAD")
@@ -170,7 +170,7 @@ def _compared(
 
 
 def _commit(name: bytes, content: bytes) -> Commit:
-    """Return a commit as it is stored: git log would convert it from the agent's encoding."""
+    """Parse a commit object: git log would convert the agent's encoding."""
     head, _, message = content.partition(b"\n\n")
     author = next((one for one in head.split(b"\n") if one.startswith(b"author ")), b"")
     name_of_author = author.removeprefix(b"author ").partition(b" <")[0]
@@ -214,7 +214,7 @@ def _number(text: bytes) -> int | None:
 
 
 def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
-    """Yield what the human should look at: one line a kind, so that no kind hides another."""
+    """Yield warnings for the human: one line a kind, so that no kind hides another."""
     kinds: dict[str | bytes, list[str]] = {}
     for kind, text in _every_warning(budget, entries, top, hooks):
         kinds.setdefault(kind, []).append(text)
@@ -275,7 +275,7 @@ def cut(text: bytes | str) -> str:
 
 
 def age(written: float, now: float) -> str:
-    """Return how long ago that was, in words."""
+    """Return the age of a bundle in words."""
     seconds = int(now - written)
     if seconds < -60:
         return "in the future, so the clocks differ"
