@@ -218,7 +218,6 @@ def _named(found: Sequence[Own], paths: Sequence[str]) -> list[Own]:
 
 
 def _at(found: Iterable[Own], path: str) -> list[Own]:
-    """Return the directories at and below a path of the view."""
     names = ((own, listing.path_in(own.share, path)) for own in found)
     return [own for own, at in names if at is not None and own.is_at_or_below(at)]
 

@@ -146,7 +146,6 @@ def _check_nothing_mounted(one: store.Entry) -> None:
 
 
 def _found(path: str, place: str) -> store.Entry:
-    """Return the one entry that PATH stands for. Raises UserError."""
     directory, uid = _target(path) or (os.path.abspath(path), None)
 
     def is_meant(one: store.Entry) -> bool:

@@ -28,7 +28,6 @@ RENAME_NOREPLACE = 1
 
 @contextmanager
 def _without_new_daemon(share: Share) -> Iterator[None]:
-    """Let no daemon start meanwhile, if none runs."""
     with suppress(BlockingIOError, PermissionError):  # one runs
         fcntl.lockf(share.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:

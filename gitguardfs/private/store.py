@@ -96,7 +96,6 @@ class Store:
         self._tidy()
 
     def _made_key(self) -> bytes:
-        """Return the store's secret."""
         path = os.path.join(self.path, "key")
         if not os.path.exists(path):
             with locked(path, _KEY_SECONDS):

@@ -55,7 +55,6 @@ def check_links(audit: Audit, directory: int, path: str, names: Iterable[str]) -
 
 
 def _copying(path: str) -> str:
-    """Return the command that replaces a file by a copy, which has no other name."""
     copied = f"{path}.copy"
     copy = fixes.command("cp", "-p", "--", path, copied)
     return f"{copy} && {fixes.command('mv', '-f', '--', copied, path)}"

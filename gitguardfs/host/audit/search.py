@@ -55,7 +55,6 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
 
 
 def _scope(audit: Audit, around: list[str]) -> Result:
-    """Return what was audited, in words."""
     path, number = audit.share.path, len(audit.work_trees) + len(audit.bare)
     detail = f"{number} {'repository' if number == 1 else 'repositories'} in {path}"
     if around:
@@ -96,7 +95,6 @@ def _around(audit: Audit) -> Iterator[ScannedDirectory]:
 
 
 def _look(audit: Audit, directory: ScannedDirectory) -> None:
-    """Check one directory, and choose its subdirectories that are walked next."""
     try:
         if bare.is_repository(directory.entries):
             directory.enter.clear()

@@ -219,7 +219,6 @@ class Script:
         return 0
 
     def _word(self) -> str:
-        """Return a word; empty if there is none."""
         found = []
         while (c := self._peek()) and (c not in " \t\r\n;&|()<>" or self._peek(2) in ("<(", ">(")):
             found.append(self._part())
@@ -278,7 +277,6 @@ class Script:
         return TOP if _TOP.fullmatch(code[1]) else UNKNOWN
 
     def _expansion(self) -> str:
-        """Return what stands for ``$`` and what comes after it."""
         c = self._peek()
         if c == "'":
             text = self._part()

@@ -299,7 +299,6 @@ def _scratch() -> Iterator[str]:
 
 
 def _check_named(found: dict[str, str], wanted: _Wanted, agent: str) -> None:
-    """Raise UserError for a branch that is not in the bundle, or is not the expected commit."""
     for name in wanted.names:
         if name not in found:
             there = ", ".join(list(found)[:20])

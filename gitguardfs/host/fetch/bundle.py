@@ -104,7 +104,6 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written:
 
 
 def _nothing(top: str) -> UserError:
-    """Return the error for a project without a bundle."""
     names = []
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)

@@ -168,7 +168,6 @@ def _move(repository: HostRepository, ref: str, ours: str | None, commit: str, w
 
 @contextmanager
 def _locked(index: str) -> Iterator[None]:
-    """Hold git's lock of an index. Raises UserError."""
     lock = f"{index}.lock"
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))

@@ -181,8 +181,6 @@ def _commit(name: bytes, content: bytes) -> Commit:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A changed entry of a tree: its new mode and object, and its path."""
-
     mode: bytes
     object: bytes
     path: bytes
@@ -225,7 +223,6 @@ def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> I
 def _every_warning(
     budget: _Budget, entries: list[_Entry], top: str, hooks: str
 ) -> Iterator[tuple[str | bytes, str]]:
-    """Yield each warning, after its kind."""
     own_hooks = os.path.relpath(os.path.join(top, os.path.expanduser(hooks)), top) if hooks else ""
     of_hooks = os.fsencode(own_hooks).split(b"/") if own_hooks else []
     known = {dotgit.any_spelling(name.encode()): name for name in NOTABLE}
