@@ -26,9 +26,6 @@ from tests.support.repos import (
     metadata,
 )
 
-OTHER = 1001
-"""Another user of the guest."""
-
 
 @dataclass
 class World:
@@ -168,20 +165,6 @@ def test_sync_in_another_work_tree_learns_what_the_human_has_committed(world: Wo
         return "behind 1" in world.agent("-C", str(other), "status", "-sb", place="../../home")
 
     until(is_told, "the agent is told")
-
-
-def test_the_agents_repository_is_closed_to_others(world: World) -> None:
-    world.agent("status")
-    place = Path(world.agent("rev-parse", "--absolute-git-dir").strip())
-    assert place.is_relative_to(world.here / "store")
-    with pytest.raises(PermissionError):
-        as_user(os.listdir, place, uid=OTHER)
-    world.agent("status", uid=OTHER, fails=True)
-    mirror = place.parent / "host.git"
-    for path in (mirror, mirror / "objects", mirror / "refs"):
-        for uid in (AGENT, OTHER):
-            with pytest.raises(PermissionError):
-                as_user((path / "new").touch, uid=uid)
 
 
 def test_root_resets_by_the_views_path_and_is_not_misled(world: World) -> None:
