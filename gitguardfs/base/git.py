@@ -117,11 +117,7 @@ def run(
     held, holding = os.pipe()
     process = None
     # Files instead of pipes: nothing waits for us, and Limits.file bounds them.
-    with (
-        tempfile.TemporaryFile() as output,
-        tempfile.TemporaryFile() as error,
-        tempfile.TemporaryFile() as own,
-    ):
+    with _file() as output, _file() as error, _file() as own:
         try:
             if isinstance(given, bytes):
                 own.write(given)
@@ -149,6 +145,13 @@ def run(
             os.close(held)
             os.close(holding)
         return Answer(code, _content(output), os.fsdecode(_content(error)))
+
+
+def _file() -> BinaryIO:
+    """Return a file without a name; in memory where that is possible: the disk may be full."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("git"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
