@@ -37,7 +37,7 @@ LOCK_SECONDS = 30.0
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _STORE = click.option(
     "--store",
-    "place",
+    "store_path",
     metavar="DIR",
     default=None,
     help="The store that gitguardfs --private-store names. Default: your own; root's is"
@@ -55,13 +55,13 @@ def command() -> None:
 @command.command("list", short_help="List the repositories.")
 @_STORE
 @JSON
-def list_(place: str | None, as_json: bool) -> None:
+def list_(store_path: str | None, as_json: bool) -> None:
     """List the repositories: the share, the path in it, the agent, and where they lie.
 
     A project that the human moved has one for each place. "former" is one at whose path there is
     another project now, with a repository of its own. None is ever deleted unasked.
     """
-    found = store.entries(place or store.default())
+    found = store.entries(store_path or store.default())
     if as_json:
         rows = [
             {
@@ -86,30 +86,32 @@ def list_(place: str | None, as_json: bool) -> None:
 @_PATH
 @_STORE
 @_YES
-def reset(path: str, place: str | None, yes: bool) -> None:
+def reset(path: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository. The next use makes one anew, from what the human has.
 
     Commits that the human has not fetched are lost, but for .gitguard/agent.bundle in the project.
     """
-    _delete(path, place, yes, "the agent's repository", store.AGENT)
+    _delete(path, store_path, yes, "the agent's repository", store.AGENT)
 
 
 @command.command(short_help="Delete the agent's repository and the copy of the human's branches.")
 @_PATH
 @_STORE
 @_YES
-def remove(path: str, place: str | None, yes: bool) -> None:
+def remove(path: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository and the copy of the human's branches.
 
     If the project is still there, the next use makes both anew. The human's own repository on the
     host is never touched.
     """
-    _delete(path, place, yes, "the agent's repository and the copy of the human's branches", "")
+    _delete(
+        path, store_path, yes, "the agent's repository and the copy of the human's branches", ""
+    )
 
 
-def _delete(path: str, place: str | None, yes: bool, what: str, name: str) -> None:
+def _delete(path: str, store_path: str | None, yes: bool, what: str, name: str) -> None:
     """Delete a work tree's directory in the store, or ``name`` in it."""
-    found = _found(path, place or store.default())
+    found = _found(path, store_path or store.default())
     _check_nothing_mounted(found)
     where = f"{shown(found.work_tree)} in {shown(found.share)}"
     if not yes:
@@ -132,8 +134,8 @@ def _check_nothing_mounted(one: store.Entry) -> None:
 
     The agent may do so in its repository. What is mounted, and what lies below it, would stay.
     """
-    place = os.path.realpath(one.path)
-    found = [m for m in mountinfo.listed() if f"{m.path}/".startswith(f"{place}/")]
+    top = os.path.realpath(one.path)
+    found = [m for m in mountinfo.listed() if f"{m.path}/".startswith(f"{top}/")]
     if not found:
         return
     whose = accounts.find(str(found[-1].owner or 0)).name
@@ -145,7 +147,7 @@ def _check_nothing_mounted(one: store.Entry) -> None:
     )
 
 
-def _found(path: str, place: str) -> store.Entry:
+def _found(path: str, store_path: str) -> store.Entry:
     directory, uid = _target(path) or (os.path.abspath(path), None)
 
     def is_meant(one: store.Entry) -> bool:
@@ -154,14 +156,14 @@ def _found(path: str, place: str) -> store.Entry:
         in_share = not os.path.lexists(path) and os.fsencode(path) == one.work_tree
         return one.path == directory or (in_share and not one.is_former)
 
-    found = [one for one in store.entries(place) if is_meant(one)]
+    found = [one for one in store.entries(store_path) if is_meant(one)]
     if len(found) == 1:
         return found[0]
     hint = "gitguard private list shows what there is"
     if found:
         hint = "give one of " + ", ".join(shlex.quote(one.path) for one in found)
     problem = "several repositories" if found else "no repository"
-    raise UserError(f"the store {place} has {problem} of {path}", hint, Exit.SYSTEM)
+    raise UserError(f"the store {store_path} has {problem} of {path}", hint, Exit.SYSTEM)
 
 
 def _target(path: str) -> tuple[str, int] | None:

@@ -140,12 +140,12 @@ class Store:
         return found
 
 
-def entries(place: str) -> list[Entry]:
-    """Return the directories of the store ``place``, by share and path. Raises OSError."""
+def entries(store: str) -> list[Entry]:
+    """Return the directories of the store, by share and path. Raises OSError."""
     found = []
     with suppress(FileNotFoundError):
-        for name in filter(_ID.fullmatch, os.listdir(place)):
-            path = os.path.join(place, name)
+        for name in filter(_ID.fullmatch, os.listdir(store)):
+            path = os.path.join(store, name)
             with suppress(FileNotFoundError):
                 share, uid, work_tree = read(os.path.join(path, "host.path")).split(b"\n", 2)
                 found.append(
@@ -157,12 +157,12 @@ def entries(place: str) -> list[Entry]:
     return sorted(found, key=lambda one: (one.share, one.work_tree, one.is_former, one.path))
 
 
-def of_agent(place: str, share: str, uid: int) -> list[str]:
+def of_agent(store: str, share: str, uid: int) -> list[str]:
     """Return the directories of an agent's work trees in a share, the newest one first.
 
     Raises OSError.
     """
-    found = [one for one in entries(place) if (one.share, one.uid) == (share, uid)]
+    found = [one for one in entries(store) if (one.share, one.uid) == (share, uid)]
     return [one.path for one in sorted(found, key=lambda one: one.made, reverse=True)]
 
 

@@ -203,6 +203,12 @@ def world(name: str = "proj") -> Iterator[World]:
 
 
 @pytest.fixture
+def made_project() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+@pytest.fixture
 def shown_project() -> Iterator[World]:
     """That project, with the agent's repository made and its view shown."""
     with world() as made:

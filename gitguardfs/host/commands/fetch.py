@@ -103,7 +103,7 @@ def command(
             Exit.SYSTEM,
         )
     report = Report(found.top, found.agent)
-    place = [] if repository == "." else [repository]
+    argument = [] if repository == "." else [repository]
     written = commit = None
     code = GitguardExit.OK
     if merge is not None:
@@ -113,7 +113,7 @@ def command(
     if merge is not None and commit is not None:
         report.merge = merging.merge(found, merge, commit)
         if report.merge.outcome is Outcome.CONFLICT:
-            git = shell_printable(["git", *(["-C", *place] if place else [])])
+            git = shell_printable(["git", *(["-C", *argument] if argument else [])])
             report.commands = list(merging.by_hand(found.short(found.remote + merge), git))
             code, drop = GitguardExit.FINDINGS, False
     if drop:
@@ -121,10 +121,10 @@ def command(
             _drop(found, written, report)
         except (UserError, OSError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            report.notes.append(f"{os.path.join(found.top, bundle.PLACE)} stays: {why}")
+            report.notes.append(f"{os.path.join(found.top, bundle.PATH)} stays: {why}")
             code = GitguardExit.FAILED
     elif merge is None:
-        report.commands = list(_commands(found, report.branches, place))
+        report.commands = list(_commands(found, report.branches, argument))
     click.echo(report_json(report) if as_json else "\n".join(as_text(report)))
     return code
 
@@ -173,7 +173,7 @@ def _fetch(
             report.branches = [one for one in branches if taken is None or one.name in taken]
             report.tags = header.named(TAGS) if taken is None else {}
     report.bundle = {
-        "path": bundle.PLACE,
+        "path": bundle.PATH,
         "written": _date(written.time),
         "age": summary.age(written.time, time.time()),
         "size": written.size,
@@ -325,20 +325,20 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
 
 
 def _commands(
-    repository: HostRepository, branches: list[Branch], place: list[str]
+    repository: HostRepository, branches: list[Branch], argument: list[str]
 ) -> Iterator[str]:
     """Yield commands that show and take the branch that the human is on, or else the first."""
     head = repository.head()
     branch = next((one for one in branches if one.name == head), next(iter(branches), None))
     if branch is None:
         return
-    git = ["git", "-C", *place] if place else ["git"]
+    git = ["git", "-C", *argument] if argument else ["git"]
     agents = repository.short(repository.remote + branch.name)
     base = repository.short(HEADS + branch.base) if branch.base == branch.name else branch.base
     yield shell_printable([*git, "log", "-p", f"{base}..{agents}" if base else agents])
     if base:
         yield shell_printable([*git, "diff", f"{base}...{agents}"])
-    words = [*place, "--merge", branch.name, "--expect", branch.commit]
+    words = [*argument, "--merge", branch.name, "--expect", branch.commit]
     yield shell_printable(["gitguard", "fetch", *words])
     if branch.behind == 0 and branch.base == (branch.name if branch.name == head else "HEAD"):
         # Else it would take the human's own commits off.

@@ -18,7 +18,7 @@ from gitguardfs.base.errors import Exit, UserError, os_error
 
 DIRECTORY = ".gitguard"
 NAME = "agent.bundle"
-PLACE = f"{DIRECTORY}/{NAME}"
+PATH = f"{DIRECTORY}/{NAME}"
 HEADS, TAGS = "refs/heads/", "refs/tags/"
 MAX_HEADER = 1 << 20
 """The most bytes of a header: it has about a hundred for each branch."""
@@ -38,7 +38,7 @@ class Refused(UserError):  # noqa: N818  # what happened
     """The bundle is not one that the agent's repository would write."""
 
     def __init__(self, why: str, hint: str = "look at what the agent does to that file") -> None:
-        super().__init__(f"{PLACE} is refused: {why}", hint, Exit.SYSTEM)
+        super().__init__(f"{PATH} is refused: {why}", hint, Exit.SYSTEM)
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def _nothing(top: str) -> UserError:
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)
     if any(name.startswith(f"{NAME}.new.") for name in names):
-        why, hint = f"{PLACE} is being written", "fetch again; if that stays so, "
+        why, hint = f"{PATH} is being written", "fetch again; if that stays so, "
     else:
-        why, hint = f"there is no {os.path.join(top, PLACE)}", ""
+        why, hint = f"there is no {os.path.join(top, PATH)}", ""
     hint += "in the guest, which shows the project with --git private: git sync"
     return UserError(f"nothing is published here: {why}", hint, Exit.SYSTEM)
 
@@ -137,7 +137,7 @@ def remove(top: str, only: Written | None = None) -> bool:
     except FileNotFoundError:
         return True
     except OSError as error:
-        raise os_error(error.errno or 0, os.path.join(top, PLACE)) from None
+        raise os_error(error.errno or 0, os.path.join(top, PATH)) from None
     return True
 
 

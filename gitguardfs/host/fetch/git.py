@@ -51,7 +51,7 @@ WRITING = Limits(120, file=64 << 30)
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs git in one place, with one environment."""
+    """Runs git in one directory, with one environment."""
 
     program: str
     environment: Mapping[str, str]
@@ -189,10 +189,10 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
         raise UserError(f"{directory} {why}", "gitguard fetch needs a work tree", Exit.SYSTEM)
     git_dir, common_dir, objects, object_format = lines
     top = here.run("rev-parse", "--path-format=absolute", "--show-toplevel").text
-    place = {"GIT_DIR": git_dir, "GIT_WORK_TREE": top}
+    paths = {"GIT_DIR": git_dir, "GIT_WORK_TREE": top}
     return HostRepository(
-        _without_programs(Runner(here.program, {**git.NO_CONFIG, **place}, top)),
-        _without_programs(Runner(here.program, {**users, **place}, top)),
+        _without_programs(Runner(here.program, {**git.NO_CONFIG, **paths}, top)),
+        _without_programs(Runner(here.program, {**users, **paths}, top)),
         top, git_dir, common_dir, objects, object_format,
     )  # fmt: skip
 

@@ -132,8 +132,8 @@ def quarantined(
     shallow = os.path.join(repository.common_dir, "shallow")
     if os.path.exists(shallow):
         shutil.copyfile(shallow, os.path.join(path, "shallow"))
-    known = [*repository.refs(*OWN).values(), *filter(None, [repository.commit("HEAD")])]
-    _check_prerequisites(git, header, known)
+    humans = [*repository.refs(*OWN).values(), *filter(None, [repository.commit("HEAD")])]
+    _check_prerequisites(git, header, humans)
     size = os.fstat(copy.fileno()).st_size
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
     checks: Collection[str] = CHECKS
@@ -147,11 +147,11 @@ def quarantined(
         checks = tuple(one for one in CHECKS if one != ATTRIBUTES)
         sent, bases = _unpack(git, path, copy, header, limits, checks)
     _check_tips(git, header)
-    new = _check_objects(git, header, known, limit * UNPACKED)
+    new = _check_objects(git, header, humans, limit * UNPACKED)
     # The human's own is in each tree that the agent has changed; git does not follow it.
-    if linked and not _new_links(git, header, known) <= _own_links(repository):
+    if linked and not _new_links(git, header, humans) <= _own_links(repository):
         raise linked
-    _check_reach(git, header, known, (new - sent) | bases)
+    _check_reach(git, header, humans, (new - sent) | bases)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
     # git packs again what is new, without the deltas on objects that the human has.
@@ -159,7 +159,7 @@ def quarantined(
     yield Quarantine(path, git, header, limits, checks)
 
 
-def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) -> None:
+def _check_prerequisites(git: Runner, header: Header, humans: Collection[str]) -> None:
     """Raise Refused for a commit that the bundle builds on, and no branch of the human's has."""
     for name, kind in _kinds(git, header.prerequisites).items():
         if kind != "commit":
@@ -167,19 +167,19 @@ def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) ->
                 f"it builds on commit {name[:12]}, which this repository does not have", NEW
             )
     if header.prerequisites:
-        words = [*header.prerequisites, *(f"^{one}" for one in known)]
+        words = [*header.prerequisites, *(f"^{one}" for one in humans)]
         beyond = {one.decode() for one in _listed(git, *words)}
         for name in beyond.intersection(header.prerequisites):
             why = f"it builds on commit {name[:12]}, to which no branch of yours leads now"
             raise Refused(why, NEW)
 
 
-def _new_links(git: Runner, header: Header, known: Collection[str]) -> set[tuple[bytes, bytes]]:
+def _new_links(git: Runner, header: Header, humans: Collection[str]) -> set[tuple[bytes, bytes]]:
     """Return path and text of each symlink for .gitattributes that a commit of the agent's brings.
 
     A merge brings what none of its parents has. Raises GitError.
     """
-    commits = _listed(git, *header.refs.values(), *(f"^{one}" for one in known))
+    commits = _listed(git, *header.refs.values(), *(f"^{one}" for one in humans))
     words = ("diff-tree", "--stdin", "--no-commit-id", "--root", "-c", "-r", "-z", "--no-abbrev")
     given = b"".join(b"%s\n" % one for one in commits)
     fields = iter(git.run(*words, given=given, limits=LISTING).output.split(b"\0")[:-1])
@@ -256,12 +256,12 @@ def _check_tips(git: Runner, header: Header) -> None:
             raise Refused(f"{name} leads to no commit ({shown(kind)})")
 
 
-def _check_objects(git: Runner, header: Header, known: Collection[str], limit: int) -> set[bytes]:
+def _check_objects(git: Runner, header: Header, humans: Collection[str], limit: int) -> set[bytes]:
     """Return the objects that no branch of the human's has yet.
 
     Raises Refused if one is missing, or if they are longer than ``limit`` all together.
     """
-    names = [*header.refs.values(), *(f"^{one}" for one in known)]
+    names = [*header.refs.values(), *(f"^{one}" for one in humans)]
     try:
         new = _listed(git, *names, options=OBJECTS)
         given = b"".join(b"%s\n" % one for one in new)
@@ -273,12 +273,12 @@ def _check_objects(git: Runner, header: Header, known: Collection[str], limit: i
     return set(new)
 
 
-def _check_reach(git: Runner, header: Header, known: Collection[str], used: set[bytes]) -> None:
+def _check_reach(git: Runner, header: Header, humans: Collection[str], used: set[bytes]) -> None:
     """Raise Refused if an object that is used is in no commit of the human's branches.
 
     git bases deltas on what the commits have on which the bundle builds; all others take longer.
     """
-    for starts, more in ((header.prerequisites, ["--no-walk"]), (known, [])):
+    for starts, more in ((header.prerequisites, ["--no-walk"]), (humans, [])):
         if used and starts:
             options = (*OBJECTS, "--missing=allow-any", *more)  # of a partial clone
             used = used.difference(_listed(git, *starts, options=options))

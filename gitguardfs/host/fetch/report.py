@@ -44,7 +44,7 @@ def as_text(report: Report) -> Iterator[str]:
     """Yield the lines of the report."""
     if report.bundle is not None:
         when = report.bundle["written"]
-        yield f"{bundle.PLACE}: written {report.bundle['age']}" + (f" ({when})" if when else "")
+        yield f"{bundle.PATH}: written {report.bundle['age']}" + (f" ({when})" if when else "")
     for branch in report.branches:
         yield ""
         yield from _branch_lines(branch, report.agent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,7 @@ from gitguardfs.names.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes, ways
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 DANGERS = {

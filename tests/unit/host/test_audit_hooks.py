@@ -40,9 +40,7 @@ git lfs post-commit "$@"
 """As git-lfs writes it."""
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 def hook(world: World, text: str, name: str = "post-commit") -> Path:

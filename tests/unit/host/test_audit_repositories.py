@@ -14,10 +14,7 @@ from gitguardfs.host.audit.audit import Audit
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 def evil_config(world: World) -> str:

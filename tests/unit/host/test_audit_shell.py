@@ -16,10 +16,7 @@ from tests.support.audit_precision import DOCUMENT, FILE, filled, judged, table
 from tests.support.audit_world import World, check_fixes
 from tests.unit.host.test_audit_hooks import commit_runs, hook
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 # ------------------------------------------------------------------- planted ways and clean ones

@@ -29,10 +29,7 @@ from gitguardfs.names.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 # ------------------------------------------------------------ symlinks

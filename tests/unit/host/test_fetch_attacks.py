@@ -37,11 +37,7 @@ from tests.support.fetch_world import (
 )
 from tests.support.mounting import until
 
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with fetch_world.world() as made:
-        yield made
+world = fetch_world.fixture
 
 
 def base(world: World) -> str:

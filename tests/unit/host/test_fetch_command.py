@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,7 @@ from gitguardfs.host.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with fetch_world.world() as made:
-        yield made
+world = fetch_world.fixture
 
 
 NOTHING = b"# v2 git bundle\n\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,7 @@ from gitguardfs.host.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with fetch_world.world() as made:
-        yield made
+world = fetch_world.fixture
 
 
 def files(world: World, at: Path | None = None) -> dict[Path, tuple[int, bytes]]:

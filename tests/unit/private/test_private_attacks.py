@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.private import git, host_repository, seeding, store
 from tests.support.own_mounts import own_mount, unmount_own
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project
 from tests.support.raw_calls import MNT_DETACH, mount, umount
 from tests.support.repos import HOST_GID, HOST_UID, as_host, differences, metadata
 from tests.support.repos import git as host_git
@@ -25,10 +25,7 @@ from tests.support.repos import git as host_git
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:

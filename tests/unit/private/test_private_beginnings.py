@@ -26,17 +26,14 @@ from gitguardfs.private.host_repository import HostRepository
 from gitguardfs.private.reader import Source
 from tests.support.mounting import until
 from tests.support.people import AGENT, as_user
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project
 from tests.support.raw_calls import MNT_DETACH, mount, umount
 from tests.support.repos import as_host
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 # The first open comes too early

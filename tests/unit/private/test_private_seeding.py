@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,16 +15,13 @@ from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project, world
 from tests.support.repos import SECRET, as_host, differences, git, metadata
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 def test_the_agent_has_branches_tags_log_and_a_clean_status(project: World) -> None:
