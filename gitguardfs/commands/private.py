@@ -109,7 +109,7 @@ def remove(path: str, store_path: str | None, yes: bool) -> None:
     )
 
 
-def _delete(path: str, store_path: str | None, yes: bool, what: str, name: str) -> None:
+def _delete(path: str, store_path: str | None, yes: bool, what: str, name: str = "") -> None:
     """Delete a work tree's directory in the store, or ``name`` in it."""
     found = _found(path, store_path or store.default())
     _check_nothing_mounted(found)
