@@ -140,20 +140,6 @@ def test_what_the_agent_commits_reaches_the_host_as_a_bundle(world: World) -> No
     assert git(world.project, "rev-parse", "agent/main").strip() == commit
 
 
-def test_the_host_goes_on(world: World) -> None:
-    world.agent("status")
-    world.host_commits("print('more')\n", "the human's")
-
-    def is_told() -> bool:
-        world.agent("fetch", "--quiet", "host")
-        return "behind 1" in world.agent("status", "-sb")
-
-    until(is_told, "the agent is told")
-    world.agent("sync")
-    assert "the human's" in world.agent("log", "--oneline")
-    assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
-
-
 def test_sync_in_another_work_tree_learns_what_the_human_has_committed(world: World) -> None:
     other = world.here / "home/topic"
     world.agent("worktree", "add", "--quiet", "-b", "topic", str(other))

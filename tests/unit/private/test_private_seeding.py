@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.store_directory import remove_tree
-from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, made_project, world
@@ -102,9 +101,7 @@ def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests
 ) -> None:
     project.commit("dependencies", {"dir/node_modules/x": "1\n", "other/x": "1\n"})
     project.host("sparse-checkout", "set", "--cone", "dir")
-    project.prepare(
-        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
-    )
+    project.prepare(project.daemon("deps"))
     shutil.rmtree(project.project / "dir/node_modules")
     project.show()
     assert project.agent("status", "--porcelain") == ""
@@ -119,9 +116,7 @@ def test_work_trees_of_the_agents_are_no_submodules(project: World, host: bytes)
     """If their directories are the guest's own: ``git add .`` leaves them out."""
     (project.project / ".git/info").mkdir(exist_ok=True)
     (project.project / ".git/info/exclude").write_bytes(host)
-    project.prepare(
-        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
-    )
+    project.prepare(project.daemon("deps"))
     project.show()
     for place in (".worktrees/a", "dir/.claude/worktrees/b", ".claude/worktrees/c"):
         project.agent("worktree", "add", "--quiet", place)
