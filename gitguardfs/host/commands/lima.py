@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 
 import click
 
-from gitguardfs.base import config_files, installation
+from gitguardfs.base import config_files, installation, quote
 from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, local_names
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.commands.share import this_host
-from gitguardfs.host.share import lima_text, state
 from gitguardfs.host.share import lima_yaml as lima
+from gitguardfs.host.share import selinux, state
 from gitguardfs.host.share.directory import existing_directory, secrets_in
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
+from gitguardfs.host.share.template import fill
 from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
 from gitguardfs.options.parsing import split_values
 
@@ -129,14 +131,14 @@ def command(
     state.check_apart(spec.setup, real)
     if file != STDOUT:
         state.check_apart(file, real)
-    text = lima.render(spec, _texts())
+    text = lima.render(spec)
     state.made(state.directory())
     installation.copy_to(spec.setup)
     if file == STDOUT:
         click.echo(text, nl=False)
     else:
         _write(file, text, real)
-        click.echo(lima_text.render(spec, file, labels=this_host().selinux), nl=False)
+        click.echo(_next_steps(spec, file), nl=False)
     if secrets := secrets_in(real):
         listed = ", ".join(secrets)
         click.echo(
@@ -164,7 +166,17 @@ def _write(file: str, text: str, project: str) -> None:
     config_files.write(change)
 
 
-def _texts() -> dict[str, str]:
-    """Return the texts of all provisioning scripts, by file name."""
-    names = ("lima_guard.sh", *(f"lima_tool_{tool}.sh" for tool in Tool))
-    return {name: installation.text(f"host/share/files/{name}") for name in names}
+def _next_steps(spec: LimaSpec, file: str) -> str:
+    """Return the commands to run, and what stays open."""
+    holds = {"selinux": this_host().selinux, "proxy": spec.proxy is not None}
+    values = {
+        "file": shlex.quote(file),
+        "label": "\n".join(map(quote.shell, selinux.label(spec.project))),
+        "name": spec.name,
+        "project": spec.project,
+        "proxy": spec.proxy,
+        "view": shlex.quote(spec.view),
+    }
+    return fill(
+        installation.text("host/share/files/lima.txt"), [f for f in holds if holds[f]], values
+    )

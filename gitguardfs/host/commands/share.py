@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 
 import click
 
-from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base import config_files, installation
 from gitguardfs.base.command_line import RespelledCommand
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.audit import trust
-from gitguardfs.host.share import guard_commands, packages, qemu, share_json, share_text, virtiofsd
+from gitguardfs.host.share import packages, qemu, share_settings
 from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.host.share.share_spec import (
     GuardPlacement,
@@ -174,9 +175,9 @@ def command(
             warnings.append(f"the guard was running already at {spec.mountpoint}")
     git = None if elsewhere else trust.line()
     if as_json:
-        click.echo(json.dumps(share_json.as_object(spec, run, warnings, git), indent=2))
+        click.echo(json.dumps(share_settings.as_object(spec, run, warnings, git), indent=2))
     else:
-        click.echo(share_text.render(spec, running=run, git=git), nl=False)
+        click.echo(share_settings.as_text(spec, run, git), nl=False)
     for text in warnings:
         click.echo(f"gitguard share: {text}", err=True)
     return Exit.OK
@@ -192,9 +193,9 @@ def _write_bundle(file: str) -> int:
         config_files.write(change)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", code=Exit.SYSTEM) from None
+    name = shlex.quote(os.path.basename(file))
     click.echo(f"{file}: copy it into the guest, and there")
-    for words in guard_commands.install_in_guest(os.path.basename(file)):
-        click.echo(share_text.INDENT + quote.shell(words))
+    click.echo(f"    tar -xf {name}\n    sudo ./gitguardfs/guest-setup/install.sh")
     return Exit.OK
 
 
@@ -219,7 +220,7 @@ def this_host() -> Host:
         is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
-        virtiofsd=first_of(virtiofsd.PLACES),
+        virtiofsd=first_of(share_settings.VIRTIOFSD_PLACES),
     )
 
 
