@@ -1,8 +1,8 @@
 """A share's commands and settings, as text for a person and as an object for a program.
 
-The file ``share_settings.txt`` holds them in sections, and ``share.txt`` the text around them. In the
-object every key is always there; its value is null or empty if it does not apply to the share.
-Commands are lists of arguments. Keys may be added; a change that breaks a reader raises ``format``.
+``share_settings.txt`` holds them in sections, and ``share.txt`` the text around them. In the object
+every key is always there; its value is null or empty if it does not apply to the share. Commands
+are lists of arguments. Keys may be added; a change that breaks a reader raises ``format``.
 """
 
 from __future__ import annotations
