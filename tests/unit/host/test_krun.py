@@ -114,7 +114,7 @@ def test_the_agents_own_repository_outlives_the_microvm() -> None:
     volume = f"{private.name}-git:/var/lib/gitguardfs-git"
     assert f"--volume={volume}" in krun.run(private, (), terminal=False)
     assert volume in yaml.safe_load(krun.compose(private))["services"]["agent"]["volumes"]
-    assert krun.environment(private) == {"GITGUARD_OPTIONS": "git=private"}
+    assert krun.guard_options(private) == "git=private"
     assert f"--volume={volume}" not in krun.run(spec(options=OPTIONS), (), terminal=False)
 
 
