@@ -26,7 +26,7 @@ from tests.support.mounting import area
 from tests.support.people import AGENT
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "compose-schema.json").read_text())
-FILES = Path(PACKAGE_DIRECTORY, "host/files")
+FILES = Path(PACKAGE_DIRECTORY, "host/share/files")
 PYTHON_BIN = Path(sys.executable).parent
 """Where pip has put the programs of the test requirements."""
 
