@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files
 from gitguardfs.names import local_names
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options.guarded_share import DEFAULT_LOCAL
+from tests.support.commands import PROGRAMS, NamedCommand, every_command
 from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[3]
