@@ -18,7 +18,8 @@ from tests.support.commands import PROGRAMS, every_command
 GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
         "URL", "MAIL", "LINE", "HOST", "FIELD", "OPTS", "MAP", "USER", "GROUP", "USER:@GROUP",
-        "BRANCH", "BRANCH...", "COMMIT", "PORT[:GUEST_PORT", "COMMAND...", "-- COMMAND..."}  # fmt: skip
+        "BRANCH", "BRANCH...", "COMMIT", "PORT[:GUEST_PORT", "COMMAND...",
+        "-- COMMAND..."}  # fmt: skip
 """Metavars of values that only the user knows."""
 
 
