@@ -6,9 +6,7 @@ import json
 import os
 import platform
 import shlex
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import click
 
@@ -17,7 +15,7 @@ from gitguardfs.base.command_line import RespelledCommand
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.audit import trust
-from gitguardfs.host.share import packages, qemu, share_settings
+from gitguardfs.host.share import qemu, selinux, share_settings
 from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.host.share.share_spec import (
     GuardPlacement,
@@ -52,9 +50,6 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 
 TAR_MAGIC = slice(257, 265)
 """Where a tar says that it is one (tar(5))."""
-COMMAND_LIMIT = 10.0
-"""Seconds for a program that only reports a setting: it needs a fraction of one."""
-
 RUNTIME = "XDG_RUNTIME_DIR"
 """Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
 OTHERWISE = "; --elsewhere if another machine has it"
@@ -216,7 +211,7 @@ def this_host() -> Host:
         gid=gid,
         group=accounts.group_name(gid),
         runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
-        selinux=needs_label(packages.os_release(), _getenforce()),
+        selinux=os.path.exists(selinux.ENFORCE),
         is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
@@ -227,20 +222,3 @@ def this_host() -> Host:
 def first_of(paths: tuple[str, ...]) -> str | None:
     """Return the first of the paths that exists."""
     return next((path for path in paths if os.path.exists(path)), None)
-
-
-def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
-    """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
-    return packages.FEDORA in packages.kin(os_release) and getenforce != "Disabled"
-
-
-def _getenforce() -> str | None:
-    if shutil.which("getenforce") is None:
-        return None
-    try:
-        done = subprocess.run(
-            ["getenforce"], capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip()

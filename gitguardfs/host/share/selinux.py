@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from gitguardfs.base import quote
 
+ENFORCE = "/sys/fs/selinux/enforce"
+"""The file that is there while SELinux is on."""
 LABEL = "svirt_home_t"
 """The label of files that confined machines may read and write, also in home directories."""
 

@@ -18,6 +18,7 @@ from gitguardfs.base.constants import HOLDER, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.lima import command
 from gitguardfs.host.share import lima_yaml as lima
+from gitguardfs.host.share import selinux
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
 from tests.support.mounting import area
 
@@ -284,7 +285,7 @@ def test_labels_are_printed_where_selinux_is_on(monkeypatch: pytest.MonkeyPatch)
         (here / "shop").mkdir()
         monkeypatch.setenv("XDG_DATA_HOME", str(here / "state"))
         assert "semanage" not in run("--project", here / "shop").output
-        monkeypatch.setattr("gitguardfs.host.commands.share.needs_label", lambda *_: True)
+        monkeypatch.setattr(selinux, "ENFORCE", "/")
         said = run("--project", here / "shop").output
         assert f"sudo semanage fcontext -a -t svirt_home_t '{here}/shop(/.*)?'" in said
         assert f"sudo restorecon -R {here}/shop" in said

@@ -496,22 +496,3 @@ def test_a_fuse_mount_has_no_label_of_its_own() -> None:
         made(host=FEDORA, guard=GuardPlacement.HOST), running=False
     )
     assert said["selinux"] == [["sudo", "setsebool", "-P", "virt_use_fusefs", "on"]]
-
-
-@pytest.mark.parametrize(
-    ("os_release", "getenforce", "needed"),
-    [
-        ({"ID": "fedora"}, "Enforcing", True),
-        ({"ID": "fedora"}, "Permissive", True),
-        ({"ID": "fedora"}, "Disabled", False),
-        ({"ID": "fedora"}, None, True),
-        ({"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "Enforcing", True),
-        ({"ID": "debian"}, None, False),
-        ({"ID": "ubuntu", "ID_LIKE": "debian"}, "Enforcing", False),
-        ({}, None, False),
-    ],
-)
-def test_labels_are_needed_on_fedora_unless_selinux_is_off(
-    os_release: dict[str, str], getenforce: str | None, needed: bool
-) -> None:
-    assert share.needs_label(os_release, getenforce) == needed
