@@ -9,17 +9,23 @@ import shlex
 import click
 
 from gitguardfs.base import config_files, installation, quote
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, local_names
+from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.commands.share import this_host
+from gitguardfs.host.commands.shared_options import (
+    CPUS,
+    GUARD_OPTIONS,
+    MEMORY,
+    PROJECT,
+    guard_options,
+    warn_of_secrets,
+)
 from gitguardfs.host.share import lima_yaml as lima
 from gitguardfs.host.share import selinux, state
-from gitguardfs.host.share.directory import existing_directory, secrets_in
+from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
 from gitguardfs.host.share.template import fill
-from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
-from gitguardfs.options.parsing import split_values
 
 STDOUT = "-"
 
@@ -40,15 +46,12 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 
 
 @click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.option(
-    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
-)
+@PROJECT
 @click.option(
     "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
 )
-@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
-@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
-              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
+@CPUS
+@MEMORY
 @click.option(
     "--disk",
     metavar="SIZE",
@@ -77,9 +80,7 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 )
 @click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
 @click.option("--proxy", metavar="URL", help="The proxy that the guest's programs are set to use.")
-@click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
+@GUARD_OPTIONS
 @LOCAL_OR_DEPS
 @NO_LOCAL
 @click.option(
@@ -110,7 +111,6 @@ def command(
     """
     if tools and no_tools:
         raise UserError("--tool and --no-tools contradict one another", "give one of them")
-    names = local_names(local, no_local)
     is_mac = platform.system() == "Darwin"
     real = existing_directory(project)
     spec = LimaSpec(
@@ -125,7 +125,7 @@ def command(
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
         proxy=proxy,
-        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
+        options=guard_options(o, local, no_local),
     )
     file = _file(spec, output)
     state.check_apart(spec.setup, real)
@@ -139,11 +139,7 @@ def command(
     else:
         _write(file, text, real)
         click.echo(_next_steps(spec, file), nl=False)
-    if secrets := secrets_in(real):
-        listed = ", ".join(secrets)
-        click.echo(
-            f"gitguard lima: warning: {real} holds {listed}: the guest can read it", err=True
-        )
+    warn_of_secrets(real)
     return Exit.OK
 
 
