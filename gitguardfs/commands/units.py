@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gitguardfs.base import config_files, installation
-from gitguardfs.base.command_line import LOCAL, RespelledCommand
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL, RespelledCommand
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.guest import fstab, systemd
@@ -80,9 +80,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     show_default=True,
     help="With --user: the share's owner on the host (a Mac's first user is 501:20).",
 )
-@click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
+@GUARD_OPTIONS
 @LOCAL
 @click.option("--output", metavar="DIR", help="Write the files to DIR instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
@@ -165,9 +163,12 @@ def _plain(path: str) -> str:
 
 
 def _map(owner: str, user: str) -> str:
-    share = _ids(owner, "--owner")
-    guest = _ids(user, "--user") if ":" in user else _own_ids(user)
-    return owner_map(share, guest)
+    if ":" in user:
+        guest = _ids(user, "--user")
+    else:
+        found = accounts.find(user)
+        guest = found.uid, found.gid
+    return owner_map(_ids(owner, "--owner"), guest)
 
 
 def _ids(text: str, option: str) -> tuple[int, int]:
@@ -175,11 +176,6 @@ def _ids(text: str, option: str) -> tuple[int, int]:
     if not colon or not uid or not gid:
         raise UserError(f"{option} {text!r} is not UID:GID")
     return accounts.user_id(uid), accounts.group_id(gid)
-
-
-def _own_ids(user: str) -> tuple[int, int]:
-    found = accounts.find(user)
-    return found.uid, found.gid
 
 
 def _listing(files: dict[str, str]) -> str:

@@ -30,7 +30,7 @@ def check(context: Context) -> list[Result]:
     if not context.is_root or context.options is None:
         return []
     try:
-        store = listing.stores(context.options)
+        store = listing.store_of(context.options)
         if store is None:
             return []
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Lists the commands of every program, to generate manual pages and completion."""
+"""All commands of all programs, as click knows them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ PROGRAMS = {
     "gitguard": "gitguardfs.commands.gitguard:group",
     "vm-mount": "gitguardfs.commands.vm_mount:command",
 }
-"""By name of the program: module and attribute of its command, imported on demand."""
 
 
 class NamedCommand(NamedTuple):
@@ -24,23 +23,12 @@ class NamedCommand(NamedTuple):
     context: click.Context
 
 
-def load(program: str) -> click.Command:
-    """Return the command of one of PROGRAMS."""
-    module, _, attribute = PROGRAMS[program].partition(":")
-    command = getattr(importlib.import_module(module), attribute)
-    assert isinstance(command, click.Command)
-    return command
-
-
-def completion_variable(program: str) -> str:
-    """Return click's environment variable by which a shell asks ``program`` for completions."""
-    return f"_{program.replace('-', '_').replace('.', '_')}_COMPLETE".upper()
-
-
 def every_command() -> Iterator[NamedCommand]:
     """Yield the commands of all programs, with all their subcommands."""
-    for program in PROGRAMS:
-        yield from _with_subcommands(load(program), (program,), None)
+    for program, place in PROGRAMS.items():
+        module, _, attribute = place.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        yield from _with_subcommands(command, (program,), None)
 
 
 def _with_subcommands(
