@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from gitguardfs.base.constants import SYSTEM_PATH
-from gitguardfs.base.errors import Exit, UserError, warn
+from gitguardfs.base.errors import UserError, failing, warn
 from gitguardfs.base.paths import is_inside
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.audit_log import AuditLog
@@ -60,11 +60,9 @@ def assemble(
         warn("git is not installed here: .git stays closed, as with --git deny")
         options = replace(options, rules=replace(options.rules, git=GitMode.DENY))
     tables = ExitStack()
-    try:
+    with failing(f"source {options.source}"):
         traits = traits_of(options, paths, root_fd)
         share = Tree(options, traits, reports_names_only)
-    except OSError as error:
-        raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
     tables.callback(share.close)
     own = None
     if options.local:

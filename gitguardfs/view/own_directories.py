@@ -17,6 +17,7 @@ from enum import Enum
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
+from gitguardfs.base.constants import LOCAL_OWN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef, Renaming
@@ -24,7 +25,7 @@ from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Node, is_l
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import ALLOW
-from gitguardfs.view.stand_ins import OWN, StandIns
+from gitguardfs.view.stand_ins import StandIns
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class OwnDirectories:
         ref = self._share.check.name(parent_id, name)
         owner, _, stand_in = self._decide(ref)
         if owner is Owner.GUEST and stand_in is not None:
-            return self._top(self.local.lookup(caller, stand_in.id, OWN + name))
+            return self._top(self.local.lookup(caller, stand_in.id, LOCAL_OWN + name))
         if owner is Owner.NOBODY:
             return EntryReply(NodeId(0), None, self._share.cache_timeout, 0.0)
         return self._share.lookup(caller, parent_id, name, ref)
@@ -192,7 +193,7 @@ class OwnDirectories:
             return self._share.mkdir(caller, parent_id, name, mode)
         try:
             stand_in = self._stand_ins.make(path)
-            return self._top(self.local.mkdir(caller, stand_in.id, OWN + name, mode))
+            return self._top(self.local.mkdir(caller, stand_in.id, LOCAL_OWN + name, mode))
         except BaseException:
             self._stand_ins.tidy(path)
             raise
@@ -306,7 +307,7 @@ class OwnDirectories:
         ref = self._changing(parent_id, name)
         owner, _, stand_in = self._decide(ref)
         if owner is Owner.GUEST and stand_in is not None:
-            return _Entry(True, stand_in.id, OWN + name, True)
+            return _Entry(True, stand_in.id, LOCAL_OWN + name, True)
         mode = None if owner is Owner.NOBODY else self._share.source.mode_at(ref.fd, name)
         if mode is None:
             raise os_error(errno.ENOENT)
@@ -329,7 +330,7 @@ class OwnDirectories:
             if decision.owner is not Owner.SHARE and moved.is_directory:
                 if not moved.is_local or (there is not None and not is_directory):
                     raise os_error(errno.EXDEV)
-                return _Entry(True, self._stand_ins.make(decision.path).id, OWN + name, True)
+                return _Entry(True, self._stand_ins.make(decision.path).id, LOCAL_OWN + name, True)
             if decision.owner is Owner.GUEST or (decision.owner is Owner.NOBODY and is_directory):
                 raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:

@@ -10,15 +10,13 @@ import errno
 import os
 from itertools import pairwise
 
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.tree import Tree
 
-STAND_IN, OWN = b"+", b"="
-"""The first byte of a name in the guest's tree: of a stand-in for a directory of the share, and of
-a directory of the guest's own."""
 NAME_MAX = 255
 """Bytes in a name."""
 
@@ -35,7 +33,7 @@ class StandIns:
         self._pinned: set[Node] = set()
         self._forgotten = 0
         self.is_empty = not any(
-            name.startswith(STAND_IN) for name in tree.source.names(tree.nodes.root.fd)
+            name.startswith(LOCAL_STAND_IN) for name in tree.source.names(tree.nodes.root.fd)
         )
         """Whether no directory of the share has a stand-in."""
 
@@ -55,7 +53,9 @@ class StandIns:
         for name in path:
             found = self._child(node, name)
             if found is None:
-                self._tree.source.mkdir(self._tree.descriptors.of(node), STAND_IN + name, 0o700)
+                self._tree.source.mkdir(
+                    self._tree.descriptors.of(node), LOCAL_STAND_IN + name, 0o700
+                )
                 self.is_empty = False
                 found = self._child(node, name)
                 assert found is not None
@@ -63,7 +63,7 @@ class StandIns:
         return node
 
     def _child(self, parent: Node, name: bytes) -> Node | None:
-        fd, name = self._tree.descriptors.of(parent), STAND_IN + name
+        fd, name = self._tree.descriptors.of(parent), LOCAL_STAND_IN + name
         st = self._stat(fd, name)
         if st is None:
             return None
@@ -83,12 +83,12 @@ class StandIns:
 
     def has_own(self, stand_in: Node, name: bytes) -> bool:
         """Return whether the guest has a directory of that name in a directory of the share."""
-        return self._stat(self._tree.descriptors.of(stand_in), OWN + name) is not None
+        return self._stat(self._tree.descriptors.of(stand_in), LOCAL_OWN + name) is not None
 
     def own_in(self, stand_in: Node) -> dict[bytes, int]:
         """Return the guest's own directories in a directory: inode number by name."""
         entries = self._tree.source.typed_names(self._tree.descriptors.of(stand_in))
-        return {name[1:]: inode for name, (_, inode) in entries.items() if name[:1] == OWN}
+        return {name[1:]: inode for name, (_, inode) in entries.items() if name[:1] == LOCAL_OWN}
 
     def tidy(self, path: list[bytes]) -> None:
         """Remove the stand-in of a directory, and those above it, as far as they are empty."""
@@ -133,7 +133,7 @@ class StandIns:
 
         Raises OSError(ENAMETOOLONG).
         """
-        if len(STAND_IN + path[-1]) > NAME_MAX:
+        if len(LOCAL_STAND_IN + path[-1]) > NAME_MAX:
             raise os_error(errno.ENAMETOOLONG)
         self.make(path[:-1])
 
@@ -149,11 +149,11 @@ class StandIns:
             return
         above_old, above_new = self.make(old[:-1]), self.make(new[:-1])
         self._tree.source.rename(
-            self._tree.descriptors.of(above_old), STAND_IN + old[-1],
-            self._tree.descriptors.of(above_new), STAND_IN + new[-1],
+            self._tree.descriptors.of(above_old), LOCAL_STAND_IN + old[-1],
+            self._tree.descriptors.of(above_new), LOCAL_STAND_IN + new[-1],
             RENAME_EXCHANGE if replaced is not None else 0,
         )  # fmt: skip
-        self._tree.nodes.move(moved, above_new, STAND_IN + new[-1])
+        self._tree.nodes.move(moved, above_new, LOCAL_STAND_IN + new[-1])
         if replaced is not None:
-            self._tree.nodes.move(replaced, above_old, STAND_IN + old[-1])
+            self._tree.nodes.move(replaced, above_old, LOCAL_STAND_IN + old[-1])
         self.tidy(old)

@@ -170,9 +170,9 @@ MUTANTS = (
     Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
-        "view/stand_ins.py",
-        'STAND_IN, OWN = b"+", b"="',
-        'STAND_IN, OWN = b"=", b"="',
+        "base/constants.py",
+        'LOCAL_STAND_IN, LOCAL_OWN = b"+", b"="',
+        'LOCAL_STAND_IN, LOCAL_OWN = b"=", b"="',
         LOCAL,
     ),
     Mutant(

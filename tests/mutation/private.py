@@ -322,7 +322,7 @@ MUTANTS = (
         "private-packing-is-another",
         "the human's git gc takes the agent's repository away",
         "private/repositories.py",
-        "if looks is None or _looks(host) != looks:",
+        "if snapshot is None or _snapshot(host) != snapshot:",
         "if False:",
         BEGINNINGS,
     ),
