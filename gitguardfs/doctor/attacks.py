@@ -67,7 +67,8 @@ M1 file: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g};
     !truncate {g}; !open {g} WRONLY|TRUNC
 M1 symlink: chown {g}; chown-nothing {g}; utimens {g}
 M2 directory: list {g}; read {g}/config; stat {g}/config; read-at {g} config; read-proc {g};
-    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config; watch {g}; listxattr {g}
+    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config;
+    watch {g}; listxattr {g}
 M2 file: read {g}; read-proc {g}; open-proc {g}
 M2 symlink: readlink {g}; readlink-at {g}
 U1 directory fake root: list {g}; read {g}/config
