@@ -11,7 +11,7 @@ from functools import partial
 
 from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
 from gitguardfs.base.findings import Result, Row, Status
-from gitguardfs.doctor import held_checks, namespace_checks, other_mounts, share_attempts
+from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
@@ -49,9 +49,6 @@ def check(context: Context) -> list[Result]:
             results.append(row.note(why, "run it with sudo", row.failed))
     elif not raw:
         results.append(Row("share.path", "the raw share is out of reach", "").not_checked(NO_SHARE))
-    if context.is_root:
-        results.append(namespace_checks.check(context, user, raw, guards))
-        results.append(held_checks.check(context, table, sources))
     results += [_by_daemon(user, daemon.pid) for daemon in context.daemons]
     tags = tags_of(table, _read_tags(context.system.tags))
     if tags:

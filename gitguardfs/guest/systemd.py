@@ -78,12 +78,11 @@ OOMPolicy=continue
 NoNewPrivileges=yes
 # SYS_CHROOT and SYS_ADMIN: setns(2) to a mount namespace, by which a restart opens the source below
 # a seal that a crash left, without removing it.
-# SYS_PTRACE: finding processes that opened files of the share before the seal.
+# SYS_PTRACE: finding users' processes that hold something of the share from before the seal.
 CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
 CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
 CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
-# Mount namespaces, and user namespaces to examine mounts that only such a namespace still has.
-RestrictNamespaces=mnt user
+RestrictNamespaces=mnt
 RestrictRealtime=yes
 RestrictAddressFamilies=AF_UNIX
 LockPersonality=yes

@@ -343,14 +343,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "doctor-held-share",
-        "the doctor says nothing of who holds the raw share",
-        "doctor/held_checks.py",
-        "    if found:\n        numbers",
-        "    if False:\n        numbers",
-        ("mount/doctor/test_doctor.py::test_what_a_process_holds_below_the_seal_is_found",),
-    ),
-    Mutant(
         "doctor-forged-answer-counts",
         "the doctor takes an answer that the agent has written",
         "linux/run_as.py",
