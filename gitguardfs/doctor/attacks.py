@@ -183,11 +183,6 @@ def _rmdir(path: str) -> None:
         os.rmdir(path)  # without a guard most fail with ENOTEMPTY
 
 
-def _utimens(path: str) -> None:
-    st = os.lstat(path)
-    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
-
-
 def _setxattr(path: str, name: str = f"user{AWAY}") -> None:
     with undoing(lambda: os.removexattr(path, name), f"{path} has an attribute {name}"):
         os.setxattr(path, name, b"")
@@ -198,9 +193,9 @@ def _listxattr(path: str) -> None:
         raise os_error(EOPNOTSUPP)  # a mount that serves no attributes may show none
 
 
-def _watch(path: str) -> None:
-    syscalls.watch(path)  # root always can
-    _read(f"{path}/config")
+def _read_in(enter: Callable[[str], None], path: str, name: str = ".") -> None:
+    enter(path)
+    _read(name)
 
 
 def _write_through(file: str, link: str) -> None:
@@ -254,7 +249,7 @@ WAYS: dict[str, Callable[[str, str, str], object]] = {
     "noreplace": lambda spare, path, kind: rename_path(spare, path, RENAME_NOREPLACE),
     "exchange": lambda spare, path, kind: rename_path(spare, path, RENAME_EXCHANGE),
     "exchange-back": lambda spare, path, kind: rename_path(path, spare, RENAME_EXCHANGE),
-    "rmdir-rename": lambda spare, path, kind: (os.rmdir(path), os.rename(spare, path)),
+    "rmdir-rename": lambda spare, path, kind: os.rename(spare, path),
 }
 """Ways to bring a part of a repository to a path; the last three replace a harmless directory."""
 
@@ -270,6 +265,8 @@ def _assemble(workdir: str, spare: str, way: str, kind: str, *parts: str) -> Non
         _add(spare, kind)
         if way in list(WAYS)[-3:]:
             os.mkdir(f"{workdir}/trap/{last}")
+        if way == "rmdir-rename":
+            os.rmdir(f"{workdir}/trap/{last}")
     WAYS[way](spare, f"{workdir}/trap/{last}", kind)
 
 
@@ -304,7 +301,9 @@ VERBS: dict[str, Callable[..., object]] = {
     "chown": lambda path: os.chown(path, os.getuid(), -1, follow_symlinks=False),
     "chown-nothing": lambda path: os.chown(path, -1, -1, follow_symlinks=False),
     "chmod": lambda path: os.chmod(path, stat.S_IMODE(os.stat(path).st_mode)),
-    "utimens": _utimens,
+    "utimens": lambda path: os.utime(
+        path, ns=(os.lstat(path).st_atime_ns, os.lstat(path).st_mtime_ns), follow_symlinks=False
+    ),
     "touch": os.utime,
     "setxattr": _setxattr,
     "removexattr": lambda path: os.removexattr(path, f"user{AWAY}"),
@@ -317,17 +316,19 @@ VERBS: dict[str, Callable[..., object]] = {
     "read-reopened": lambda path, name: _read(name, os.open(_reach(path), os.O_DIRECTORY)),
     "readlink": os.readlink,
     "readlink-at": lambda path: os.readlink(b"", dir_fd=_hold(path)),
-    "chdir": lambda path, name=".": (os.chdir(path), _read(name)),
-    "watch": _watch,
+    "chdir": partial(_read_in, os.chdir),
+    "watch": lambda path: _read_in(syscalls.watch, path, f"{path}/config"),  # root may watch
     "bind": _bind,
     "overlay": _overlay,
-    "chroot": lambda path: (os.chroot(path), _read("/config")),
-    "follow": lambda text, link, rest="": (os.symlink(text, link), _read(link + rest)),
+    "chroot": partial(_read_in, os.chroot, name="/config"),
+    "follow": lambda text, link, rest="": _read_in(
+        lambda path: os.symlink(text, path), link, link + rest
+    ),
     "overlay-upper": _overlay_upper,
     "write-through": _write_through,
     "assemble": _assemble,
 }
-EARLY = defaultdict(frozenset[int])
+EARLY: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
 """By verb, errnos of the kernel, which does not ask the guard if the caller is not the owner, may
 not write (fs.protected_hardlinks), uses a descriptor of other credentials, or may not mount."""
 EARLY |= dict.fromkeys(("link", "link-empty-path", "link-proc"), frozenset({EPERM, ENOENT}))
@@ -341,7 +342,7 @@ READING = frozenset(
 )  # fmt: skip
 """Verbs that only read, which --git=readonly allows."""
 READING_A_FILE = (("read", "{g}"), ("read-proc", "{g}"), ("listxattr", "{g}"))
-LACKING = defaultdict(frozenset[int])
+LACKING: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
 """By verb, errnos of a mount or a source that has no such call."""
 LACKING |= dict.fromkeys(("exchange", "noreplace", "assemble"), frozenset({EINVAL}))
 LACKING |= dict.fromkeys(
