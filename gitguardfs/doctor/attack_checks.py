@@ -69,7 +69,7 @@ SWITCHED = dict.fromkeys(
     ("P1", "P2", "P4", "V4", "G4"),
     "mount it without --allow-bare, unless the project needs bare repositories",
 )
-"""What to do about the threats that an option lets in."""
+"""Remedies for threats that an option lets in."""
 
 
 class OutcomeKind(Enum):

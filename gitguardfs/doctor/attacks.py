@@ -358,8 +358,8 @@ class Attack:
     row: str
     """The threat's id."""
     on: str
-    """What ``{g}`` is: a ``.git`` that is a "directory", "file", "symlink", or "empty"; "root", a
-    directory that holds one; "bare"; "half", with two parts of a repository; or "nothing"."""
+    """The form of ``{g}``: a ``.git`` that is a "directory", "file", "symlink" or "empty"; "root",
+    a directory that holds one; "bare"; "half", with two parts of a repository; or "nothing"."""
     words: tuple[str, ...]
     actors: tuple[str, ...] = ACTORS
     harms: bool = False

@@ -1,4 +1,4 @@
-"""Checks of the guest's own directories (``--local``): where they lie, and what was left behind.
+"""Checks of the guest's own directories (``--local``): their disk, access to them, and lost ones.
 
 Only root knows the daemon's options, and sees the store.
 """
