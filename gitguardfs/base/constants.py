@@ -39,7 +39,7 @@ PRIVATE_STORE = "/var/lib/gitguardfs-git"
 """Root's directory of the agents' own repositories (``--git=private``), on a disk of the guest."""
 LOCAL_STORE = f"{HOLDER}/local"
 """Holds the guest's own directories (``--local``)."""
-LOCAL_PLACE, LOCAL_OWN = b"+", b"="
+LOCAL_STAND_IN, LOCAL_OWN = b"+", b"="
 """The first byte of a name in the guest's tree: of a directory that stands for one of the share,
 and of a directory of the guest's own."""
 NOT_PROXIED = "localhost,127.0.0.1,127.0.0.0/8,0.0.0.0,::1"

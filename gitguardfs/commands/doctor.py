@@ -28,7 +28,6 @@ from gitguardfs.doctor import (
     share_checks,
 )
 from gitguardfs.doctor.context import Check, CheckedSystem, Context, Table, find_user, read_table
-from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
@@ -345,6 +344,11 @@ def examine_host(
             raise UserError(f"only root can switch to {name}", "run it with sudo", Exit.SYSTEM)
         found = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
+    try:
+        from gitguardfs.host import doctor_checks as host_checks
+    except ModuleNotFoundError:
+        what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
+        raise UserError(what, "run it on the host", Exit.SYSTEM) from None
     try:
         return host_checks.check(host_checks.HostContext(found, directory))
     except SwitchUserFailed as error:

@@ -29,7 +29,7 @@ def check(context: Context) -> list[Result]:
     if not context.is_root or context.options is None:
         return []
     try:
-        store = listing.stores(context.options)
+        store = listing.store_of(context.options)
         if store is None:
             return []
         with ExitStack() as stack:
@@ -107,15 +107,11 @@ def _left(share: Share) -> Result:
         "some of the guest's own directories have lost their places",
     )
     owns = listing.owns(share)
-    gone = [
-        own
-        for own, state in zip(owns, listing.states(share, owns), strict=True)
-        if state is State.GONE
-    ]
+    gone = [own for own in owns if own.state is State.GONE]
     if not gone:
         return row.ok(f"{len(owns)} of them")
     seen: set[int] = set()
-    size = sum(listing.size_of(share, own, seen, lambda *_: None) for own in gone)
+    size = sum(listing.size_of(own, seen) for own in gone)
     what = "directory of" if len(gone) == 1 else "directories of"
     hint = "gitguard local list; gitguard local move FROM TO, or gitguard local prune"
     return row.note(f"{len(gone)} {what} {told(size)}", hint, row.failed)

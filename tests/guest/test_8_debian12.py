@@ -165,9 +165,8 @@ NOT_INSTALLED = (
 PACKAGED = OLD[0]
 
 
-def test_install_sh_brings_manual_pages_and_completion(old: Old) -> None:
+def test_install_sh_brings_completion(old: Old) -> None:
     for name in (
-        "man/man1/gitguard-vm-up.1", "man/man8/umount.fuse.gitguardfs.8",
         "bash-completion/completions/gitguardfs", "zsh/site-functions/_vm-mount",
         "fish/vendor_completions.d/gitguard.fish",
     ):  # fmt: skip

@@ -395,18 +395,6 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
         assert findings(examine(view)) == ["share.path"]
 
 
-def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
-    guarded: Mounted, place: Path
-) -> None:
-    (place / "unrelated").mkdir()
-    with bindfs(place / "unrelated", place / "plain", "-o", "fsname=me@host:/dir"):
-        results = examine(guarded.path)
-    assert findings(results) == []
-    tried = [result.title for result in results if result.id == "share.path"]
-    assert tried == [f"the raw share {guarded.source} is out of reach"]
-    assert [r.status for r in results if r.id == "guard.daemon"] == [Status.OK]
-
-
 def test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view(
     open_share: Path,
 ) -> None:
