@@ -1,8 +1,8 @@
 """The attacks on ``.git``: one table, for ``gitguard doctor`` and for the tests.
 
 An attack is a verb with its paths: ``{g}`` is an object that the guard protects, ``{w}`` an empty
-directory in the view, and ``{o}`` a directory there with a file ``file`` and a directory ``dir``,
-which the attack may plant. Attacks with "!" do harm if they succeed, so the doctor leaves them
+directory in the view, and ``{o}`` one beside it, with a file ``file`` and a directory ``dir`` that
+the attack may plant. Attacks with "!" do harm if they succeed, so the doctor leaves them
 out. All others leave the object as it was: what they rename, link or make is undone at once.
 """
 
@@ -96,6 +96,8 @@ P4 half: !open {g}/config WRONLY|TRUNC; !truncate {g}/config; !chmod {g}/config;
     !rename {g}/hooks/pre-push.sample {g}/hooks/pre-push; !link {g}/hooks/post-update {w}/x
 F1 nothing: create {w}/.git; rename {o}/file {w}/.git
 F1 file: open {g} WRONLY|APPEND; open {g} RDWR
+N nothing: rename {o}/file {w}/.GIT; rename {o}/file {w}/.git.; rename {o}/file {w}/git~1;
+    rename {o}/file {w}/.g\u200cit
 """
 """By threat and form of the object, and by actors if not all of them try it: the attacks."""
 SPELLINGS = (
@@ -129,8 +131,6 @@ FOLDED = (
     ("HEAD", "\uff52efs"), ("\uff28EAD", "refs"),
 )  # fmt: skip
 """Pairs that form a repository on a host whose file system folds names."""
-
-# ----------------------------------------------------------------------------- the verbs
 
 
 def _write(path: str, text: str = "", flags: int = os.O_CREAT | os.O_EXCL) -> None:
@@ -376,13 +376,18 @@ class Attack:
         """Whether it only reads."""
         return self.words[0] in READING
 
-    def carry_out(self, guarded: str, workdir: str) -> None:
-        """Carry it out with the new directory ``workdir``. Raises OSError if it is refused."""
-        work, own = f"{workdir}/work", f"{workdir}/own"
+    def carry_out(self, guarded: str, work: str) -> None:
+        """Carry it out with the new directory ``work``. Raises OSError if it is refused."""
+        own, words = f"{work}-own", " ".join(self.words)
         with preparing():
-            for path in (workdir, work, own, f"{own}/dir", f"{own}/dir/objects", f"{own}/dir/refs"):
-                os.mkdir(path, 0o755)
-            _write(f"{own}/file", "gitdir: ../nowhere\n")
+            os.mkdir(work, 0o755)
+            if "{o}" in words:
+                os.mkdir(own, 0o755)
+            if "{o}/dir" in words:
+                os.makedirs(f"{own}/dir/objects")
+                os.mkdir(f"{own}/dir/refs")
+            if "{o}/file" in words:
+                _write(f"{own}/file", "gitdir: ../nowhere\n")
         parent, name = os.path.split(guarded)
         fields = {"g": guarded, "w": work, "o": own, "x": AWAY, "parent": parent, "name": name}
         fields["relative"] = os.path.relpath(guarded or "/", work)
@@ -410,9 +415,9 @@ def _assembled() -> Iterator[Attack]:
     head, refs = ("objects", "refs", "HEAD"), ("objects", "HEAD", "refs")
     yield from (_assembling("P1", *head, way=way) for way in WAYS)
     yield from (_assembling("P1", *refs, kind="HEAD", way=way) for way in list(WAYS)[:-3])
-    for parts, kind in ((head, "HEAD"), (refs, "HEAD")):
-        yield _assembling("P1", *parts, kind=kind, way="rename", spare="{w}/trap/spare")
-        yield _assembling("P1", *parts, kind=kind, way="rename", spare="{o}/" + parts[-1])
+    for parts in (head, refs):
+        yield _assembling("P1", *parts, kind="HEAD", way="rename", spare="{w}/trap/spare")
+        yield _assembling("P1", *parts, kind="HEAD", way="rename", spare="{o}/" + parts[-1])
     yield _assembling("P1", *head, way="exchange", spare="{w}/trap/spare")
     # A directory HEAD and a file refs form no repository before that.
     yield _assembling("P1", "HEAD", way="exchange", spare="{w}/trap/refs")
@@ -441,9 +446,5 @@ TABLE = (
     *_written(),
     *_assembled(),
     *(Attack("N", "nothing", ("mkdir", f"{{w}}/{name}")) for name in SPELLINGS),
-    *(
-        Attack("N", "nothing", ("rename", "{o}/file", f"{{w}}/{name}"))
-        for name in (".GIT", ".git.", "git~1", ".g\u200cit")
-    ),
 )
 """All attacks."""
