@@ -1,9 +1,9 @@
 """The attacks on ``.git``: one table, for ``gitguard doctor`` and for the tests.
 
 An attack is a verb with its paths: ``{g}`` is an object that the guard protects, ``{w}`` an empty
-directory in the view, and ``{o}`` one beside it, with a file ``file`` and a directory ``dir`` that
-the attack may plant. Attacks with "!" do harm if they succeed, so the doctor leaves them
-out. All others leave the object as it was: what they rename, link or make is undone at once.
+directory in the view, and ``{o}`` one beside it, with a file ``file`` and a directory ``dir`` to
+plant. Attacks with "!" do harm if they succeed, so the doctor leaves them out. All others leave the
+object as it was: what they rename, link or make is undone at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ C1 nothing: open {w}/.git CREAT|RDWR; open {w}/.git CREAT|RDWR|TRUNC; create {w}
     mkdir {w}/.git; mkfifo {w}/.git; mknod {w}/.git; symlink target {w}/.git;
     link {o}/file {w}/.git; socket {w} .git
 C1 nothing root: device {w}/.git
-C2 directory: rmdir {g}; create {g}/{x}; !unlink {g}/index; !rmdir {g}/refs/tags; !rmtree {g}
+C2 directory: rmdir {g}; create {g}/{x}; write-through {g}/{x} {w}/x; !unlink {g}/index;
+    !rmdir {g}/refs/tags; !rmtree {g}
 C2 empty: !rmdir {g}; !mkdir {g}/objects
 C2 file: !unlink {g}
 C2 symlink: !unlink {g}
@@ -78,7 +79,7 @@ U2 directory fake root, root: bind {g} {w} /config; bind {g}/config {o}/file;
 U2 directory fake root: overlay {parent} {w} /{name}/config
 U2 nothing fake root: !overlay-upper {o}/dir {w}
 S1 directory: follow {g} {w}/x /config; follow {relative} {w}/x /config;
-    follow {g}/config {w}/x; write-through {g}/{x} {w}/x
+    follow {g}/config {w}/x
 P4 bare: read {g}/config; create {g}/{x}; rename {g} {g}{x}; rename {g}/HEAD {g}/H;
     rename {g}/HEAD {w}/x; exchange {g} {o}/dir; exchange {o}/dir {g}; chmod {g};
     open {g}/config WRONLY|APPEND; !open {g}/HEAD WRONLY|TRUNC; !truncate {g}/config;
