@@ -161,8 +161,7 @@ def _reach(path: str, rest: str = "") -> str:
 
 
 def _rename(flags: int, old: str, new: str) -> None:
-    back = flags & RENAME_EXCHANGE
-    with undoing(lambda: rename_path(new, old, back), f"{old} is now {new}: move it back"):
+    with undoing(lambda: rename_path(new, old, flags & RENAME_EXCHANGE), f"{old} is now {new}"):
         rename_path(old, new, flags)
 
 
