@@ -32,6 +32,7 @@ from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
+from gitguardfs.mounting import guards
 
 EPILOG = """\b
 Examples:
@@ -145,7 +146,7 @@ def examine(
     else:
         points = list(dict.fromkeys(seen.path for seen in table if seen.fstype == FSTYPE))
     is_root = os.geteuid() == 0
-    servers = mount_checks.find_servers()
+    servers = guards.servers()
     results: list[Result] = []
     if not points:
         hint = "sudo vm-mount --tag TAG --map-mount PATH mounts one; --host checks the host's side"

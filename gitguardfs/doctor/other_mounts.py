@@ -25,39 +25,17 @@ def shown_at(root: str, path: str, wanted: str) -> str | None:
 
 def by_device(table: Table, source: str) -> set[str]:
     """Return the other paths at which uncovered mounts of the same device show ``source``."""
-    return shown_in(table, table, source) - {source}
-
-
-def shown_in(other: Table, table: Table, source: str) -> set[str]:
-    """Return the paths at which uncovered mounts of ``other`` show ``source`` of ``table``."""
-    found = parts_in(other, table, source)
-    return {path for seen, path in found if holding(other, path) is seen}
-
-
-def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, str]]:
-    """Return the mounts of ``other`` that show ``source`` of ``table``, and where; also covered."""
     unsealed = tuple(seen for seen in table if seen.source != seal.NAME)
     own = holding(unsealed, source)
     wanted = shown_at(own.path, os.fsdecode(own.root), source) if own is not None else None
     if own is None or wanted is None:
-        return []
-    found = []
-    for seen in other:
-        if seen.device != own.device:
-            continue
+        return set()
+    found = set()
+    for seen in table:
         path = shown_at(os.fsdecode(seen.root), seen.path, wanted)
-        if path is not None:
-            found.append((seen, path))
-    return found
-
-
-def raw_mounts(table: Table, source: str) -> list[MountInfo]:
-    """Return the mounts that hold ``source``, all at one mount point, without guards and seals."""
-    covers = {seen for seen in table if seen.fstype == FSTYPE}
-    covers |= {seen for seen in table if seen.source == seal.NAME}
-    bare = tuple(seen for seen in table if seen not in covers)
-    own = holding(bare, source)
-    return [seen for seen in bare if own is not None and seen.path == own.path]
+        if seen.device == own.device and path is not None and holding(table, path) is seen:
+            found.add(path)
+    return found - {source}
 
 
 def by_fuse(

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from functools import partial
 
 from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
-from gitguardfs.base.errors import shown
 from gitguardfs.base.findings import Result, Row
-from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
+from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.linux import holders
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
 from gitguardfs.mounting.guards import GuardDaemon
 
@@ -42,9 +40,6 @@ def check(context: Context) -> list[Result]:
     elif not raw:
         row = Row("share.path", "the raw share is out of reach", "the raw share can be reached")
         results.append(row.not_checked(NO_SHARE))
-    if context.is_root:
-        results.append(namespace_checks.check(context, context.user, raw, guards))
-        results.append(_held(context, sources))
     results += [_by_daemon(context.user, daemon) for daemon in context.daemons]
     tags = tags_of(table, _read_tags(context.system.tags))
     if tags:
@@ -141,36 +136,6 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
             return row.disturbed(error)
     if routes:
         return row.finding(f"{user.name} reaches it {' and '.join(routes)}", CLOSE)
-    return row.ok()
-
-
-def _held(context: Context, sources: tuple[str, ...]) -> Result:
-    """Check that no user's process holds a file of the source from before the seal."""
-    row = Row(
-        "share.held",
-        "no user's process holds a file or directory of the raw share",
-        "users' processes hold files or directories below the seal",
-    )
-    table = (*context.table, *mounts_of_daemons(context.daemons))
-    raw = dict.fromkeys(
-        place
-        for source in sources
-        for seen in other_mounts.raw_mounts(table, source)
-        for place in holders.with_shares_below(os.fsencode(source), seen, table)
-    )
-    proc = context.system.processes
-    if not raw:
-        return row.not_checked("no guard with a known source is mounted")
-    try:
-        found = {
-            f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (holders.find_holders(list(raw), proc) if os.path.isdir(proc) else ())
-        }
-    except OSError as error:
-        return row.unknown(error, "run it as root of the system itself")
-    if found:
-        numbers = " ".join(map(str, dict.fromkeys(found.values())))
-        return row.finding("; ".join(found), f"kill {numbers}")
     return row.ok()
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from gitguardfs.base.constants import SYSTEM_PATH
-from gitguardfs.base.errors import Exit, UserError, warn
+from gitguardfs.base.errors import UserError, failing, warn
 from gitguardfs.base.paths import is_inside
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.audit_log import AuditLog
@@ -48,7 +48,7 @@ def assemble(
     root_fd: int,
     reports_names_only: bool,
 ) -> tuple[ExitStack, Requests]:
-    """Return what to close at the end, and the requests that serve the directory of ``root_fd``.
+    """Return a stack to close at the end, and the requests that serve the directory of ``root_fd``.
 
     ``reports_names_only`` says that the session can report entries without attributes. Raises
     UserError.
@@ -59,11 +59,9 @@ def assemble(
         warn("git is not installed here: .git stays closed, as with --git deny")
         options = replace(options, rules=replace(options.rules, git=GitMode.DENY))
     tables = ExitStack()
-    try:
+    with failing(f"source {options.source}"):
         around = surroundings(options, paths, root_fd)
         share = Mount(options, around)
-    except OSError as error:
-        raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
     tables.callback(share.close)
     requests = Operations(share, audit, reports_names_only, repositories)
     if not options.local:
@@ -126,7 +124,7 @@ def _name(paths: MountPaths, root_fd: int) -> str:
 
 
 def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:
-    """Return what a mount of ``root_fd`` has to know of its source and of this process.
+    """Return the facts about its source and this process that a mount of ``root_fd`` needs.
 
     Raises UserError for a bad map, OSError.
     """

@@ -196,4 +196,3 @@ OPTIONS = (
 )  # fmt: skip
 
 BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-BY_SHORT = {option.short: option for option in OPTIONS if option.short}

@@ -195,8 +195,8 @@ MUTANTS = (
         "umount-names-as-text",
         "a process whose name is no UTF-8 ends vm-mount",
         "mounting/unmount.py",
-        'name = shown(file.read().removesuffix(b"\\n"))',
-        "name = file.read().decode().strip()",
+        "shown(processes.name_of(pid))",
+        "processes.name_of(pid).decode()",
         (
             "mount/guest/test_vm_mount.py::"
             "test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal",
@@ -219,14 +219,6 @@ MUTANTS = (
         (
             "mount/doctor/test_doctor.py::test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view",
         ),
-    ),
-    Mutant(
-        "doctor-held-share",
-        "the doctor says nothing of who holds the raw share",
-        "doctor/share_checks.py",
-        "    if found:\n        numbers",
-        "    if False:\n        numbers",
-        ("mount/doctor/test_doctor.py::test_what_a_process_holds_below_the_seal_is_found",),
     ),
     Mutant(
         "doctor-forged-answer-counts",

@@ -637,17 +637,7 @@ def copies() -> Iterator[None]:
             process.kill()
 
 
-@pytest.fixture(params=[True, False], ids=["told", "untold"])
-def kernel_tells(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the kernel name the connection of a FUSE device, or not, as before Linux 6.17."""
-    real = guards._connections
-    if not request.param:
-        known = frozenset[int | None]({None})
-        monkeypatch.setattr(guards, "_connections", lambda pid: known if real(pid) else real(pid))
-
-
 @pytest.mark.every_processor
-@pytest.mark.usefixtures("kernel_tells")
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
     systemd_world: World, style: str
@@ -668,11 +658,10 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
     assert mounted_in(world) == []
 
 
-@pytest.mark.usefixtures("kernel_tells")
 def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World) -> None:
     world.install()
     daemon = guards.daemon_of(guard_of(world))
-    assert daemon is not None and not guards.is_orphan(str(daemon.pid))
+    assert daemon is not None and guards.orphan_of(str(world.raw)) is None
     unmounting.stop_orphan(str(world.raw))
     with pytest.raises(UserError, match="guarded already"):
         unmounting.remove_seals(str(world.raw))
@@ -680,7 +669,6 @@ def test_a_daemon_that_has_a_view_is_not_taken_for_a_forgotten_one(world: World)
 
 
 @pytest.mark.every_processor
-@pytest.mark.usefixtures("kernel_tells")
 def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
     world: World,
 ) -> None:
@@ -715,18 +703,6 @@ def test_a_guard_over_the_view_is_named_as_its_user(world: World) -> None:
         is_guarded(world)
     finally:
         unmount(other)
-
-
-def test_a_live_view_is_not_unmounted_if_another_process_was_taken_for_its_daemon(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.install()
-    guard = guard_of(world)
-    with subprocess.Popen(["sleep", "60"]) as other, monkeypatch.context() as wrong:
-        wrong.setattr(guards, "daemon_of", lambda _: guards.GuardDaemon(other.pid, 0, ()))
-        with pytest.raises(UserError, match="is still served, and its daemon was not found"):
-            unmounting.stop_keeping_seal(guard, str(world.raw))
-    is_guarded(world)
 
 
 # ------------------------------------------------------------------------------ mounts of others

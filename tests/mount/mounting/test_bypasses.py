@@ -1,23 +1,22 @@
-"""Processes that have had files of the raw share open since before the seal."""
+"""Users' processes and mount namespaces that reach the raw share from before the seal."""
 
 from __future__ import annotations
 
 import os
-import random
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gitguardfs.linux import holders, mountinfo
+from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import seal
-from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount
+from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
 from tests.support.own_mounts import AS_AGENT
+from tests.support.people import AGENT
 
+DEEP = "a directory deeper than a path is long"
 _HOLD = """
 import ctypes, mmap, os, socket, sys
 source, what = sys.argv[1:]
@@ -42,14 +41,6 @@ elif what == "a descriptor from a namespace that is gone":
     kept = from_a_namespace(source + "/sub")
 elif what == "a file from a namespace that is gone":
     kept = from_a_namespace(source + "/file")
-elif what == "a directory around it from a namespace that is gone":
-    kept = from_a_namespace(os.path.dirname(source))
-    assert "sub" in os.listdir(os.open("source", os.O_RDONLY, dir_fd=kept))
-elif what == "a descriptor that waits in a socket":
-    ours, theirs = socket.socketpair()
-    fd = os.open(source + "/sub", os.O_PATH)
-    socket.send_fds(theirs, [b"x"], [fd])
-    os.close(fd)
 elif what == "its working directory in a namespace of its own":
     assert ctypes.CDLL(None).unshare(0x10020000) == 0
     os.chdir(source + "/sub")
@@ -77,14 +68,6 @@ elif what == "a thread's directory":
 ctypes.CDLL(None).prctl(15, b"na\\033[2Jme", 0, 0, 0)
 print("holds", flush=True)
 sys.stdin.read()
-"""
-_HOP = """
-import os, sys
-os.chdir(sys.argv[1])
-print("hops", flush=True)
-while not os.path.exists(sys.argv[2]):
-    if os.fork():
-        os._exit(0)
 """
 
 
@@ -128,6 +111,16 @@ def _is_sealed(here: Path) -> bool:
     return top is not None and seal.is_seal(top)
 
 
+def _dig(place: Path) -> None:
+    fd = os.open(place, os.O_PATH)
+    for _ in range(25):
+        os.mkdir("d" * 200, dir_fd=fd)
+        below = os.open("d" * 200, os.O_PATH, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
 @pytest.mark.parametrize(
     "what",
     [
@@ -138,14 +131,15 @@ def _is_sealed(here: Path) -> bool:
         "a thread's directory",
         "a descriptor from a namespace that is gone",
         "a file from a namespace that is gone",
-        "a directory around it from a namespace that is gone",
-        "a descriptor that waits in a socket",
         "its working directory in a namespace of its own",
+        DEEP,
     ],
 )
 def test_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     here: Path, what: str
 ) -> None:
+    if what == DEEP:
+        _dig(here / "source")
     with _held(here / "source", what) as pid:
         for _ in range(2):  # the second one takes the first one's seal over
             done = _run(here)
@@ -156,95 +150,6 @@ def test_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
             assert not os.path.ismount(here / "view")
     done = _run(here)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-
-
-@pytest.mark.every_processor
-def test_a_process_that_becomes_another_one_all_the_time_is_not_overlooked(here: Path) -> None:
-    process = subprocess.Popen(
-        ["/usr/bin/python3", "-c", _HOP, here / "source", here / "stop"],
-        stdout=subprocess.PIPE, **AS_AGENT,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        assert process.stdout.readline() == b"hops\n"
-        done = _run(here)
-    finally:
-        (here / "stop").touch()
-        process.stdout.read()
-        process.stdout.close()
-        process.wait()
-    assert done.returncode == 32, done.stderr
-    assert _is_sealed(here)
-
-
-_HAND_ON = """
-import os, socket, sys
-sys.stdin.readline()
-peer = socket.socket(fileno=int(sys.argv[1]))
-if sys.argv[2:]:
-    kept = os.open(sys.argv[2], os.O_PATH)
-    print("holds", flush=True)
-    sys.stdin.readline()
-    socket.send_fds(peer, [b"x"], [kept])
-    peer.recv(1)
-    os.close(kept)
-    print("handed on", flush=True)
-else:
-    kept = socket.recv_fds(peer, 1, 1)[1][0]
-    peer.send(b"x")
-sys.stdin.read()
-"""
-
-
-@pytest.mark.every_processor
-def test_two_that_hand_a_descriptor_on_while_they_are_looked_at_are_found(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The descriptor is always in the process that is not being examined, until the second pass."""
-    pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    pipes: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": null, "bufsize": 0}
-    python = ["/usr/bin/python3", "-c", _HAND_ON]
-    ours, theirs = socket.socketpair()
-    with (
-        ours,
-        theirs,
-        subprocess.Popen(
-            [*python, str(ours.fileno()), here / "source"], pass_fds=[ours.fileno()],
-            **pipes, **AS_AGENT,
-        ) as giver,
-        subprocess.Popen(
-            [*python, str(theirs.fileno())], pass_fds=[theirs.fileno()], **pipes, **AS_AGENT
-        ) as taker,
-    ):  # fmt: skip
-        assert giver.stdin and giver.stdout and taker.stdin
-        giver.stdin.write(b"\n")
-        assert giver.stdout.readline() == b"holds\n"
-        list_directory, looked_at = os.listdir, set()
-
-        def watched(path: str) -> list[str]:
-            found = list_directory(path)
-            if path == f"/proc/{taker.pid}/task":
-                looked_at.add(taker.pid)
-            elif path == f"/proc/{giver.pid}/task" and looked_at == {taker.pid}:
-                looked_at.add(giver.pid)
-                taker.stdin.write(b"\n")
-                giver.stdin.write(b"\n")
-                assert giver.stdout.readline() == b"handed on\n"
-            return found
-
-        monkeypatch.setattr(os, "listdir", watched)
-        monkeypatch.setattr(random, "sample", lambda pids, _: [taker.pid, giver.pid])
-        table = mountinfo.listed()
-        fd = os.open(here / "source", os.O_PATH)
-        mount = next(one for one in table if one.mnt_id == mountinfo.number_of(fd))
-        found = holders.find_holders(
-            holders.with_shares_below(bytes(here / "source"), mount, table)
-        )
-        assert [one.pid for one in found] == [taker.pid]
-        os.close(fd)
-        for process in (giver, taker):
-            process.stdin.close()
-            process.stdout.close()
 
 
 def test_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
@@ -286,26 +191,6 @@ def test_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
     assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
 
 
-DEEP = "a directory deeper than a path is long"
-
-
-def _dig(place: Path) -> None:
-    fd = os.open(place, os.O_PATH)
-    for _ in range(25):
-        os.mkdir("d" * 200, dir_fd=fd)
-        below = os.open("d" * 200, os.O_PATH, dir_fd=fd)
-        os.close(fd)
-        fd = below
-    os.close(fd)
-
-
-def test_who_holds_what_is_deep_in_the_share_is_named(here: Path) -> None:
-    _dig(here / "source")
-    with _held(here / "source", DEEP) as pid:
-        done = _run(here)
-    assert done.returncode == 32 and f"{pid} (" in done.stderr, done.stderr
-
-
 def test_what_is_deep_elsewhere_does_not_count(here: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", here / "beside"], check=True)
     try:
@@ -327,3 +212,119 @@ def test_root_s_own_processes_do_not_count_and_others_can_be_allowed(here: Path)
         done = _run(here, "--allow-holders")
         assert done.returncode == 0
         assert f"{pid} (" in done.stderr
+
+
+_KEEP = """
+import ctypes, os, socket, sys
+libc = ctypes.CDLL(None)
+def make(flags=0x10020000):  # CLONE_NEWUSER, CLONE_NEWNS
+    uid = os.geteuid()
+    assert libc.unshare(flags) == 0
+    if flags & 0x10000000 and sys.argv[1] != "subordinate":
+        open("/proc/self/setgroups", "w").write("deny")
+        for name in ("uid_map", "gid_map"):
+            open("/proc/self/" + name, "w").write(f"0 {uid} 1")
+    assert libc.mount(b"none", b"/", None, 0x44000, None) == 0  # MS_REC, MS_PRIVATE
+def space(prepare=lambda: None, *flags):
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        make(*flags)
+        prepare()
+        socket.send_fds(theirs, [b"x"], [os.open("/proc/self/ns/mnt", os.O_RDONLY)])
+        os._exit(0)
+    theirs.close()
+    fd = socket.recv_fds(ours, 1, 1)[1][0]
+    os.waitpid(child, 0)
+    return fd
+def on_each_processor(prepare, *flags):
+    for number in os.sched_getaffinity(0):
+        os.sched_setaffinity(0, {number})
+        yield space(prepare, *flags)
+def bind():
+    # Only younger ones can be mounted, and each processor counts them for itself (Linux 6.18).
+    assert libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) == 0
+    open("/tmp/space", "w").close()
+    inner = list(on_each_processor(lambda: None, 0x20000))
+    ways = [b"/proc/self/fd/%d" % fd for fd in inner]
+    assert any(libc.mount(way, b"/tmp/space", None, 0x1000, None) == 0 for way in ways)  # MS_BIND
+    for fd in inner:
+        os.close(fd)
+if sys.argv[1] == "descriptor":
+    kept = space()
+elif sys.argv[1] == "process":
+    make()
+elif sys.argv[1] == "mount":
+    make()
+    bind()
+elif sys.argv[1] == "mount in a descriptor":
+    kept = space(bind)
+elif sys.argv[1] == "subordinate":
+    assert libc.unshare(0x10000000) == 0
+    print("unshared", flush=True)
+    sys.stdin.readline()
+    os.setresgid(1, 1, 1)
+    os.setresuid(1, 1, 1)
+    libc.prctl(4, 1, 0, 0, 0)  # dumpable again, so that it may write its own map
+    make()
+print("kept", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[int]:
+    """A process of the agent's that keeps a mount namespace; its number."""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-c", _KEEP, what],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        user=AGENT, group=AGENT, extra_groups=[], bufsize=0,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            if what == "subordinate":
+                assert process.stdout.readline() == b"unshared\n"
+                for name in ("uid_map", "gid_map"):
+                    text = f"0 {AGENT} 1\n1 100000 1\n"
+                    Path(f"/proc/{process.pid}/{name}").write_text(text)
+                process.stdin.write(b"\n")
+            assert process.stdout.readline() == b"kept\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@pytest.mark.every_processor
+@pytest.mark.parametrize(
+    "what", ["process", "descriptor", "mount", "mount in a descriptor", "subordinate"]
+)
+def test_a_guard_does_not_start_while_a_namespace_shows_the_share(here: Path, what: str) -> None:
+    with keeping(what) as pid:
+        for _ in range(2):  # the second one takes the first one's seal over
+            done = _run(here)
+            assert done.returncode == 32, done.stderr
+            assert "a mount namespace" in done.stderr
+            assert f"{pid} (python3): " in done.stderr
+            assert _is_sealed(here)
+    done = _run(here)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_came_after_the_check_keeps_no_guard_from_starting(here: Path) -> None:
+    """The seal itself says that it was checked: a sandbox of the agent's has copies of both."""
+    daemon = subprocess.Popen(
+        [*command(here / "source", here / "view", "--seal"), "-f"], stderr=subprocess.DEVNULL
+    )
+    until(lambda: (here / "view/file").exists(), "the view answers")
+    with keeping("process"):
+        daemon.kill()
+        daemon.wait()
+        done = _run(here)
+        assert done.returncode == 0, done.stderr
+
+
+def test_where_only_root_gets_to_the_share_no_namespace_shows_it(here: Path) -> None:
+    here.chmod(0o700)
+    with keeping("process"):
+        done = _run(here)
+    assert done.returncode == 0, done.stderr
