@@ -28,7 +28,7 @@ VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
 SCRIPTS=$PREFIX/lib/guest-setup
-# Manual pages and completion; symlinks in USR_SHARE lead here.
+# Completion; symlinks in USR_SHARE lead here.
 SHARED=$PREFIX/share
 
 usage() {
@@ -38,7 +38,7 @@ Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
 the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX,
 $SBIN/umount.fuse.gitguardfs, with which umount removes a view's seal too,
-and manual pages and completion for bash, zsh and fish in $USR_SHARE.
+and completion for bash, zsh and fish in $USR_SHARE.
 Run it again to upgrade. docs/guest.md says how to mount and guard a share then.
 
   sudo $0
@@ -141,13 +141,23 @@ install_scripts() {
     run install -o root -g root -m 0755 "$SETUP_DIR"/{install,refuse-removal,vm-apps}.sh "$SCRIPTS"
 }
 
-# The commands themselves make these files. Without them the guard works as well.
+# Completion comes from the programs themselves. Without it the guard works as well.
+make_completion() {
+    local program file variable
+    for program in gitguard gitguardfs vm-mount; do
+        variable=_${program^^}_COMPLETE
+        for file in "bash:bash-completion/completions/$program" \
+            "zsh:zsh/site-functions/_$program" "fish:fish/vendor_completions.d/$program.fish"; do
+            env "${variable//-/_}=${file%%:*}_source" "$BIN/$program" |
+                install -D -m 0644 /dev/stdin "$1/${file#*:}" || return
+        done
+    done
+}
+
 install_shared_files() {
-    local code='import sys; sys.path.insert(0, sys.argv[1])
-from gitguardfs.commands.shared_files import write; write(sys.argv[2])'
     run rm -rf "$SHARED.new"
-    if ! run "$interpreter" -I -c "$code" "$PREFIX/lib" "$SHARED.new"; then
-        warn "there are no manual pages and no completion: they could not be made"
+    if ! run make_completion "$SHARED.new"; then
+        warn "there is no completion: it could not be made"
         return
     fi
     unlink_shared_files

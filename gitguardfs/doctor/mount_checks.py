@@ -40,10 +40,10 @@ def check(context: Context) -> list[Result]:
 
 def check_mounted(context: Context) -> Result:
     """Check that the topmost mount is a guard."""
-    place = context.mountpoint
-    row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
+    path = context.mountpoint
+    row = Row("guard.mounted", f"a guard is mounted at {path}", f"no guard is mounted at {path}")
     top = mountinfo.top_at(context.mountpoint, context.table)
-    quoted = quote.shell([place])
+    quoted = quote.shell([path])
     hint = f"sudo vm-mount --tag TAG --map-mount {quoted}"
     hint += f"; if it is no share: gitguardfs SOURCE {quoted} --map auto"
     if top is None:
@@ -54,7 +54,9 @@ def check_mounted(context: Context) -> Result:
         )
         what = f"a {top.fstype} mount of {top.source} is on top"
         if lid.is_lid(top):
-            return row.finding("its view is gone; the place is kept closed for the next one", hint)
+            return row.finding(
+                "its view is gone; the mount point is kept closed for the next one", hint
+            )
         if below:
             hint = f"umount {quoted} removes what covers the guard"
         return row.finding(what, hint)

@@ -97,19 +97,19 @@ def check_foreign(context: Context) -> Result:
         f"another user has a FUSE mount on, in or around {context.mountpoint} or its source",
     )
     sources = sources_of(context.guard, context.daemons) if context.guard is not None else ()
-    places = (context.mountpoint, *(path for path in sources if path != context.mountpoint))
+    guarded = (context.mountpoint, *(it for it in sources if it != context.mountpoint))
     table = (*context.table, *mounts_of_daemons(context.daemons))
     found = {
-        f"{seen.path} is mounted by uid {seen.owner} ({where} {place})": seen
+        f"{seen.path} is mounted by uid {seen.owner} ({where} {path})": seen
         for seen in table
         if seen.owner not in (None, 0) and seen != context.guard
-        for place in places
-        if (where := _relation(seen.path, place)) is not None
-        and not (place in sources and seen.owner == _trusted_owner(context))
+        for path in guarded
+        if (where := _relation(seen.path, path)) is not None
+        and not (path in sources and seen.owner == _trusted_owner(context))
     }
     if found:
-        places = tuple(dict.fromkeys(seen.path for seen in found.values()))
-        hint = f"stop the guard, then {quote.shell(['umount', *places])}, then start the guard"
+        mounted = tuple(dict.fromkeys(seen.path for seen in found.values()))
+        hint = f"stop the guard, then {quote.shell(['umount', *mounted])}, then start the guard"
         return row.finding(", ".join(found), hint)
     return row.ok()
 
@@ -126,13 +126,13 @@ def _trusted_owner(context: Context) -> int | None:
     return owner if context.user is not None and owner != context.user.uid else None
 
 
-def _relation(path: str, place: str) -> str | None:
-    """Return where the mount at ``path`` is relative to ``place``: on, in, around or None."""
-    if path == place:
+def _relation(path: str, guarded: str) -> str | None:
+    """Return where the mount at ``path`` is relative to ``guarded``: on, in, around or None."""
+    if path == guarded:
         return "on"
-    if is_inside(path, place):
+    if is_inside(path, guarded):
         return "in"
-    return "around" if is_inside(place, path) else None
+    return "around" if is_inside(guarded, path) else None
 
 
 def note_mounts_inside(context: Context) -> list[Result]:

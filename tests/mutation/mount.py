@@ -346,7 +346,7 @@ MUTANTS = (
     Mutant(
         "requests-bug-leaves-serving",
         "an exception of a request leaves serving/ as it is",
-        "fs/boundary.py",
+        "serving/boundary.py",
         "number = args[0].boundary.errno_of(error, name, args)",
         "raise",
         ("adapter/test_boundary.py",),
@@ -571,7 +571,7 @@ MUTANTS = (
     Mutant(
         "requests-audit-ends-the-mount",
         "an error of the audit log leaves the error boundary",
-        "fs/boundary.py",
+        "serving/boundary.py",
         "            except Exception as failure:",
         "            except ArithmeticError as failure:",
         BOUNDARY,
@@ -579,7 +579,7 @@ MUTANTS = (
     Mutant(
         "requests-log-ends-the-mount",
         "an error of a log handler leaves the error boundary",
-        "fs/boundary.py",
+        "serving/boundary.py",
         "with suppress(Exception):",
         "with suppress(OSError):",
         BOUNDARY,

@@ -58,9 +58,9 @@ MUTANTS = (
     Mutant(
         "doctor-tries-nothing-below-a-file",
         "with --git=private nothing is tried below the file that stands for .git",
-        "doctor/on_repository.py",
-        'return replace(attack, on="file", refused=attack.refused | {ENOTDIR})',
-        "return attack",
+        "doctor/attack_checks.py",
+        'on_file = policy == "private" and attack.on == "directory"',
+        "on_file = False",
         (f"{DOCTOR}::test_the_agents_own_repository_is_no_hole_and_nothing_is_below_the_hosts",),
     ),
     Mutant(

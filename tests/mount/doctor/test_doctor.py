@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -22,16 +21,16 @@ from gitguardfs.base.findings import Result, Status
 from gitguardfs.commands import doctor
 from gitguardfs.doctor import (
     attack_checks,
-    on_repository,
-    planting,
+    attacks,
     policy_checks,
     privilege_checks,
     search,
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
+from gitguardfs.doctor.attacks import Attack
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.linux import processes, syscalls
+from gitguardfs.linux import syscalls
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
@@ -396,27 +395,6 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
         assert findings(examine(view)) == ["share.path"]
 
 
-def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
-    guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell = processes.fdinfo
-    untold = lambda *where: replace(tell(*where), fuse_connection=None)  # noqa: E731
-    monkeypatch.setattr(processes, "fdinfo", untold)  # as before Linux 6.17
-    monkeypatch.setattr(processes, "pids", lambda: [str(guarded.process.pid)])
-    for name in ("connections", "other", "plain"):
-        (place / name).mkdir(exist_ok=True)
-    mount("fusectl", place / "connections", "fusectl")
-    try:
-        with bindfs(place / "other", place / "plain", "-o", "fsname=me@host:/dir"):
-            results = examine(guarded.path)
-    finally:
-        umount(place / "connections", MNT_DETACH)
-    assert findings(results) == []
-    tried = [result.title for result in results if result.id == "share.path"]
-    assert tried == [f"the raw share {guarded.source} is out of reach"]
-    assert [r.status for r in results if r.id == "guard.daemon"] == [Status.OK]
-
-
 def test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view(
     open_share: Path,
 ) -> None:
@@ -550,16 +528,6 @@ def _examine_impostor(place: Path) -> list[dict[str, object]]:
         umount(place / "view", MNT_DETACH)
 
 
-def test_a_group_that_gives_root_is_found(guarded: Mounted) -> None:
-    docker = 64242
-    system = replace(
-        QUIET,
-        groups_of=lambda name, gid: [gid, docker],
-        group_name=lambda gid: "docker" if gid == docker else str(gid),
-    )
-    assert findings(examine(guarded.path, system)) == ["rights.groups"]
-
-
 def program(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
@@ -686,10 +654,7 @@ def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome
     scratch = as_user(search.make_scratch, str(view), uid=user.uid, gid=user.gid)
     ground = AttackRun(user, scratch, found)
     try:
-        return [
-            *(attack_checks._run_planting(ground, plant) for plant in planting.TABLE),
-            *(attack_checks._run_on_repository(ground, reach) for reach in on_repository.TABLE),
-        ]
+        return [attack_checks._carry_out(ground, one) for one in attack_checks.refused_by("deny")]
     finally:
         assert as_user(search.remove_scratch, scratch, uid=user.uid, gid=user.gid)
 
@@ -726,13 +691,9 @@ def test_the_scratch_directory_goes_whatever_happens(
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
 
-    def bug(spot: str) -> None:
-        os.mkdir(os.path.join(spot, "made"))
-        raise ZeroDivisionError
-
-    broken = planting.PlantingAttack("R5", "broken", bug, frozenset({errno.EACCES}))
     with monkeypatch.context() as patch:
-        patch.setattr(planting, "TABLE", (broken,))
+        patch.setitem(attacks.VERBS, "broken", lambda: 1 / 0)
+        patch.setattr(attacks, "TABLE", (Attack("R5", "nothing", ("broken",)),))
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
@@ -788,11 +749,11 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hole = planting.PlantingAttack("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
-    monkeypatch.setattr(planting, "TABLE", (*planting.TABLE, hole))
+    hole = Attack("R5", "nothing", ("mkdir", "{w}/hole"))
+    monkeypatch.setattr(attacks, "TABLE", (*attacks.TABLE, hole))
     results = examine(guarded.path, attack=True)
     assert findings(results) == ["attack.R5"]
-    assert "a hole" in next(r.detail for r in results if r.id == "attack.R5")
+    assert "mkdir DIR/hole" in next(r.detail for r in results if r.id == "attack.R5")
 
 
 # ------------------------------------------------------------------------------- the command

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gitguardfs.base.errors import Exit
-from tests.support.errorfs import Fault, errorfs
+from tests.support.errorfs import CONTENT, Fault, errorfs, slowfs
 from tests.support.mounting import (
     REPOSITORY,
     Mounted,
@@ -31,7 +31,6 @@ from tests.support.mounting import (
     until,
 )
 from tests.support.people import AGENT, as_user, reachable_python
-from tests.support.slowfs import CONTENT, slowfs
 
 LIMIT = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

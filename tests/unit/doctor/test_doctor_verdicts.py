@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,10 @@ from gitguardfs.base.findings import Result, Row, Severity, Status
 from gitguardfs.commands import doctor
 from gitguardfs.doctor import (
     attack_checks,
+    attacks,
     link_checks,
     mount_checks,
-    on_repository,
     other_mounts,
-    planting,
-    policy_checks,
     privilege_checks,
     share_checks,
     writable_checks,
@@ -85,15 +83,6 @@ def test_a_mount_is_found_with_its_options_and_device() -> None:
 def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
     assert holding(TABLE, "/home/agent/projects/a/b") is GUARD
     assert holding(TABLE, "/home/agent/projects2") is TABLE[0]
-
-
-def test_a_guard_on_top_is_recognised_and_what_else_is_there_is_a_finding() -> None:
-    assert mount_checks.check_mounted(case("/home/agent/projects")).status is Status.OK
-    for place in ("/srv/v", "/nowhere"):
-        assert mount_checks.check_mounted(case(place)).status is Status.FINDING
-    covered = table(b"9 1 0:50 / /home/agent/projects rw - tmpfs x rw\n")
-    said = mount_checks.check_mounted(Context(GUARD.path, AGENT, True, (*TABLE, *covered)))
-    assert said.status is Status.FINDING and "covers the guard" in said.hint
 
 
 @pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
@@ -304,7 +293,7 @@ def test_defaults_that_ask_for_no_password_are_read() -> None:
 
 
 def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(privilege_checks, "SUDO_SECONDS", 0.1)
+    monkeypatch.setattr(privilege_checks, "SECONDS", 0.1)
     with pytest.raises(TimeoutError):
         privilege_checks._run(["sleep", "5"])
 
@@ -380,21 +369,6 @@ def test_no_listing_of_sudo_ends_the_doctor(text: str) -> None:
     privilege_checks.parse_sudo(SUDO + text)
 
 
-@pytest.mark.parametrize(
-    ("runs", "doubts", "status"),
-    [
-        (False, [], Status.OK),
-        (False, ["/etc/doas.conf has nopass"], Status.NOTE),
-        (True, [], Status.FINDING),
-        (True, ["/etc/doas.conf has nopass"], Status.FINDING),
-    ],
-)
-def test_doas_is_judged_by_what_it_does(runs: bool, doubts: list[str], status: Status) -> None:
-    said = privilege_checks.judge_doas("agent", runs, doubts)
-    assert said.status is status
-    assert ("single commands were not checked" in said.detail) == (status is Status.NOTE)
-
-
 @pytest.mark.parametrize("group", ["docker", "lxd", "incus", "libvirt", "disk", "kmem"])
 def test_a_group_that_gives_root_is_a_finding(group: str) -> None:
     said = privilege_checks.judge_groups(AGENT, ["agent", group])
@@ -411,41 +385,34 @@ def test_groups_that_give_nothing_are_not_findings() -> None:
 
 
 def test_every_row_has_an_attack_and_every_attack_a_row() -> None:
-    rows = {plant.row for plant in planting.TABLE} | {r.row for r in on_repository.TABLE}
-    assert rows == set(attack_checks.TITLES)
+    assert {a.row for a in attack_checks.refused_by("deny")} == set(attack_checks.TITLES)
+    assert {a.row for a in attacks.TABLE} == set(attack_checks.TITLES)
 
 
 @pytest.mark.parametrize("payload", ["config", "config.worktree", "hooks"])
-def test_refs_and_objects_are_tried_with_every_payload(
-    payload: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    last = set()
-    for number, attack in enumerate(a for a in planting.TABLE if a.row == "V4"):
-        made: list[str] = []
-        monkeypatch.setattr(planting, "_part", lambda _, name, made=made: made.append(name))
-        (tmp_path / str(number)).mkdir()
-        attack.attempt(str(tmp_path / str(number)))
-        if set(made) == {"refs", "objects", payload}:
-            last.add(made[-1])
-    assert last == {"refs", "objects", payload}
+def test_refs_and_objects_are_tried_with_every_payload(payload: str) -> None:
+    parts = [a.words[5:] for a in attacks.TABLE if a.words[0] == "assemble"]
+    assert {p[-1] for p in parts if {*p} == {"refs", "objects", payload}} == {
+        "refs", "objects", payload,
+    }  # fmt: skip
 
 
-def test_every_attack_needs_something_that_the_search_looks_for() -> None:
-    assert {reach.on for reach in on_repository.TABLE} <= set(SearchResult().answer())
-    assert all(reach.refused for reach in on_repository.TABLE)
-    assert all(plant.refused for plant in planting.TABLE)
+def test_every_harmless_attack_needs_something_that_the_search_looks_for() -> None:
+    forms = {attack.on for attack in attack_checks.refused_by("deny")}
+    assert forms <= {*asdict(SearchResult()), "nothing"}
+    assert len({(a.row, a.on, a.words, a.actors) for a in attacks.TABLE}) == len(attacks.TABLE)
 
 
 def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
-    for name in planting.SPELLINGS:
+    for name in attacks.SPELLINGS:
         assert dotgit.is_dotgit(os.fsencode(name)), ascii(name)
-    for name in planting.ORDINARY:
+    for name in attacks.ORDINARY:
         assert not dotgit.is_dotgit(os.fsencode(name)), name
 
 
 def test_only_an_expected_errno_is_a_refusal() -> None:
     def kind(number: int) -> OutcomeKind:
-        return attack_checks.outcome_of_errno("R1", "x", frozenset({errno.EACCES}), number).kind
+        return attack_checks.judge_errno({errno.EACCES}, number)[0]
 
     assert kind(errno.EACCES) is OutcomeKind.REFUSED
     assert kind(errno.ENOTEMPTY) is OutcomeKind.OTHER
@@ -483,12 +450,6 @@ def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
     assert "first 9 names" in partly[0].detail
     spaces = [*untried, Outcome("U1", "y", OutcomeKind.UNTRIED, "no namespaces")]
     assert "; U1: no namespaces" in attack_checks.judge(spaces, SearchResult(), "deny")[0].detail
-
-
-def test_a_guard_that_is_off_is_a_finding() -> None:
-    assert policy_checks.report_policy("/m", "off").status is Status.FINDING
-    assert policy_checks.report_policy("/m", "readonly").status is Status.NOTE
-    assert policy_checks.report_policy("/m", "deny").status is Status.OK
 
 
 # -------------------------------------------------------------------------------- symlinks

@@ -41,20 +41,13 @@ ARCH = 'NAME="Arch Linux"\nID=arch\n'
 
 
 PROGRAM = """
+import os
+
 def main() -> None:
-    print("gitguardfs, version 1.2.3")
+    print(os.environ.get("_GITGUARDFS_COMPLETE", "gitguardfs, version 1.2.3"))
 """
 
-SHARED_FILES = """
-import pathlib
-
-def write(directory: str) -> None:
-    for name in ("man/man1/gitguardfs.1", "fish/vendor_completions.d/gitguardfs.fish"):
-        path = pathlib.Path(directory, name)
-        path.parent.mkdir(parents=True)
-        path.write_text("text")
-"""
-SHARED = ("fish/vendor_completions.d/gitguardfs.fish", "man/man1/gitguardfs.1")
+SHARED = "fish/vendor_completions.d/gitguardfs.fish"
 
 
 class Guest:
@@ -92,7 +85,8 @@ class Guest:
         (package / "commands").mkdir()
         (package / "commands/__init__.py").write_text("")
         (package / "commands/gitguardfs.py").write_text(PROGRAM)
-        (package / "commands" / "shared_files.py").write_text(SHARED_FILES)
+        for name in ("gitguard", "vm_mount"):
+            (package / "commands" / f"{name}.py").write_text(PROGRAM)
 
     def tool(self, name: str, script: str) -> None:
         path = self.bin / name
@@ -326,25 +320,15 @@ def test_uninstall_removes_what_install_wrote_and_nothing_else(root_guest: Guest
     assert not (root_guest.local / "lib/gitguardfs").exists()
 
 
-def test_manual_and_completion_are_linked_to(root_guest: Guest) -> None:
+def test_completion_is_linked_to(root_guest: Guest) -> None:
     assert root_guest.run(INSTALL).returncode == 0
-    for name in SHARED:
-        link = root_guest.local / "share" / name
-        assert link.readlink() == root_guest.local / "lib/gitguardfs/share" / name
-        assert link.read_text() == "text"
+    link = root_guest.local / "share" / SHARED
+    assert link.readlink() == root_guest.local / "lib/gitguardfs/share" / SHARED
+    assert link.read_text() == "fish_source\n"
 
 
-def test_what_is_no_longer_made_is_no_longer_linked_to(root_guest: Guest) -> None:
-    assert root_guest.run(INSTALL).returncode == 0
-    made = root_guest.checkout / "gitguardfs/commands/shared_files.py"
-    made.write_text(made.read_text().replace("man1/gitguardfs.1", "man1/other.1"))
-    assert root_guest.run(INSTALL).returncode == 0
-    found = sorted(path.name for path in (root_guest.local / "share/man/man1").iterdir())
-    assert found == ["other.1"]
-
-
-def test_a_foreign_page_stays(root_guest: Guest) -> None:
-    foreign = root_guest.local / "share" / SHARED[0]
+def test_a_foreign_file_stays(root_guest: Guest) -> None:
+    foreign = root_guest.local / "share" / SHARED
     foreign.parent.mkdir(parents=True)
     foreign.write_text("foreign")
     done = root_guest.run(INSTALL)
@@ -353,10 +337,10 @@ def test_a_foreign_page_stays(root_guest: Guest) -> None:
     assert foreign.read_text() == "foreign"
 
 
-def test_a_page_that_cannot_be_made_is_no_obstacle(root_guest: Guest) -> None:
-    (root_guest.checkout / "gitguardfs/commands/shared_files.py").write_text("raise OSError\n")
+def test_completion_that_cannot_be_made_is_no_obstacle(root_guest: Guest) -> None:
+    (root_guest.checkout / "gitguardfs/commands/gitguard.py").write_text("raise OSError\n")
     done = root_guest.run(INSTALL)
-    assert done.returncode == 0 and "there are no manual pages" in done.stderr
+    assert done.returncode == 0 and "there is no completion" in done.stderr
     assert "gitguardfs, version 1.2.3 is installed" in done.stdout
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from gitguardfs.base import quote
 from gitguardfs.base.errors import UserError
+from gitguardfs.commands import units as units_command
+from gitguardfs.commands.units import FSTAB_FILE, command
 from gitguardfs.guest import fstab, systemd
-from gitguardfs.host.commands import units as units_command
-from gitguardfs.host.commands.units import FSTAB_FILE, command
 from gitguardfs.options.guarded_share import GuardedShare
 from gitguardfs.options.parsing import parse_o, quote_o, respelled
 from tests.support.mounting import PLACE
