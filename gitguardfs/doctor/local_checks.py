@@ -30,16 +30,16 @@ def check(context: Context) -> list[Result]:
     if not context.is_root or context.options is None:
         return []
     try:
-        place = listing.store_of(context.options)
-        if place is None:
+        store = listing.store_of(context.options)
+        if store is None:
             return []
         with ExitStack() as stack:
-            for share in listing.shares(stack, place):
+            for share in listing.shares(stack, store):
                 if share.view == context.mountpoint:
                     return [_path(context, share), _disk(share), _left(share)]
     except (OSError, UserError) as error:
         return [_row(context.mountpoint).unknown(error, "gitguard local list")]
-    return [_row(context.mountpoint).unknown(f"{place} has no directory for it", "mount it again")]
+    return [_row(context.mountpoint).unknown(f"{store} has no directory for it", "mount it again")]
 
 
 def _row(where: str) -> Row:

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gitguardfs.base import store_directory
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest.local_listing import Own, Share, opened_place
 from gitguardfs.linux import syscalls
-from gitguardfs.view.mirror import OWN, PLACE
 
 RENAME_NOREPLACE = 1
 
@@ -44,7 +44,9 @@ def remove(own: Own) -> bool:
     share, gone = own.share, store_directory.name_of_gone("removed")
     try:
         with _without_new_daemon(share), opened_place(share, own.above) as above:
-            os.rename(OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd)
+            os.rename(
+                LOCAL_OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd
+            )
             _tidy(share, own.above)
     except FileNotFoundError:
         return False
@@ -71,7 +73,7 @@ def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool)
 
     It is one rename(2). Raises OSError: EEXIST or ENOTEMPTY if the guest has some there already.
     """
-    mark = OWN if is_own else PLACE
+    mark = LOCAL_OWN if is_own else LOCAL_STAND_IN
     flags = RENAME_NOREPLACE if is_own else 0  # an empty directory may stand for the new place
     with _without_new_daemon(share):
         try:
@@ -91,7 +93,7 @@ def _tidy(share: Share, place: Sequence[bytes]) -> None:
     for depth in range(len(place), 0, -1):
         try:
             with opened_place(share, place[: depth - 1]) as above:
-                os.rmdir(PLACE + place[depth - 1], dir_fd=above)
+                os.rmdir(LOCAL_STAND_IN + place[depth - 1], dir_fd=above)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise

@@ -18,11 +18,11 @@ from itertools import groupby
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.base.constants import LOCAL_STORE
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN, LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.walk import DIRECTORY_FLAGS, TreeScan
-from gitguardfs.fs.numbers import is_local
+from gitguardfs.fs.nodes import is_local
 from gitguardfs.linux import mountinfo, run_as, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.local import store
@@ -31,7 +31,6 @@ from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import RuleSet, Verdict
 from gitguardfs.options import mount_options
 from gitguardfs.options.parsing import parse_o, quote_o
-from gitguardfs.view.mirror import OWN, PLACE
 
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""
@@ -160,13 +159,15 @@ def owns(share: Share) -> list[Own]:
     for directory in walk.directories():
         above = tuple(os.fsencode(name)[1:] for name in directory.path.split("/") if name)
         for name, file_type in directory.entries.items():
-            if os.fsencode(name[:1]) != OWN or file_type != S_IFDIR:
+            if os.fsencode(name[:1]) != LOCAL_OWN or file_type != S_IFDIR:
                 continue
             with suppress(FileNotFoundError):  # removed since
                 st = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
                 used = max(st.st_atime, st.st_mtime)
                 found.append(Own(share, above, os.fsencode(name)[1:], used, State.UNKNOWN))
-        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == PLACE]
+        directory.enter[:] = [
+            name for name in directory.enter if os.fsencode(name[:1]) == LOCAL_STAND_IN
+        ]
     return with_states(sorted(found, key=lambda own: own.names))
 
 
@@ -182,7 +183,7 @@ def size_of(own: Own, seen: set[int], say: Say = lambda *_: None) -> int:
     """
     try:
         with opened_place(own.share, own.above) as above:
-            top = os.open(OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
+            top = os.open(LOCAL_OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
     except FileNotFoundError:  # removed since
         return 0
     try:
@@ -220,8 +221,8 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
         for name in place:
             if makes:
                 with suppress(FileExistsError):
-                    os.mkdir(PLACE + name, 0o700, dir_fd=fd)
-            below = os.open(PLACE + name, DIRECTORY_FLAGS, dir_fd=fd)
+                    os.mkdir(LOCAL_STAND_IN + name, 0o700, dir_fd=fd)
+            below = os.open(LOCAL_STAND_IN + name, DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = below
         yield fd

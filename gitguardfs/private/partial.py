@@ -15,8 +15,6 @@ from gitguardfs.private.reader import Source
 LOOKED_AT = 1000
 """Of how many commits the files come over, if they are there: the checked-out one, the branches and
 tags, and the newest others."""
-LACKS = "lacks-files"
-"""A file of the copy that is there while an object is missing."""
 COMMAND = "git fetch --refetch --no-filter"
 """The host's command that fetches all missing objects."""
 MAX_BYTES = 1 << 30

@@ -156,14 +156,14 @@ def _copy_part(directory: str, source: Source) -> None:
         store.write(os.path.join(copy, "shallow"), source.shallow)
     store.write(os.path.join(copy, "packed-refs"), reader.packed(source.all_refs))
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(copy, partial.LACKS))
+        os.unlink(os.path.join(copy, store.LACKS))
     if lacks:
-        store.write(os.path.join(copy, partial.LACKS), partial.COMMAND.encode() + b"\n")
+        store.write(os.path.join(copy, store.LACKS), partial.COMMAND.encode() + b"\n")
 
 
 def lacks_files(directory: str) -> bool:
     """Return whether the human's clone is partial, and lacks files."""
-    return os.path.exists(os.path.join(directory, store.HOST, partial.LACKS))
+    return os.path.exists(os.path.join(directory, store.HOST, store.LACKS))
 
 
 def copied(directory: str) -> Source:

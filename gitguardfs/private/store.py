@@ -44,6 +44,8 @@ from gitguardfs.base.store_directory import remove_tree
 
 AGENT = "agent"
 HOST = "host.git"
+LACKS = "lacks-files"
+"""A file of the copy, while an object is missing: the host's command that fetches it."""
 REASON = "gitguard-reason"
 _KEY_BYTES = 32
 _ID = re.compile("[0-9a-f]{32}")

@@ -45,8 +45,8 @@ def files(tree: Path) -> dict[str, str]:
 
 
 def doctor(part: World) -> list[Result]:
-    options = f"git=private,private-store={part.store}"
-    daemon = GuardDaemon(1, 0, ("gitguardfs", "SOURCE", "/view", "-o", options))
+    options = ("git=private", f"private-store={part.store}")
+    daemon = GuardDaemon(1, (1, "", "", ""), "/source", options)
     return partial_checks.check(Context("/view", None, True, daemons=(daemon,)))
 
 
