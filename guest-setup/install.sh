@@ -24,16 +24,11 @@ BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
 FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
-FSTAB=${FSTAB:-/etc/fstab}
-# A line that mounts gitguardfs, by type or in the old FUSE spelling; a # within it is no comment.
-IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
-UNITS=${UNITS:-/etc/systemd/system}
-MOUNTINFO=${MOUNTINFO:-/proc/self/mountinfo}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
 SCRIPTS=$PREFIX/lib/guest-setup
-# Manual pages and completion; symlinks in USR_SHARE lead here.
+# Completion; symlinks in USR_SHARE lead here.
 SHARED=$PREFIX/share
 
 usage() {
@@ -43,7 +38,7 @@ Usage: ${0##*/} [--dry-run] [--venv] [--uninstall] [--help]
 Installs gitguardfs on Debian 12/13, Ubuntu 24.04+ or Fedora 41+:
 the programs gitguardfs, gitguard and vm-mount in $BIN, their code below $PREFIX,
 $SBIN/umount.fuse.gitguardfs, with which umount removes a view's seal too,
-and manual pages and completion for bash, zsh and fish in $USR_SHARE.
+and completion for bash, zsh and fish in $USR_SHARE.
 Run it again to upgrade. docs/guest.md says how to mount and guard a share then.
 
   sudo $0
@@ -143,16 +138,26 @@ install_scripts() {
     [[ ! "$SETUP_DIR" -ef "$SCRIPTS" ]] || return 0
     run install -d -o root -g root -m 0755 "$SCRIPTS"
     run install -o root -g root -m 0644 "$SETUP_DIR"/{common,steps}.sh "$SCRIPTS"
-    run install -o root -g root -m 0755 "$SETUP_DIR"/{install,vm-apps}.sh "$SCRIPTS"
+    run install -o root -g root -m 0755 "$SETUP_DIR"/{install,refuse-removal,vm-apps}.sh "$SCRIPTS"
 }
 
-# The commands themselves make these files. Without them the guard works as well.
+# Completion comes from the programs themselves. Without it the guard works as well.
+make_completion() {
+    local program file variable
+    for program in gitguard gitguardfs vm-mount; do
+        variable=_${program^^}_COMPLETE
+        for file in "bash:bash-completion/completions/$program" \
+            "zsh:zsh/site-functions/_$program" "fish:fish/vendor_completions.d/$program.fish"; do
+            env "${variable//-/_}=${file%%:*}_source" "$BIN/$program" |
+                install -D -m 0644 /dev/stdin "$1/${file#*:}" || return
+        done
+    done
+}
+
 install_shared_files() {
-    local code='import sys; sys.path.insert(0, sys.argv[1])
-from gitguardfs.commands.shared_files import write; write(sys.argv[2])'
     run rm -rf "$SHARED.new"
-    if ! run "$interpreter" -I -c "$code" "$PREFIX/lib" "$SHARED.new"; then
-        warn "there are no manual pages and no completion: they could not be made"
+    if ! run make_completion "$SHARED.new"; then
+        warn "there is no completion: it could not be made"
         return
     fi
     unlink_shared_files
@@ -321,28 +326,6 @@ install_all() {
     report
 }
 
-# At the next boot a share would be mounted unguarded. A mounted view needs the umount helper, and after
-# a crash a new daemon. packaging/refuse-removal.sh does the same for packages.
-refuse_while_in_use() {
-    local lines=() file
-    mapfile -t lines < <(grep -sE "$IN_FSTAB" -- "$FSTAB" || true)
-    for file in "$UNITS"/*.wants/gitguardfs@*.service; do
-        [[ ! -L "$file" && ! -e "$file" ]] || lines+=("$file")
-    done
-    if ((${#lines[@]})); then
-        printf '  %s\n' "${lines[@]}" >&2
-        die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
-    fi
-    # Only mounts by root count: any user can make a mount of this type.
-    mapfile -t lines < <(awk '{
-        for (i = 7; $i != "-" && i < NF; i++);
-        if ($(i + 1) == "fuse.gitguardfs" && ("," $(i + 3) ",") ~ /,user_id=0,/) print $5
-    }' "$MOUNTINFO")
-    ((${#lines[@]})) || return 0
-    printf '  %s\n' "${lines[@]}" >&2
-    die "these guarded views are mounted: umount them first"
-}
-
 # Of --local, if no view has kept any directory in it.
 remove_empty_store() {
     local holder=/var/lib/gitguardfs
@@ -354,7 +337,7 @@ remove_empty_store() {
 
 uninstall_all() {
     local entry path found=no
-    refuse_while_in_use
+    sh "$SETUP_DIR/refuse-removal.sh" || exit 1
     for entry in "${LAUNCHERS[@]}"; do
         path=${entry%%:*}
         if is_ours "$path"; then

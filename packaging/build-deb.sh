@@ -9,7 +9,7 @@ Usage: packaging/${0##*/} [DIRECTORY]
 
 Builds gitguardfs_VERSION_all.deb and leaves it in DIRECTORY, dist by default. It can be installed
 on Debian 12 and 13 and Ubuntu 24.04 and later, whatever it was built on. Needs no root, and the
-packages debhelper, dh-python and python3-click.
+packages debhelper, dh-python, help2man and python3-click.
 END
 }
 

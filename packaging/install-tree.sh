@@ -49,8 +49,7 @@ cp -RL gitguardfs "$destdir$modules/"
 find "$destdir$modules" -depth -type d -name __pycache__ -exec rm -rf '{}' ';'
 chmod -R u=rwX,go=rX "$destdir$modules"
 install -m 0644 guest-setup/{common,steps}.sh "$destdir$modules/guest-setup"
-install -m 0755 guest-setup/{install,vm-apps}.sh "$destdir$modules/guest-setup"
-install -m 0755 packaging/refuse-removal.sh "$destdir$modules/refuse-removal.sh"
+install -m 0755 guest-setup/{install,refuse-removal,vm-apps}.sh "$destdir$modules/guest-setup"
 
 # At the same places as in the repository, so that their links lead to each other.
 documents=$destdir/usr/share/doc/gitguardfs
@@ -66,11 +65,44 @@ while read -r name module function; do
     launcher "$module" "$function" | install -D -m 0755 /dev/stdin "$destdir$directory/$name"
 done < <(programs)
 
-in_package -m gitguardfs.commands.shared_files "$destdir/usr/share"
-if [[ "$zsh" != /usr/share/zsh/site-functions ]]; then
-    install -d "$destdir$(dirname "$zsh")"
-    mv -T "$destdir/usr/share/zsh/site-functions" "$destdir$zsh"
-fi
+# Completion and manual pages come from the programs themselves.
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' gitguardfs/__init__.py)
+date=$(date -u -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}" +%F)
+
+# pages WORD...: makes the page of a command and those of its subcommands.
+pages() {
+    local section=1 words="$*" help name
+    [[ "$1" != vm-mount ]] || section=8
+    help=$("$work/$1" "${@:2}" --help)
+    name=$(sed -n '3,/^$/s/^  //p' <<<"$help" | paste -sd ' ')
+    help2man --no-info --section="$section" --version-string="$version" --include=- \
+        --name="${name%.*}" "$work/$words" <<<"[SEE ALSO]
+gitguardfs(1), gitguard(1), vm-mount(8), umount.fuse.gitguardfs(8)" |
+        sed "/^\.SH NAME/{n; s/^$words/${words// /-}/}" |
+        install -D -m 0644 /dev/stdin "$man/man$section/${words// /-}.$section"
+    while read -r name; do
+        pages "$@" "$name"
+    done < <(sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' <<<"$help")
+}
+
+man=$destdir/usr/share/man
+while read -r name module function; do
+    [[ "$name" != umount.* ]] || continue
+    printf '#!/bin/sh\nPYTHONPATH=%q exec %q -B -c "from %s import %s; %s()" "$@"\n' \
+        "$PWD" "$python" "$module" "$function" "$function" |
+        install -m 0755 /dev/stdin "$work/$name"
+    variable=_${name^^}_COMPLETE
+    for file in bash:bash-completion/completions/$name "zsh:../..$zsh/_$name" \
+        fish:fish/vendor_completions.d/$name.fish; do
+        env "${variable//-/_}=${file%%:*}_source" "$work/$name" |
+            install -D -m 0644 /dev/stdin "$destdir/usr/share/${file#*:}"
+    done
+    pages "$name"
+done < <(programs)
+sed "s/@DATE@/$date/; s/@VERSION@/$version/" packaging/umount.fuse.gitguardfs.8 |
+    install -D -m 0644 /dev/stdin "$man/man8/umount.fuse.gitguardfs.8"
 
 unit=$(in_package -c 'from gitguardfs.guest.systemd import PACKAGED_COMMAND, template
 print(template(PACKAGED_COMMAND), end="")' && echo .)

@@ -24,10 +24,11 @@ PACKAGE_PARENT = os.path.dirname(PACKAGE_DIRECTORY)
 
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
-SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
+SCRIPT_NAMES = ("common.sh", "install.sh", "refuse-removal.sh", "steps.sh", "vm-apps.sh")
 BUNDLE_TIME = 946684800
 """The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
-_PACKED = (".py", "py.typed", ".sh", ".cjs", ".8", "Dockerfile")
+_PACKED = (".py", "py.typed", ".sh", ".cjs", ".service", ".txt", ".yaml", ".md",
+           "Dockerfile")  # fmt: skip
 """Ends of the names of a package's files; what else lies in a checkout stays there."""
 
 

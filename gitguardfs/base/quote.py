@@ -6,11 +6,16 @@ cannot carry (such as a mount tag with a newline) are refused where the value is
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+from xml.sax.saxutils import quoteattr
 
 from gitguardfs.base.errors import shown
+
+# Not printable in YAML (its specification, 5.1), or a line break there.
+_NOT_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 def shell(words: list[str]) -> str:
@@ -65,6 +70,16 @@ def _options(words: list[str]) -> list[str]:
 def qemu(value: str) -> str:
     """Return a value within a QEMU option: commas are doubled (qemu(1), "options")."""
     return value.replace(",", ",,")
+
+
+def xml(value: str) -> str:
+    """Return the value of an XML attribute, in its quotes."""
+    return quoteattr(value)
+
+
+def yaml(value: str) -> str:
+    """Return a YAML string in double quotes: JSON's escapes are valid YAML."""
+    return _NOT_YAML.sub(lambda m: f"\\u{ord(m[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def systemd(value: str) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
-from gitguardfs.commands.programs import completion_variable
 
 ALIKE = 0.8
 """How like two options must be for one to be offered for the other: --protct for --protect."""
+DIRECTORIES = ("DIR", "DIRECTORY", "SOURCE", "MOUNTPOINT", "PATH", "PATH...", "REPO", "FROM", "TO")
+FILES = ("FILE", "IMAGE")
+"""Metavars of values that a shell completes: directories, files."""
 
 
 def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int) -> NoReturn:
@@ -23,11 +25,20 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
 
     Without an error the exit code is the one that the command returns.
     """
-    if os.environ.get(completion_variable(name)):
-        from gitguardfs.commands import completion
-
-        completion.register()
+    click.types.StringParamType.shell_complete = _complete_by_metavar  # type: ignore[method-assign]
     call(lambda: command.main(prog_name=name, standalone_mode=False), name, code_of)
+
+
+def _complete_by_metavar(
+    _type: click.ParamType, _ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a value in click's completion: a choice such as ro|rw, a directory or a file."""
+    metavar = (param.metavar or (param.name or "").upper()).strip("[]")
+    if "|" in metavar:
+        words = metavar.split("|")
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+    kind = "dir" if metavar in DIRECTORIES else "file" if metavar in FILES else None
+    return [CompletionItem(incomplete, type=kind)] if kind else []
 
 
 def call(

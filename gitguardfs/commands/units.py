@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from gitguardfs.base import config_files, installation
-from gitguardfs.base.command_line import LOCAL, RespelledCommand
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL, RespelledCommand
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.options import accounts, fstab_entries
-from gitguardfs.options.guarded_share import Cache, GuardedShare, owner_map, with_local
+from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.options.id_maps import AUTO
 from gitguardfs.options.parsing import split_values
 
@@ -80,16 +80,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
     show_default=True,
     help="With --user: the share's owner on the host (a Mac's first user is 501:20).",
 )
-@click.option(
-    "--cache",
-    type=click.Choice([cache.value for cache in Cache]),
-    default="none",
-    show_default=True,
-    help="9p only: mmap if programs map files of the raw share itself.",
-)
-@click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
+@GUARD_OPTIONS
 @LOCAL
 @click.option("--output", metavar="DIR", help="Write the files to DIR instead of printing them.")
 @click.option("--check", is_flag=True, help="Write nothing: exit 1 if the files in DIR differ.")
@@ -150,7 +141,6 @@ def _spec(
     maps: tuple[str, ...],
     user: str | None,
     owner: str,
-    cache: str,
     o: tuple[str, ...],
     local: tuple[str, ...],
 ) -> GuardedShare:
@@ -164,7 +154,6 @@ def _spec(
         map_mount=_plain(map_mount),
         map=ids or AUTO,
         options=with_local(split_values(o), local),
-        cache=Cache(cache),
     )
 
 
@@ -174,9 +163,12 @@ def _plain(path: str) -> str:
 
 
 def _map(owner: str, user: str) -> str:
-    share = _ids(owner, "--owner")
-    guest = _ids(user, "--user") if ":" in user else _own_ids(user)
-    return owner_map(share, guest)
+    if ":" in user:
+        guest = _ids(user, "--user")
+    else:
+        found = accounts.find(user)
+        guest = found.uid, found.gid
+    return owner_map(_ids(owner, "--owner"), guest)
 
 
 def _ids(text: str, option: str) -> tuple[int, int]:
@@ -184,11 +176,6 @@ def _ids(text: str, option: str) -> tuple[int, int]:
     if not colon or not uid or not gid:
         raise UserError(f"{option} {text!r} is not UID:GID")
     return accounts.user_id(uid), accounts.group_id(gid)
-
-
-def _own_ids(user: str) -> tuple[int, int]:
-    found = accounts.find(user)
-    return found.uid, found.gid
 
 
 def _listing(files: dict[str, str]) -> str:

@@ -20,7 +20,6 @@ from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.options import accounts
 
-SELINUX = "/sys/fs/selinux/enforce"
 LABELS = frozenset({selinux.LABEL, "svirt_image_t", "virt_content_t", "container_file_t"})
 """Types that a QEMU confined by libvirt may use."""
 
@@ -47,7 +46,7 @@ def check(context: HostContext) -> list[Result]:
 
 def _enforcing() -> bool | None:
     try:
-        with open(SELINUX) as file:
+        with open(selinux.ENFORCE) as file:
             return file.read().strip() == "1"
     except OSError:
         return None

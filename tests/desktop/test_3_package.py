@@ -16,11 +16,10 @@ from pathlib import Path
 import pytest
 
 import gitguardfs
-from gitguardfs.commands import completion, manual
-from gitguardfs.commands.programs import PROGRAMS, every_command
 from tests.desktop.conftest import Desktop
 from tests.desktop.root import AGENT, FROM_ARCHIVES, System
 from tests.support import raw_calls
+from tests.support.commands import PROGRAMS, every_command
 from tests.support.mounting import REPOSITORY, area
 
 UNIT = Path("usr/lib/systemd/system/gitguardfs@.service")
@@ -134,24 +133,22 @@ def test_a_command_starts_as_an_ordinary_user(system: System, words: tuple[str, 
 
 
 def test_manual_pages_and_completion_are_where_the_system_looks(system: System) -> None:
-    for name in manual.pages():
-        assert (system.root / f"usr/share/man/man{name[-1]}/{name}.gz").is_file()
-    for pattern in completion.FILES.values():
-        for program in PROGRAMS:
-            name = pattern.format(program).replace("site-functions", "vendor-completions")
+    for name in ("man1/gitguard-vm-up.1", "man8/vm-mount.8", "man8/umount.fuse.gitguardfs.8"):
+        assert (system.root / f"usr/share/man/{name}.gz").is_file()
+    for program in PROGRAMS:
+        for name in (f"zsh/vendor-completions/_{program}",
+                     f"fish/vendor_completions.d/{program}.fish"):  # fmt: skip
             assert (system.root / "usr/share" / name).is_file()
 
 
 def test_bash_completes_by_itself(system: System) -> None:
     """As bash-completion does at the first tab key: it loads the file, which asks the program."""
     ask = """
-        . /usr/share/bash-completion/bash_completion && _comp_load "$1" || exit
-        compopt() { :; }
-        COMP_LINE=$2 COMP_POINT=${#2} words=($(complete -p "$1"))
-        "${words[4]}" "$1" "${2##* }" "" && echo "${COMPREPLY[@]}"
+        . /usr/share/bash-completion/bash_completion && _comp_load gitguard || exit
+        COMP_WORDS=(gitguard vm up --allow cra) COMP_CWORD=4 words=($(complete -p gitguard))
+        "${words[4]}" gitguard cra --allow && echo "${COMPREPLY[@]}"
     """
-    line = "gitguard vm up --allow cra"
-    assert said(system, "bash", "-c", ask, "bash", "gitguard", line) == "crates\n"
+    assert said(system, "bash", "-c", ask) == "crates\n"
 
 
 def test_systemd_reads_the_unit_and_finds_its_program(system: System) -> None:

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from gitguardfs.base.constants import HOLDER, PROJECT_SHARE
-from gitguardfs.host.commands import lima as host_lima
 from gitguardfs.host.share import lima_yaml as lima
 from gitguardfs.host.share.lima_yaml import LimaSpec, Tool
 from tests.guest.channel import Done
@@ -24,18 +24,22 @@ USER = "lima-agent"
 """Not the agent of the other tests, so that the script has to make the user."""
 UID = 1001
 VIEW = f"/home/{USER}/shop"
+SETUP = f"{HOLDER}/setup"
 OPTIONS = "trans=virtio,version=9p2000.L,msize=262144,cache=none,nofail,comment=cloudconfig"
 FSTAB = f"""\
 {LIMA} {PROJECT_SHARE} 9p rw,{OPTIONS} 0 0
-{LIMA_SETUP} {lima.SETUP} 9p ro,{OPTIONS} 0 0
+{LIMA_SETUP} {SETUP} 9p ro,{OPTIONS} 0 0
 """
 
 
 class Instance:
     """A machine that Lima has just booted, and its provisioning scripts."""
 
-    def __init__(self, machine: Machine, scripts: list[str], probe: str) -> None:
+    def __init__(
+        self, machine: Machine, scripts: list[str], probe: str, param: dict[str, str]
+    ) -> None:
         self.machine = machine
+        self.param = {f"PARAM_{name}": value for name, value in param.items()}
         self.scripts = [self._put(text, f"{n}") for n, text in enumerate(scripts)]
         self.probe = self._put(probe, "probe")
 
@@ -45,36 +49,29 @@ class Instance:
         return path
 
     def provision(self, number: int, lima_user: str = "me") -> Done:
-        return self.machine.run([self.scripts[number]], timeout=600, LIMA_CIDATA_USER=lima_user)
+        return self.machine.run(
+            [self.scripts[number]], timeout=600, LIMA_CIDATA_USER=lima_user, **self.param
+        )
 
 
 @pytest.fixture(scope="module")
 def instance(booted: World) -> Iterator[Instance]:
     machine = booted.machine
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lima, "AGENT", USER)
-        patch.setattr(lima, "AGENT_HOME", f"/home/{USER}")
-        spec = LimaSpec(
-            project="/home/me/shop",
-            name="agent-shop",
-            setup="/setup",
-            tools=(Tool.PYTHON,),
-            options=("git=deny",),
-        )
-        assert spec.view == VIEW
-        scripts = lima.scripts(spec, host_lima._texts())
-        probe = lima.instance(spec, host_lima._texts())["probes"]
-    assert isinstance(probe, list) and isinstance(probe[0], dict)
+    tools, options = (Tool.PYTHON,), ("git=deny",)
+    spec = LimaSpec("/home/me/shop", "agent-shop", "/setup", tools=tools, options=options)
+    found = yaml.safe_load(lima.render(spec))
+    scripts = [one["script"].replace("agent=agent", f"agent={USER}") for one in found["provision"]]
+    probe = found["probes"][0]["script"].replace("/home/agent/", f"/home/{USER}/")
     machine.sh("cp /etc/fstab /root/fstab.before-lima")
     machine.run("cat >>/etc/fstab", stdin=FSTAB).ok()
-    machine.sh(f"mkdir -p {PROJECT_SHARE} {lima.SETUP} && systemctl daemon-reload")
-    machine.sh(f"mount {PROJECT_SHARE} && mount {lima.SETUP}")
-    made = Instance(machine, scripts, str(probe[0]["script"]))
+    machine.sh(f"mkdir -p {PROJECT_SHARE} {SETUP} && systemctl daemon-reload")
+    machine.sh(f"mount {PROJECT_SHARE} && mount {SETUP}")
+    made = Instance(machine, scripts, probe, found["param"])
     try:
         yield made
     finally:
         machine.run(["vm-mount", "--remove", "--tag", LIMA, "--map-mount", VIEW])
-        machine.sh(f"umount {PROJECT_SHARE} {lima.SETUP}")
+        machine.sh(f"umount {PROJECT_SHARE} {SETUP}")
         machine.sh("cp /root/fstab.before-lima /etc/fstab && systemctl daemon-reload")
         machine.run(["userdel", "--remove", USER])
 
@@ -95,7 +92,7 @@ def test_the_project_is_guarded_where_the_agent_sees_it(provisioned: Instance) -
     assert mounted(machine, VIEW) == ["ramfs", "fuse.gitguardfs"]
     assert mounted(machine, PROJECT_SHARE) == ["9p", "ramfs"]
     assert machine.sh(f"stat -c '%u:%g' {VIEW}/demo/README", uid=UID) == f"{UID}:{UID}"
-    machine.run([provisioned.probe], uid=UID).ok()
+    machine.run([provisioned.probe], uid=UID, **provisioned.param).ok()
 
 
 def test_the_agent_has_a_user_of_its_own_without_sudo(provisioned: Instance) -> None:
@@ -108,7 +105,7 @@ def test_the_agent_has_a_user_of_its_own_without_sudo(provisioned: Instance) -> 
 def test_what_the_agent_is_to_reach_is_the_view_alone(provisioned: Instance) -> None:
     machine = provisioned.machine
     assert machine.sh(f"stat -c '%U %a' {HOLDER}") == "root 700"
-    for path in (PROJECT_SHARE, lima.SETUP, HOLDER):
+    for path in (PROJECT_SHARE, SETUP, HOLDER):
         machine.run(f"ls {path}", uid=UID).failed("Permission denied")
         machine.run(f"unshare -Urm ls {path}", uid=UID).failed("Permission denied")
     for attack in ("cat .git/config", "mv .git x", "echo evil >.git/hooks/post-checkout",

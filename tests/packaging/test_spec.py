@@ -15,9 +15,8 @@ import pytest
 
 import gitguardfs
 from gitguardfs.base import installation
-from gitguardfs.commands import completion, manual
-from gitguardfs.commands.programs import PROGRAMS
 from tests.packaging.conftest import build, lost_links
+from tests.support.commands import PROGRAMS, every_command
 from tests.support.mounting import REPOSITORY
 
 SPEC = REPOSITORY / "packaging/gitguardfs.spec"
@@ -98,12 +97,13 @@ def test_it_has_programs_pages_completion_and_unit(package: Path) -> None:
     for program in (*PROGRAMS, "umount.fuse.gitguardfs"):
         assert f"/usr/bin/{program}" in listed
     assert "/usr/lib/systemd/system/gitguardfs@.service" in listed
-    for name in manual.pages():
-        path = f"/usr/share/man/man{name[-1]}/{name}"
-        assert path in listed or f"{path}.gz" in listed
-    for pattern in completion.FILES.values():
-        for program in PROGRAMS:
-            assert f"/usr/share/{pattern.format(program)}" in listed
+    for one in every_command():
+        path = f"/usr/share/man/man{8 if one.words[0] == 'vm-mount' else 1}/{'-'.join(one.words)}"
+        assert any(name.startswith(f"{path}.") for name in listed)
+    for program in PROGRAMS:
+        for name in (f"bash-completion/completions/{program}", f"zsh/site-functions/_{program}",
+                     f"fish/vendor_completions.d/{program}.fish"):  # fmt: skip
+            assert f"/usr/share/{name}" in listed
     scripts = [f"guest-setup/{name}" for name in installation.SCRIPT_NAMES]
     for name in ("gitguardfs/py.typed", "pyfuse3.py", *scripts):
         assert f"{MODULES}/{name}" in listed
@@ -138,7 +138,10 @@ def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
 
 def test_it_is_not_removed_while_something_guards(package: Path) -> None:
     said = query(package, "--scripts")
-    assert "preuninstall scriptlet" in said and f"{MODULES}/refuse-removal.sh || exit 1" in said
+    assert (
+        "preuninstall scriptlet" in said
+        and f"{MODULES}/guest-setup/refuse-removal.sh || exit 1" in said
+    )
 
 
 def test_it_is_not_installed_beside_a_checkout(package: Path, place: Path) -> None:

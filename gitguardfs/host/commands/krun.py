@@ -9,21 +9,23 @@ import sys
 import click
 
 from gitguardfs.base import quote
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, CommandGroup, local_names
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
 from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
+from gitguardfs.host.commands.shared_options import (
+    CPUS,
+    MEMORY,
+    PROJECT,
+    guard_options,
+    warn_of_secrets,
+)
 from gitguardfs.host.share import krun_text as krun
 from gitguardfs.host.share import sandbox
-from gitguardfs.host.share.directory import existing_directory, secrets_in
+from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.krun_text import ContainerNetwork, KrunSpec
 from gitguardfs.host.share.packages import check_installed
-from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
-from gitguardfs.options.parsing import split_values
 
-PROJECT = click.option(
-    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
-)
 DRY_RUN = click.option("--dry-run", is_flag=True, help="Print podman's command; run nothing.")
 
 NETWORKS = {
@@ -67,9 +69,8 @@ def command() -> None:
 
 @command.command("init", short_help="Write .agent-sandbox for a project.", epilog=INIT_EPILOG)
 @PROJECT
-@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
-@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
-              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
+@CPUS
+@MEMORY
 @click.option(
     "--network",
     type=click.Choice([network.value for network in ContainerNetwork]),
@@ -77,9 +78,7 @@ def command() -> None:
     show_default=True,
     help="What the agent reaches: what containers reach, or nothing.",
 )
-@click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
+@GUARD_OPTIONS
 @LOCAL_OR_DEPS
 @NO_LOCAL
 @click.option("--force", is_flag=True, help="Overwrite files that were changed by hand.")
@@ -99,7 +98,6 @@ def init(
     change what you build next.
     """
     real = existing_directory(project)
-    names = local_names(local, no_local)
     spec = KrunSpec(
         project=real,
         uid=os.geteuid(),
@@ -107,18 +105,14 @@ def init(
         cpus=cpus,
         memory=mebibytes(memory, "--memory"),
         network=ContainerNetwork(network),
-        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
+        options=guard_options(o, local, no_local),
     )
     path, written = sandbox.write(spec, force=force)
     for name in written:
         click.echo(f"{path}/{name}: written")
     click.echo(NETWORKS[spec.network])
     click.echo(f"Next: {quote.shell(['gitguard', 'krun', 'build', '--project', real])}")
-    if secrets := secrets_in(real):
-        listed = ", ".join(secrets)
-        click.echo(
-            f"gitguard krun: warning: {real} holds {listed}: the agent can read it", err=True
-        )
+    warn_of_secrets(real)
     return Exit.OK
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 
 import click
 
-from gitguardfs.base import config_files, installation
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command, local_names
+from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, Command
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.commands.share import this_host
-from gitguardfs.host.share import lima_text, state
+from gitguardfs.host.commands.shared_options import (
+    CPUS,
+    MEMORY,
+    PROJECT,
+    guard_options,
+    warn_of_secrets,
+)
 from gitguardfs.host.share import lima_yaml as lima
-from gitguardfs.host.share.directory import existing_directory, secrets_in
+from gitguardfs.host.share import selinux, state
+from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
-from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
-from gitguardfs.options.parsing import split_values
+from gitguardfs.host.share.template import fill
 
 STDOUT = "-"
 
@@ -38,15 +45,12 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 
 
 @click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.option(
-    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
-)
+@PROJECT
 @click.option(
     "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
 )
-@click.option("--cpus", metavar="N", type=int, default=4, show_default=True, help="Processors.")
-@click.option("--memory", metavar="SIZE", default="8G", show_default=True,
-              help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
+@CPUS
+@MEMORY
 @click.option(
     "--disk",
     metavar="SIZE",
@@ -75,9 +79,7 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 )
 @click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
 @click.option("--proxy", metavar="URL", help="The proxy that the guest's programs are set to use.")
-@click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
+@GUARD_OPTIONS
 @LOCAL_OR_DEPS
 @NO_LOCAL
 @click.option(
@@ -108,7 +110,6 @@ def command(
     """
     if tools and no_tools:
         raise UserError("--tool and --no-tools contradict one another", "give one of them")
-    names = local_names(local, no_local)
     is_mac = platform.system() == "Darwin"
     real = existing_directory(project)
     spec = LimaSpec(
@@ -123,25 +124,21 @@ def command(
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
         proxy=proxy,
-        options=with_local(split_values(o), DEFAULT_LOCAL if names is None else names),
+        options=guard_options(o, local, no_local),
     )
     file = _file(spec, output)
     state.check_apart(spec.setup, real)
     if file != STDOUT:
         state.check_apart(file, real)
-    text = lima.render(spec, _texts())
+    text = lima.render(spec)
     state.made(state.directory())
     installation.copy_to(spec.setup)
     if file == STDOUT:
         click.echo(text, nl=False)
     else:
         _write(file, text, real)
-        click.echo(lima_text.render(spec, file, labels=this_host().selinux), nl=False)
-    if secrets := secrets_in(real):
-        listed = ", ".join(secrets)
-        click.echo(
-            f"gitguard lima: warning: {real} holds {listed}: the guest can read it", err=True
-        )
+        click.echo(_next_steps(spec, file), nl=False)
+    warn_of_secrets(real)
     return Exit.OK
 
 
@@ -164,7 +161,17 @@ def _write(file: str, text: str, project: str) -> None:
     config_files.write(change)
 
 
-def _texts() -> dict[str, str]:
-    """Return the texts of all provisioning scripts, by file name."""
-    names = ("lima_guard.sh", *(f"lima_tool_{tool}.sh" for tool in Tool))
-    return {name: installation.text(f"host/share/files/{name}") for name in names}
+def _next_steps(spec: LimaSpec, file: str) -> str:
+    """Return the commands to run, and what stays open."""
+    holds = {"selinux": this_host().selinux, "proxy": spec.proxy is not None}
+    values = {
+        "file": shlex.quote(file),
+        "label": "\n".join(map(quote.shell, selinux.label(spec.project))),
+        "name": spec.name,
+        "project": spec.project,
+        "proxy": spec.proxy,
+        "view": shlex.quote(spec.view),
+    }
+    return fill(
+        installation.text("host/share/files/lima.txt"), [f for f in holds if holds[f]], values
+    )

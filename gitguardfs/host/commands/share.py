@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator
 
 import click
 
-from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base import config_files, installation
 from gitguardfs.base.command_line import RespelledCommand
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.audit import trust
-from gitguardfs.host.share import guard_commands, packages, qemu, share_json, share_text, virtiofsd
+from gitguardfs.host.share import qemu, selinux, share_settings
 from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.host.share.share_spec import (
     GuardPlacement,
@@ -51,9 +50,6 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 
 TAR_MAGIC = slice(257, 265)
 """Where a tar says that it is one (tar(5))."""
-COMMAND_LIMIT = 10.0
-"""Seconds for a program that only reports a setting: it needs a fraction of one."""
-
 RUNTIME = "XDG_RUNTIME_DIR"
 """Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
 OTHERWISE = "; --elsewhere if another machine has it"
@@ -174,9 +170,9 @@ def command(
             warnings.append(f"the guard was running already at {spec.mountpoint}")
     git = None if elsewhere else trust.line()
     if as_json:
-        click.echo(json.dumps(share_json.as_object(spec, run, warnings, git), indent=2))
+        click.echo(json.dumps(share_settings.as_object(spec, run, warnings, git), indent=2))
     else:
-        click.echo(share_text.render(spec, running=run, git=git), nl=False)
+        click.echo(share_settings.as_text(spec, run, git), nl=False)
     for text in warnings:
         click.echo(f"gitguard share: {text}", err=True)
     return Exit.OK
@@ -192,9 +188,9 @@ def _write_bundle(file: str) -> int:
         config_files.write(change)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}", code=Exit.SYSTEM) from None
+    name = shlex.quote(os.path.basename(file))
     click.echo(f"{file}: copy it into the guest, and there")
-    for words in guard_commands.install_in_guest(os.path.basename(file)):
-        click.echo(share_text.INDENT + quote.shell(words))
+    click.echo(f"    tar -xf {name}\n    sudo ./gitguardfs/guest-setup/install.sh")
     return Exit.OK
 
 
@@ -215,31 +211,14 @@ def this_host() -> Host:
         gid=gid,
         group=accounts.group_name(gid),
         runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
-        selinux=needs_label(packages.os_release(), _getenforce()),
+        selinux=os.path.exists(selinux.ENFORCE),
         is_arm=qemu.is_arm(platform.machine()),
         is_mac=platform.system() == "Darwin",
         firmware=first_of(qemu.FIRMWARE_PLACES),
-        virtiofsd=first_of(virtiofsd.PLACES),
+        virtiofsd=first_of(share_settings.VIRTIOFSD_PLACES),
     )
 
 
 def first_of(paths: tuple[str, ...]) -> str | None:
     """Return the first of the paths that exists."""
     return next((path for path in paths if os.path.exists(path)), None)
-
-
-def needs_label(os_release: Mapping[str, str], getenforce: str | None) -> bool:
-    """Return whether this is Fedora or a derivative (os-release(5)) with SELinux on."""
-    return packages.FEDORA in packages.kin(os_release) and getenforce != "Disabled"
-
-
-def _getenforce() -> str | None:
-    if shutil.which("getenforce") is None:
-        return None
-    try:
-        done = subprocess.run(
-            ["getenforce"], capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip()

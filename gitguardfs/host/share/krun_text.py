@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gitguardfs.base import installation, quote
 from gitguardfs.base.constants import AGENT_HOME, LOCAL_STORE, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.share import yaml
-from gitguardfs.host.share.yaml import Value
+from gitguardfs.host.share.template import fill
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options.guarded_share import (
     check_guard_options,
@@ -23,10 +23,6 @@ from gitguardfs.options.guarded_share import (
 from gitguardfs.options.parsing import quote_o
 
 RUNTIME = "krun"
-COMPOSE_HEADER = """\
-# Written by gitguardfs (gitguard krun init).
-# podman-compose run --rm agent does what gitguard krun run does.
-"""
 LEAST_MEMORY = 512
 """MiB: a shell and gitguardfs take a third of it."""
 
@@ -87,14 +83,6 @@ def mark(project: str) -> str:
     return hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
 
 
-def _size(spec: KrunSpec) -> dict[str, str]:
-    """Return the annotations for krun: processors and memory.
-
-    ``--runtime`` selects krun; the annotation run.oci.handler as well would be an error.
-    """
-    return {"krun.cpus": str(spec.cpus), "krun.ram_mib": str(spec.memory)}
-
-
 def volumes(spec: KrunSpec) -> dict[str, str]:
     """Return the names of the volumes, by their mount points."""
     found = {
@@ -114,19 +102,15 @@ def _mounts(spec: KrunSpec) -> list[str]:
     return [f"{spec.project}:{PROJECT_SHARE}:z", *named]
 
 
-def _build_arguments(spec: KrunSpec) -> dict[str, str]:
-    return {"AGENT_UID": str(spec.uid), "AGENT_GID": str(spec.gid)}
-
-
-def environment(spec: KrunSpec) -> dict[str, str]:
-    """Return the environment variables that the entrypoint reads."""
-    return {"GITGUARD_OPTIONS": ",".join(map(quote_o, with_git_mode(spec.options)))}
+def guard_options(spec: KrunSpec) -> str:
+    """Return the options of the guard, which the entrypoint reads from GITGUARD_OPTIONS."""
+    return ",".join(map(quote_o, with_git_mode(spec.options)))
 
 
 def build(spec: KrunSpec, directory: str) -> list[str]:
     """Return the command that builds the image."""
-    arguments = [f"--build-arg={name}={value}" for name, value in _build_arguments(spec).items()]
-    return ["podman", "build", f"--tag={spec.image}", *arguments, directory]
+    ids = (f"--build-arg=AGENT_UID={spec.uid}", f"--build-arg=AGENT_GID={spec.gid}")
+    return ["podman", "build", f"--tag={spec.image}", *ids, directory]
 
 
 def run(spec: KrunSpec, command: Sequence[str], *, terminal: bool) -> list[str]:
@@ -134,48 +118,39 @@ def run(spec: KrunSpec, command: Sequence[str], *, terminal: bool) -> list[str]:
     return [
         *("podman", "run", "--rm", "--interactive"),
         *(("--tty",) if terminal else ()),
+        # It selects krun: the annotation run.oci.handler as well would be an error.
         f"--runtime={RUNTIME}",
-        *(f"--annotation={name}={value}" for name, value in _size(spec).items()),
+        f"--annotation=krun.cpus={spec.cpus}",
+        f"--annotation=krun.ram_mib={spec.memory}",
         # keep-id: the host user's files belong to the agent. 0:0: the file server acts for all ids.
         "--userns=keep-id",
         "--user=0:0",
-        *_network(spec),
+        *(("--network=none",) if spec.network is ContainerNetwork.NONE else ()),
         *(f"--volume={mount}" for mount in _mounts(spec)),
-        *(f"--env={name}={value}" for name, value in environment(spec).items()),
+        f"--env=GITGUARD_OPTIONS={guard_options(spec)}",
         spec.image,
         *command,
     ]
 
 
-def _network(spec: KrunSpec) -> Iterator[str]:
-    if spec.network is ContainerNetwork.NONE:
-        yield "--network=none"
-
-
 def compose(spec: KrunSpec) -> str:
     """Return the compose file."""
-    service: dict[str, Value] = {
-        "image": spec.image,
-        "build": {"context": ".", "dockerfile": "Dockerfile", "args": _build_arguments(spec)},
-        "runtime": RUNTIME,
-        "annotations": _size(spec),
-        "userns_mode": "keep-id",
-        "user": "0:0",
-        **({"network_mode": "none"} if spec.network is ContainerNetwork.NONE else {}),
-        "volumes": [_uninterpolated(mount) for mount in _mounts(spec)],
-        "environment": {n: _uninterpolated(v) for n, v in environment(spec).items()},
-        "stdin_open": True,
-        "tty": True,
+    conditions = {
+        "closed": spec.network is ContainerNetwork.NONE,
+        "private": PRIVATE_STORE in volumes(spec),
+        "local": LOCAL_STORE in volumes(spec),
     }
-    # Explicit names: compose would add a prefix, and `run` uses the same volumes.
-    named: dict[str, Value] = {name: {"name": name} for name in volumes(spec).values()}
-    # podman-compose would make a pod, and podman refuses --userns for a container in a pod.
-    apart: dict[str, Value] = {"in_pod": False}
-    return COMPOSE_HEADER + yaml.render(
-        {"x-podman": apart, "services": {"agent": service}, "volumes": named}
-    )
+    facts = [fact for fact, holds in conditions.items() if holds]
+    values = {
+        **vars(spec),
+        "name": spec.name,
+        "image": spec.image,
+        "project": _for_compose(_mounts(spec)[0]),
+        "options": _for_compose(guard_options(spec)),
+    }
+    return fill(installation.text("host/share/files/compose.yaml"), facts, values)
 
 
-def _uninterpolated(text: str) -> str:
-    """Escape a value so that compose substitutes no variable in it."""
-    return text.replace("$", "$$")
+def _for_compose(text: str) -> str:
+    """Return a YAML string in which compose substitutes no variable."""
+    return quote.yaml(text.replace("$", "$$"))

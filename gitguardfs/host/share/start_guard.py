@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from gitguardfs.base import constants, installation, quote
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.host.share import guard_commands
+from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.share_spec import ShareSpec
 
 
@@ -20,7 +20,7 @@ def start(spec: ShareSpec) -> bool:
     _make_directories(spec.mountpoint)
     if _is_running(spec):
         return True
-    mount = installation.command(*guard_commands.host_arguments(spec))
+    mount = installation.command(*_arguments(spec))
     done = subprocess.run(mount, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
         codes = [code for code in Exit if code == done.returncode]
@@ -35,6 +35,10 @@ def start(spec: ShareSpec) -> bool:
             "the guard was not started", f"nothing is mounted at {spec.mountpoint}", Exit.MOUNT
         )
     return False
+
+
+def _arguments(spec: ShareSpec) -> list[str]:
+    return share_settings.start_on_host(spec)[1:]
 
 
 def _is_running(spec: ShareSpec) -> bool:
@@ -53,7 +57,7 @@ def _is_running(spec: ShareSpec) -> bool:
         return True
     raise UserError(
         f"another guard is mounted at {spec.mountpoint}",
-        f"stop it, or share by another tag: {quote.shell(guard_commands.stop_on_host(spec))}",
+        f"stop it, or share by another tag: {quote.shell(share_settings.stop_on_host(spec))}",
         Exit.MOUNT,
     )
 
@@ -68,7 +72,7 @@ def _is_guarded(mountpoint: str) -> bool:
 
 def _is_started_for(spec: ShareSpec, words: tuple[str, ...]) -> bool:
     """Return whether a command line is gitguardfs with exactly the arguments of this guard."""
-    arguments = tuple(guard_commands.host_arguments(spec))
+    arguments = tuple(_arguments(spec))
     if words[-len(arguments) :] != arguments:
         return False
     before = words[: -len(arguments)][-1:]

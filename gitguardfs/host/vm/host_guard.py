@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from gitguardfs.base.errors import warn
 from gitguardfs.host.commands.share import this_host
-from gitguardfs.host.share import guard_commands
+from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from gitguardfs.host.vm import trusted_programs
 from gitguardfs.host.vm.settings import Settings
@@ -33,7 +33,7 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
         host=this_host(),
         disk=os.devnull,
     )
-    unmount, *arguments = guard_commands.stop_on_host(spec)
+    unmount, *arguments = share_settings.stop_on_host(spec)
     trusted_programs.check(settings.project, unmount)
     from gitguardfs.host.share import start_guard  # Linux only; ShareSpec has refused a Mac
 

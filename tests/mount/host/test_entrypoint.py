@@ -159,7 +159,7 @@ def test_the_guard_does_what_it_is_told(vm: MicroVm) -> None:
 
 def test_directories_of_the_microvms_own_outlive_it_and_are_not_on_the_share(vm: MicroVm) -> None:
     spec = KrunSpec(str(vm.source), AGENT, AGENT, options=("git=deny", "local=deps"))
-    options = f"{krun.environment(spec)['GITGUARD_OPTIONS']},local-store={vm.area}/local"
+    options = f"{krun.guard_options(spec)},local-store={vm.area}/local"
     for script, expected in (
         ("mkdir node_modules && echo x >node_modules/a && cat node_modules/a", "x\n"),
         ("cat node_modules/a", "x\n"),

@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs.commands.programs import PROGRAMS, NamedCommand, every_command
-from gitguardfs.host.share import agent_rules, guard_commands
+from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files
 from gitguardfs.names import local_names
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options.guarded_share import DEFAULT_LOCAL
+from tests.support.commands import PROGRAMS, NamedCommand, every_command
 from tests.support.documents import broken_links, links
 
 ROOT = Path(__file__).parents[3]
@@ -149,15 +149,17 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
         for line in code(document.read_text())
         for found in re.findall(rf"(?:^|\s|\./)((?:{tracked})/[\w./-]*\w)", line)
     ]
-    in_bundle = guard_commands.install_in_guest()[1][1].removeprefix("./")
-    generated = {"benchmarks/results", in_bundle}
+    generated = {"benchmarks/results", "gitguardfs/guest-setup/install.sh"}
     assert [path for path in paths if path not in generated and not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *map(agent_rules.about_git, (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)),
+        *(
+            agent_rules.text(mode, ()).partition("\n\n")[2]
+            for mode in (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)
+        ),
         agent_rules.about_local(DEFAULT_LOCAL),
         guest_files.RULES,
     ],

@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +141,18 @@ def test_libmount_and_libc_read_back_fields_of_fstab(
 @example(["a,b", "\\", "a\\,b", ",", "\\\\"])
 def test_our_own_o_reads_back_values(values: list[str]) -> None:
     assert split_o(",".join(map(quote_o, values))) == values
+
+
+# XML, YAML
+
+
+@given(LINE, st.text(st.characters(exclude_categories=("Cs",))))
+@example("'\"<&>", "yes")
+@example(""" "a' """, "\u2028\x85\x7f\ufeff{{.Home}}\n")
+def test_parsers_read_back_xml_and_yaml(line: str, text: str) -> None:
+    assert yaml.safe_load(f"a: {quote.yaml(text)}\n".encode()) == {"a": text}
+    line = re.sub("[\ufffe\uffff]", "", line)
+    assert ET.fromstring(f"<a b={quote.xml(line)} />").attrib == {"b": line}
 
 
 # systemd

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
-from gitguardfs.host.commands import lima as host_lima
+from gitguardfs.base.constants import HOLDER
 from gitguardfs.host.share import lima_yaml as lima
 from gitguardfs.host.share.lima_yaml import LimaSpec
 from tests.support.mounting import REPOSITORY, area
@@ -57,6 +58,8 @@ class Guest:
             env={
                 "PATH": f"{self.area}/bin:{os.environ['PATH']}",
                 "LIMA_CIDATA_USER": lima_user,
+                "PARAM_name": "shop",
+                "PARAM_options": "git=readonly,hide=a b",
                 "OS_RELEASE": str(self.area / "os-release"),
                 "SBIN": str(self.area / "local/sbin"),
             },
@@ -69,7 +72,7 @@ class Guest:
 
 
 @pytest.fixture
-def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
+def guest() -> Iterator[Guest]:
     with area() as here:
         made = Guest(here, here / "provision.sh")
         (here / "bin").mkdir()
@@ -90,13 +93,9 @@ def guest(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guest]:
         made.tool("id", f"test -e {here}/account")
         made.tool("findmnt", "echo lima-0123")
         made.tool("dpkg-query", "printf installed")
-        monkeypatch.setattr(lima, "HOLDER", str(made.holder))
-        monkeypatch.setattr(lima, "SETUP", str(setup))
-        monkeypatch.setattr(lima, "PROJECT_SHARE", str(made.holder / "shares/project"))
-        spec = LimaSpec(
-            project="/home/me/shop", name="agent", setup="/s", options=("git=readonly", "hide=a b")
-        )
-        made.script.write_text(lima.scripts(spec, host_lima._texts())[0])
+        spec = LimaSpec(project="/home/me/shop", name="agent", setup="/s")
+        script = yaml.safe_load(lima.render(spec))["provision"][0]["script"]
+        made.script.write_text(script.replace(f"holder={HOLDER}", f"holder={made.holder}"))
         made.script.chmod(0o755)
         yield made
 
@@ -110,7 +109,7 @@ def test_the_first_start_makes_installs_and_guards(guest: Guest) -> None:
     assert guest.calls() == [
         "useradd --create-home --shell /bin/bash -- agent",
         f"vm-mount --tag lima-0123 --mount {guest.holder}/shares/project --map-mount"
-        " /home/agent/shop --user agent --style systemd -y -o git=readonly,hide=a b",
+        " /home/agent/shop -o git=readonly,hide=a b --user agent --style systemd -y",
     ]
 
 

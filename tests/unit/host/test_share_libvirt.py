@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from gitguardfs.host.share import libvirt
+from gitguardfs.host.share.share_settings import settings as share_settings
 from gitguardfs.host.share.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from tests.unit.host.test_share import NAMES, TAGS, made
 
@@ -30,10 +30,10 @@ def shared(directory: str = AWKWARD, tag: str = "projects", **given: Any) -> Sha
     return made(directory, tag, hypervisor=Hypervisor.LIBVIRT, **given)
 
 
-def domain(*, memory: str | None, filesystem: str) -> str:
+def domain(*, memory: str, filesystem: str) -> str:
     return (
         "<domain type='qemu'><name>x</name><memory>262144</memory>"
-        f"{memory or ''}<os><type>hvm</type></os><devices>{filesystem}</devices></domain>"
+        f"{memory}<os><type>hvm</type></os><devices>{filesystem}</devices></domain>"
     )
 
 
@@ -52,7 +52,8 @@ def test_libvirts_schema_takes_the_elements(
     tmp_path: Path, transport: Transport, guard: GuardPlacement
 ) -> None:
     spec = shared(transport=transport, guard=guard)
-    memory, filesystem = libvirt.memory_backing(spec), libvirt.filesystem(spec)
+    text = share_settings(spec)
+    memory, filesystem = text["memory_backing"], text["filesystem"]
     done = validate(tmp_path / "domain.xml", domain(memory=memory, filesystem=filesystem))
     assert done.returncode == 0, done.stderr
     broken = domain(memory=memory, filesystem=filesystem.replace("accessmode", "mode"))
@@ -65,23 +66,9 @@ def test_a_parser_reads_back_path_and_tag(name: str, tag: str) -> None:
     if ".git" in tag or tag in (".", ".."):
         return
     for transport in Transport:
-        element = ET.fromstring(libvirt.filesystem(shared(f"/x/{name}", tag, transport=transport)))
+        element = ET.fromstring(
+            share_settings(shared(f"/x/{name}", tag, transport=transport))["filesystem"]
+        )
         source, target = element.find("source"), element.find("target")
         assert source is not None and source.attrib == {"dir": f"/x/{name}"}
         assert target is not None and target.attrib == {"dir": tag}
-
-
-def test_virtiofs_shares_the_guests_memory_and_9p_does_not() -> None:
-    memory = libvirt.memory_backing(shared(transport=Transport.VIRTIOFS))
-    assert memory is not None
-    element = ET.fromstring(memory)
-    assert [(child.tag, child.attrib) for child in element] == [
-        ("source", {"type": "memfd"}),
-        ("access", {"mode": "shared"}),
-    ]
-    assert libvirt.memory_backing(shared(transport=Transport.P9)) is None
-
-
-def test_9p_keeps_files_as_the_host_sees_them() -> None:
-    element = ET.fromstring(libvirt.filesystem(shared()))
-    assert element.attrib == {"type": "mount", "accessmode": "squash", "multidevs": "remap"}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gitguardfs.host.commands.share import first_of
-from gitguardfs.host.share import qemu, virtiofsd
+from gitguardfs.host.share import qemu, share_settings
 from gitguardfs.host.share.share_spec import Host, MachineNetwork, ShareSpec, Transport
 from tests.support.mounting import PLACE
 from tests.unit.host.test_share import made
@@ -42,13 +42,18 @@ def place() -> Iterator[Path]:
 def shared(place: Path, tag: str = "projects", **given: Any) -> ShareSpec:
     (place / AWKWARD).mkdir(exist_ok=True)
     host = Host(uid=os.geteuid(), gid=os.getegid(), group="root", runtime=str(place))
-    host = replace(host, virtiofsd=first_of(virtiofsd.PLACES))
+    host = replace(host, virtiofsd=first_of(share_settings.VIRTIOFSD_PLACES))
     given = {"host": host, "memory": 256, "disk": str(place / f"{AWKWARD}.qcow2"), **given}
     return made(str(place / AWKWARD), tag, **given)
 
 
+def words(name: str, spec: ShareSpec) -> list[str]:
+    """Return the words of a printed command."""
+    return share_settings.commands(share_settings.settings(spec)[name])[0]
+
+
 def created(spec: ShareSpec) -> ShareSpec:
-    subprocess.run(qemu.create_disk(spec), check=True, capture_output=True)
+    subprocess.run(words("create_disk", spec), check=True, capture_output=True)
     return spec
 
 
@@ -64,7 +69,7 @@ def stopped_machine(
     # Where there is a /dev/kvm that does not work, QEMU aborts instead of going on to tcg.
     arguments = [*arguments[: kvm - 1], *arguments[kvm + 1 :]]
     # Any free port: the printed one may be taken on this machine.
-    arguments = [word.replace(f":{qemu.SSH_PORT}-", ":0-") for word in arguments]
+    arguments = [word.replace(":2222-", ":0-") for word in arguments]
     asked: list[dict[str, Any]] = [{"execute": "qmp_capabilities"}]
     asked += [
         {"execute": "qom-get", "arguments": {"path": f"{ANONYMOUS}/device[{i}]", "property": name}}
@@ -90,7 +95,7 @@ def answers(done: subprocess.CompletedProcess[str]) -> list[Any]:
 @pytest.mark.parametrize("tag", TAGS)
 def test_qemu_takes_the_command_line_for_9p(place: Path, tag: str) -> None:
     spec = created(shared(place, tag))
-    found = answers(stopped_machine(qemu.run(spec), place))
+    found = answers(stopped_machine(words("run", spec), place))
     assert tag in found
     (disks,) = [a for a in found if isinstance(a, list)]
     assert spec.disk_path in [d["inserted"]["file"] for d in disks if "inserted" in d]
@@ -99,7 +104,7 @@ def test_qemu_takes_the_command_line_for_9p(place: Path, tag: str) -> None:
 def test_qemu_opens_the_very_directory(place: Path) -> None:
     spec = created(shared(place))
     Path(spec.directory).rename(f"{spec.directory}2")
-    done = stopped_machine(qemu.run(spec), place)
+    done = stopped_machine(words("run", spec), place)
     assert done.returncode != 0
     assert f"failed to open '{spec.directory}': No such file" in done.stderr
 
@@ -107,16 +112,16 @@ def test_qemu_opens_the_very_directory(place: Path) -> None:
 def test_qemu_takes_several_shares_at_once(place: Path) -> None:
     spec = created(shared(place, "a,b"))
     second = shared(place, "a,c")
-    found = answers(stopped_machine([*qemu.run(spec), *qemu.share(second)], place))
+    found = answers(stopped_machine([*words("run", spec), *words("arguments", second)], place))
     assert {"a,b", "a,c"} <= {answer for answer in found if isinstance(answer, str)}
 
 
 def test_qemu_takes_the_installers_command_line(place: Path) -> None:
     spec = created(shared(place))
-    (place / qemu.INSTALLER).write_bytes(bytes(1 << 16))
-    found = answers(stopped_machine(qemu.install(spec), place))
+    (place / "installer.iso").write_bytes(bytes(1 << 16))
+    found = answers(stopped_machine(words("install", spec), place))
     (disks,) = [a for a in found if isinstance(a, list)]
-    assert qemu.INSTALLER in [d["inserted"]["file"] for d in disks if "inserted" in d]
+    assert "installer.iso" in [d["inserted"]["file"] for d in disks if "inserted" in d]
 
 
 @pytest.mark.parametrize("network", list(MachineNetwork))
@@ -124,12 +129,12 @@ def test_qemu_takes_the_network_and_opens_one_port_on_the_loopback(
     place: Path, network: MachineNetwork
 ) -> None:
     spec = created(shared(place, network=network))
-    words = qemu.run(spec)
-    found = answers(stopped_machine(words, place, asking=[human("info usernet")]))
+    run = words("run", spec)
+    found = answers(stopped_machine(run, place, asking=[human("info usernet")]))
     (said,) = [text for text in found if isinstance(text, str) and "HOST_FORWARD" in text]
     forwards = [line.split() for line in said.splitlines() if "HOST_FORWARD" in line]
-    assert [(words[2], words[4:6]) for words in forwards] == [("127.0.0.1", ["10.0.2.15", "22"])]
-    broken = [word.replace("hostfwd=", "restricted=on,hostfwd=") for word in words]
+    assert [(fields[2], fields[4:6]) for fields in forwards] == [("127.0.0.1", ["10.0.2.15", "22"])]
+    broken = [word.replace("hostfwd=", "restricted=on,hostfwd=") for word in run]
     assert "restricted" in stopped_machine(broken, place).stderr
 
 
@@ -141,10 +146,11 @@ def daemon(spec: ShareSpec) -> Iterator[Path]:
     """This system's virtiofsd, started as printed; yields its log."""
     if spec.host.virtiofsd is None:
         pytest.skip("virtiofsd is not installed (virtiofsd, or qemu-system-common)")
-    words = virtiofsd.command(spec)
+    in_c = spec.host.virtiofsd == share_settings.VIRTIOFSD_IN_C
+    arguments = words("virtiofsd_in_c" if in_c else "virtiofsd", spec)
     log = Path(spec.socket).with_suffix(".log")
     with log.open("wb") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=file)
+        process = subprocess.Popen(arguments, stdout=file, stderr=file)
     try:
         deadline = time.monotonic() + LIMIT
         while not Path(spec.socket).exists():
@@ -164,7 +170,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for virti
 def test_qemu_and_virtiofsd_take_their_command_lines(place: Path, tag: str) -> None:
     spec = created(shared(place, tag, transport=Transport.VIRTIOFS))
     with daemon(spec) as log:
-        found = answers(stopped_machine(qemu.run(spec), place))
+        found = answers(stopped_machine(words("run", spec), place))
         assert tag in found
         assert "onnect" in log.read_text()
 
@@ -179,5 +185,5 @@ def test_virtiofsd_refuses_a_directory_that_is_another(place: Path) -> None:
 
 def test_qemu_needs_the_daemon_for_virtiofs(place: Path) -> None:
     spec = created(shared(place, transport=Transport.VIRTIOFS))
-    done = stopped_machine(qemu.run(spec), place)
+    done = stopped_machine(words("run", spec), place)
     assert done.returncode != 0 and "Failed to connect" in done.stderr

@@ -203,7 +203,7 @@ def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: 
     files = files_of(Settings("/srv/p", git=git))
     for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):
         assert "Never run `git push`" in files[path]
-        assert agent_rules.about_git(GitMode(git)) in files[path]
+        assert agent_rules.text(GitMode(git), ()) in files[path]
     denied = json.loads(files["/etc/claude-code/managed-settings.json"])["permissions"]["deny"]
     assert "Bash(git push:*)" in denied
 
