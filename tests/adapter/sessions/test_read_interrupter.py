@@ -21,6 +21,8 @@ from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import PERIOD, ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 
+pytestmark = pytest.mark.timeout(0)  # pytest-timeout uses the timer that is tested here
+
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:

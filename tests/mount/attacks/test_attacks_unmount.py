@@ -327,7 +327,7 @@ def test_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
 def test_a_mount_over_the_seal_undoes_all(here: Path) -> None:
     """A fusermount3 that was started below, before the seal was on, can mount over it."""
     share = here / "raw/share"
-    with _paused(here, "daemon.closed_places.close") as process:
+    with _paused(here, "mounting.closed_places.close") as process:
         subprocess.run(["mount", "-t", "tmpfs", "own", share], check=True)  # stands in for it
         (here / "gate").touch()
         _, said = process.communicate(timeout=LIMIT)
