@@ -47,5 +47,5 @@ def check_apart(path: str, project: str) -> None:
     if is_inside(real, project):
         raise UserError(
             f"{path} would lie in the shared project {project}",
-            "the agent could change what the host starts: choose a place outside of it",
+            "the agent could change what the host starts: choose a path outside of it",
         )
