@@ -24,11 +24,6 @@ BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
 FROM_PYPI=('pyfuse3>=3.2' trio click)
 
 SYSTEM_PYTHON=/usr/bin/python3
-FSTAB=${FSTAB:-/etc/fstab}
-# A line that mounts gitguardfs, by type or in the old FUSE spelling; a # within it is no comment.
-IN_FSTAB='^[[:space:]]*([^#[:space:]].*[[:space:]](fuse\.)?gitguardfs([[:space:]]|$)|gitguardfs#)'
-UNITS=${UNITS:-/etc/systemd/system}
-MOUNTINFO=${MOUNTINFO:-/proc/self/mountinfo}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
@@ -143,7 +138,7 @@ install_scripts() {
     [[ ! "$SETUP_DIR" -ef "$SCRIPTS" ]] || return 0
     run install -d -o root -g root -m 0755 "$SCRIPTS"
     run install -o root -g root -m 0644 "$SETUP_DIR"/{common,steps}.sh "$SCRIPTS"
-    run install -o root -g root -m 0755 "$SETUP_DIR"/{install,vm-apps}.sh "$SCRIPTS"
+    run install -o root -g root -m 0755 "$SETUP_DIR"/{install,refuse-removal,vm-apps}.sh "$SCRIPTS"
 }
 
 # Completion comes from the programs themselves. Without it the guard works as well.
@@ -331,28 +326,6 @@ install_all() {
     report
 }
 
-# At the next boot a share would be mounted unguarded. A mounted view needs the umount helper, and after
-# a crash a new daemon. packaging/refuse-removal.sh does the same for packages.
-refuse_while_in_use() {
-    local lines=() file
-    mapfile -t lines < <(grep -sE "$IN_FSTAB" -- "$FSTAB" || true)
-    for file in "$UNITS"/*.wants/gitguardfs@*.service; do
-        [[ ! -L "$file" && ! -e "$file" ]] || lines+=("$file")
-    done
-    if ((${#lines[@]})); then
-        printf '  %s\n' "${lines[@]}" >&2
-        die "these lines guard shares at boot; without gitguardfs the shares would be open: vm-mount --remove first"
-    fi
-    # Only mounts by root count: any user can make a mount of this type.
-    mapfile -t lines < <(awk '{
-        for (i = 7; $i != "-" && i < NF; i++);
-        if ($(i + 1) == "fuse.gitguardfs" && ("," $(i + 3) ",") ~ /,user_id=0,/) print $5
-    }' "$MOUNTINFO")
-    ((${#lines[@]})) || return 0
-    printf '  %s\n' "${lines[@]}" >&2
-    die "these guarded views are mounted: umount them first"
-}
-
 # Of --local, if no view has kept any directory in it.
 remove_empty_store() {
     local holder=/var/lib/gitguardfs
@@ -364,7 +337,7 @@ remove_empty_store() {
 
 uninstall_all() {
     local entry path found=no
-    refuse_while_in_use
+    sh "$SETUP_DIR/refuse-removal.sh" || exit 1
     for entry in "${LAUNCHERS[@]}"; do
         path=${entry%%:*}
         if is_ours "$path"; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs gitguardfs from a checkout, then mounts a guarded view or shows a demonstration.
+# Installs gitguardfs from a checkout, then shows a demonstration.
 set -euo pipefail
 umask 022
 # The demonstration compares messages.
@@ -16,19 +16,11 @@ HOST_GID=20
 
 usage() {
     cat <<END
-Usage: ${0##*/} [--dry-run]                                  a demonstration, cleaned up after
-       ${0##*/} [--dry-run] SOURCE MOUNTPOINT [OPTIONS]      guard a share
-       ${0##*/} --help
+Usage: sudo ${0##*/}
 
-Installs gitguardfs when it is missing or older than this checkout. Then mounts the
-directory SOURCE (usually the share of the virtual machine) at MOUNTPOINT, with .git out
-of reach; OPTIONS go to gitguardfs as they are. Without SOURCE and MOUNTPOINT it shows on
-a small project in a temporary directory what an agent can and cannot do.
-
-The view is gone after a reboot; vm-mount mounts one at every boot (docs/guest.md).
-
-  sudo $0
-  sudo $0 /mnt/projects /home/USER/projects --map 1000:1000
+Installs gitguardfs when it is missing or older than this checkout. Then shows on a small
+project in a temporary directory what an agent can and cannot do, and cleans up.
+docs/guest.md says how to mount and guard the share of a virtual machine.
 END
 }
 
@@ -40,64 +32,10 @@ install_if_needed() {
     if same_as_checkout && is_ours "$GITGUARDFS" && "$GITGUARDFS" --version >/dev/null 2>&1; then
         return
     fi
-    [[ "$dry_run" == no ]] || arguments+=(--dry-run)
     # An installation with a virtual environment keeps it.
     [[ ! -d "$PREFIX/venv" ]] || arguments+=(--venv)
     # Run by bash: a checkout on a share may be mounted noexec.
     bash "$SETUP_DIR/install.sh" ${arguments[@]+"${arguments[@]}"}
-}
-
-# --- guarding a share -------------------------------------------------------------------
-
-# Prints the source of the gitguardfs mount at $1, if there is one.
-guarded_source() {
-    findmnt -rn -t fuse.gitguardfs -o SOURCE --mountpoint "$1" 2>/dev/null | tail -n 1
-}
-
-# Succeeds if nobody reaches the directory $1 past the view at $2.
-is_closed() {
-    [[ "$1" -ef "$2" || "$(findmnt -rn -o SOURCE --mountpoint "$1")" == *gitguardfs-seal ]]
-}
-
-# By descriptors, as gitguardfs does everywhere: a user who may write to a directory on the path
-# could replace it by a symlink between any two commands of a shell.
-make_mountpoint() {
-    local mountpoint=$1
-    [[ ! -e "$mountpoint" ]] || return 0
-    if [[ "$dry_run" == yes ]]; then
-        echo "would make, as the owner of the directory it goes into: $(quoted "$mountpoint")"
-        return
-    fi
-    "$(sed -n '1s/^#!\([^ ]*\).*/\1/p' "$GITGUARDFS")" -I -c '
-import sys
-sys.path.insert(0, sys.argv[1])
-from gitguardfs.guest.mountpoint import main
-main(*sys.argv[2:])' "$PREFIX/lib" "${0##*/}" "$mountpoint"
-}
-
-guard_share() {
-    local source=$1 mountpoint status=0 mounted
-    # Symlinks are not resolved here: gitguardfs follows only those that root made.
-    mountpoint=$(realpath -ms -- "$2")
-    shift 2
-    mounted=$(guarded_source "$mountpoint" || true)
-    # Not stat: for a second after a crash the kernel still answers it from its cache.
-    if [[ -n "$mounted" ]] && ls -- "$mountpoint" >/dev/null 2>&1; then
-        echo "Already guarded: $mountpoint shows $mounted. Nothing to do."
-        return
-    fi
-    [[ -d "$source" || "$dry_run" == yes ]] ||
-        die "$source is no directory: mount the share there first, or let vm-mount do it"
-    # gitguardfs itself replaces a dead mount.
-    [[ -n "$mounted" ]] || make_mountpoint "$mountpoint"
-    run "$GITGUARDFS" "$source" "$mountpoint" "$@" || status=$?
-    [[ "$status" -eq 0 && "$dry_run" == no ]] || return "$status"
-    heading "$source is guarded at $mountpoint."
-    echo "Work there; every .git below it is out of reach."
-    is_closed "$source" "$mountpoint" ||
-        warn "$source is not sealed: whoever may enter it reaches .git there; --seal closes it"
-    echo "To check it: sudo gitguard doctor $(quoted "$mountpoint") --attack"
-    echo "To unmount: sudo umount $(quoted "$mountpoint")"
 }
 
 # --- the demonstration ------------------------------------------------------------------
@@ -111,7 +49,7 @@ take_off() {
 }
 
 remove_demo() {
-    [[ -n "$demo" && "$dry_run" == no ]] || return 0
+    [[ -n "$demo" ]] || return 0
     # If the output is closed (| head), even cd fails; this function must still run to its end.
     set +e
     exec >/dev/null
@@ -151,7 +89,6 @@ step() {
 }
 
 end_step() {
-    [[ "$dry_run" == no ]] || return 0
     if [[ "$step_failures" -eq 0 ]]; then
         good ok
     else
@@ -167,10 +104,6 @@ unexpected() {
 
 # Shows a command and runs it; sets `status` to its status and `output` to its output.
 show() {
-    if [[ "$dry_run" == yes ]]; then
-        printf 'would run as %s: %s\n' "$1" "$2"
-        return
-    fi
     status=0
     printf '$ %s\n' "$2"
     output=$(as "$1" "$2") || status=$?
@@ -181,7 +114,6 @@ show() {
 allowed() {
     local pattern
     show "$1" "$2"
-    [[ "$dry_run" == no ]] || return 0
     [[ "$status" -eq 0 ]] || unexpected "success (it ended with status $status)"
     shift 2
     for pattern in "$@"; do
@@ -193,7 +125,6 @@ allowed() {
 refused() {
     local reason="${3:-}.*Permission denied"
     show "$1" "$2"
-    [[ "$dry_run" == no ]] || return 0
     if [[ "$status" -eq 0 ]] || ! grep -qE "$reason" <<<"$output"; then
         unexpected "Permission denied"
     fi
@@ -247,13 +178,7 @@ make_project() {
 
 step_prepare() {
     step "A project as the host has it (uid $HOST_UID, as on a Mac), shared with this machine"
-    if [[ "$dry_run" == yes ]]; then
-        demo=/var/tmp/gitguardfs-demo.XXXXXX
-        echo "would run: git init and git commit of a small C program in $demo/host/projects/hello"
-        run mount --bind --make-private "$demo/host/projects" "$demo/share"
-    else
-        make_project
-    fi
+    make_project
     allowed host 'git log --oneline' 'A first version'
     allowed host 'ls -lan' "$HOST_UID +$HOST_GID .* hello\.c"
     end_step
@@ -265,10 +190,6 @@ mount_demo() {
     ((agent_uid == HOST_UID)) || map+=":$agent_uid/$HOST_UID"
     ((agent_gid == HOST_GID)) || map+=":@$agent_gid/@$HOST_GID"
     local command=("$GITGUARDFS" --seal --map "$map" "$demo/share" "$demo/projects")
-    if [[ "$dry_run" == yes ]]; then
-        run "${command[@]}"
-        return
-    fi
     printf '$ %s\n' "$(quoted gitguardfs "${command[@]:1}")"
     "${command[@]}" || {
         bad FAILED
@@ -295,7 +216,7 @@ step_read() {
     step "3. It cannot read the repository"
     refused agent 'cat .git/config'
     refused agent 'ls .git'
-    if [[ "$dry_run" == yes ]] || as agent 'unshare -Ur true' >/dev/null; then
+    if as agent 'unshare -Ur true' >/dev/null; then
         refused agent 'unshare -Ur cat .git/config'
     else
         echo '(unshare -Ur: user namespaces are closed to users here)'
@@ -335,10 +256,6 @@ step_host() {
 
 step_unmount() {
     step "7. Root unmounts"
-    if [[ "$dry_run" == yes ]]; then
-        run umount "$demo/projects"
-        return
-    fi
     printf '$ umount %s\n' "$demo/projects"
     umount "$demo/projects" || unexpected "success"
     [[ -z "$(ls -A "$demo/projects")" ]] || unexpected "an empty mount point"
@@ -365,28 +282,19 @@ demonstrate() {
         bad "Steps that did not go as they should: $failures"
         exit 1
     fi
-    heading "Next, with a real project (its share at /mnt/projects, USER being the agent):"
-    echo "  sudo $0 /mnt/projects /home/USER/projects --map 1000:1000"
+    heading "Next, in a virtual machine with a share (docs/guest.md), its agent being USER:"
+    echo "  sudo vm-mount --tag TAG --map-mount /home/USER/projects"
 }
 
 main() {
-    while [[ $# -gt 0 ]]; do
-        case "$1" in
-            --dry-run) dry_run=yes ;;
-            -h | --help) usage && exit ;;
-            -*) die "unknown option $1; options for gitguardfs follow SOURCE and MOUNTPOINT (see --help)" ;;
-            *) break ;;
-        esac
-        shift
-    done
-    [[ $# -ne 1 ]] || die "$1: where should it be mounted? Give SOURCE and MOUNTPOINT (see --help)"
+    case "$#:${1-}" in
+        0:) ;;
+        1:-h | 1:--help) usage && exit ;;
+        *) die "unknown argument $1 (see --help)" ;;
+    esac
     need_root
     install_if_needed
-    if [[ $# -eq 0 ]]; then
-        demonstrate
-    else
-        guard_share "$@"
-    fi
+    demonstrate
 }
 
 main "$@"

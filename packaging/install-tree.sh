@@ -49,8 +49,7 @@ cp -RL gitguardfs "$destdir$modules/"
 find "$destdir$modules" -depth -type d -name __pycache__ -exec rm -rf '{}' ';'
 chmod -R u=rwX,go=rX "$destdir$modules"
 install -m 0644 guest-setup/{common,steps}.sh "$destdir$modules/guest-setup"
-install -m 0755 guest-setup/{install,vm-apps}.sh "$destdir$modules/guest-setup"
-install -m 0755 packaging/refuse-removal.sh "$destdir$modules/refuse-removal.sh"
+install -m 0755 guest-setup/{install,refuse-removal,vm-apps}.sh "$destdir$modules/guest-setup"
 
 # At the same places as in the repository, so that their links lead to each other.
 documents=$destdir/usr/share/doc/gitguardfs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from collections.abc import Generator, Iterator
@@ -13,7 +14,7 @@ from hypothesis import settings
 
 from tests.support import raw_calls
 from tests.support.isolated import private_mounts
-from tests.support.mounting import AREAS
+from tests.support.mounting import AREAS, REPOSITORY
 from tests.support.people import as_user
 
 # A shell starts background jobs with SIGINT ignored; programs of the tests would inherit that.
@@ -28,6 +29,21 @@ IN_CI = os.environ.get("CI") == "true"
 FUSE_DEVICE = Path("/dev/fuse")
 OWN_DEVICES = Path("/mnt")
 """Where a tmpfs with our own device is mounted, until the device is mounted elsewhere."""
+_MACHINE = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
+_PACKAGE = ("dpkg-buildpackage", "dh", "dh_python3")
+NEEDED = {
+    "mount/": ("bindfs", "fusermount3"),
+    "egress/": ("ip", "ss"),
+    "desktop/": ("mmdebstrap", "Xvfb", *_PACKAGE),
+    "guest/": _MACHINE,
+    "guest/test_8_debian12.py": _PACKAGE,
+    "vm/": (*_MACHINE, "ssh", "ssh-keygen", "openssl", "curl"),
+}
+"""Tests that need root, and their programs."""
+MADE_FIRST = ("desktop/", "guest/", "vm/")
+"""Tests whose system is made by the first one that needs it."""
+MAKING_LIMIT = 3600
+"""Seconds for such a test, on a machine four times slower."""
 _skipped: list[str] = []
 
 
@@ -68,12 +84,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The mount tier needs root; without it a user's run skips it and CI fails."""
-    if os.geteuid() == 0:
-        return
+    """Skip the tests of tiers that this machine cannot run; in CI a skip is a failure."""
     for item in items:
-        if "tests/mount/" in str(item.path):
-            item.add_marker(pytest.mark.skip(reason="needs root, for real mounts"))
+        path = str(item.path.relative_to(REPOSITORY / "tests"))
+        if path.startswith(MADE_FIRST):
+            item.add_marker(pytest.mark.timeout(MAKING_LIMIT))
+        needed = [NEEDED[tier] for tier in NEEDED if path.startswith(tier)]
+        missing = [name for names in needed for name in names if shutil.which(name) is None]
+        if needed and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root, for mounts and several users"))
+        elif missing:
+            item.add_marker(pytest.mark.skip(reason=f"not installed: {', '.join(missing)}"))
 
 
 @pytest.hookimpl(wrapper=True)

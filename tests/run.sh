@@ -39,29 +39,19 @@ machines are among them, several run at a time. The tiers:
   sudo ./tests/run.sh --quick
   sudo ./tests/run.sh mount -- -k seal -x
 
-All tiers take about 28 minutes on two processors without hardware virtualisation, --quick 3
+All tiers take about 25 minutes on two processors without hardware virtualisation, --quick 3
 minutes. The first run installs packages of the distribution and a virtual environment in .venv,
 and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to
 the rest of the machine and end with them, also when they are killed. CONTRIBUTING.md says more.
 
-A tier that needs what this machine lacks is left out, and named at the end; with CI=true that
-is a failure. The exit status is 0 if all is well, 1 if a test failed or nothing could be run,
+Tests whose program this machine lacks are skipped and named at the end; with CI=true a skip is
+a failure. The exit status is 0 if all is well, 1 if a test failed or nothing could be run,
 2 for a mistake in the options, 130 if the run was stopped.
 TEXT
 }
 
 say() { printf '\n== %s\n' "$*"; }
-
-say_duration() {
-    local tests=''
-    # This Python may be missing or too old; the tests print their duration themselves later.
-    if tests=$(python3 -B -m tests.tiers.estimate "${chosen[@]}" 2>/dev/null); then
-        tests=" The tests take about $tests."
-    fi
-    printf 'Checking packages and .venv; a first run installs them, %s.%s\n' \
-        "which takes some minutes more" "$tests"
-}
 
 not_installed() {
     printf 'tests/run.sh: not installed: %s\n' "$1" >&2
@@ -202,7 +192,7 @@ fi
 if [[ "$install" == yes ]]; then
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
-    say_duration
+    echo "Checking packages and .venv; a first run installs them, which takes some minutes."
     install_packages
     exec {turn}<tests/run.sh
     flock "$turn" # two runs do not make one .venv at a time

@@ -75,6 +75,11 @@ NO_LOCAL = click.option(
 )
 
 
+GUARD_OPTIONS = click.option(
+    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
+)
+
+
 def local_names(globs: tuple[str, ...], no_local: bool) -> tuple[str, ...] | None:
     """Return what --local and --no-local ask for; None if neither was given. Raises UserError."""
     if globs and no_local:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 _BLANKS = re.compile("(?<= ) |[\u115f\u1160\u2800\u3164\uffa0]")
@@ -41,6 +43,15 @@ class UserError(Exception):
     def __str__(self) -> str:
         """Return one line: what is wrong, then what to do."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+@contextmanager
+def failing(what: str, hint: str = "", code: Exit = Exit.SYSTEM) -> Iterator[None]:
+    """Turn an OSError of the body into a UserError: ``what`` cannot be done, and its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what}: {error.strerror}", hint, code) from None
 
 
 def os_error(number: int, path: str | None = None) -> OSError:

@@ -1,7 +1,8 @@
 """The installation that runs: the command that runs it again, and copies of it for guests.
 
-It is a checkout, a pipx environment, a distribution's package, or what install.sh has made. A copy
-is laid out as a checkout. So a guest or an image runs the same code as its host.
+It is a checkout, a pipx environment, a distribution's package, or made by install.sh. A copy is
+laid out as a checkout, but without the host's tools. So a guest or an image runs the same code as
+its host.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ PACKAGE_PARENT = os.path.dirname(PACKAGE_DIRECTORY)
 
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
-SCRIPT_NAMES = ("common.sh", "install.sh", "steps.sh", "vm-apps.sh")
+SCRIPT_NAMES = ("common.sh", "install.sh", "refuse-removal.sh", "steps.sh", "vm-apps.sh")
 BUNDLE_TIME = 946684800
 """The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
-_PACKED = (".py", "py.typed", ".sh", ".cjs", ".txt", ".yaml", ".md", "Dockerfile")
+_PACKED = (".py", "py.typed", ".sh", ".cjs", ".service", ".txt", ".yaml", ".md",
+           "Dockerfile")  # fmt: skip
 """Ends of the names of a package's files; what else lies in a checkout stays there."""
 
 
@@ -90,11 +92,12 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:
-    """Return which of the ``names`` in a directory are no part of the package, for copytree."""
+    """Return the ``names`` in a directory that are no part of a guest's copy, for copytree."""
     return {
         name
         for name in names
         if name.startswith((".", "__pycache__"))
+        or os.path.join(directory, name).endswith(f"/{PACKAGE}/host")
         or not (name.endswith(_PACKED) or os.path.isdir(os.path.join(directory, name)))
     }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +25,21 @@ def begun(question: Callable[[], T]) -> Future[T]:
 
     threading.Thread(target=ask, daemon=True).start()
     return answer
+
+
+_asked: dict[Hashable, asyncio.Future[Any]] = {}
+"""The questions of ``asked_once`` without an answer: a client adds no thread by asking again."""
+
+
+async def asked_once(question: Callable[..., T], *arguments: Hashable) -> T:
+    """Ask in a thread, once for all who wait for the same answer. Raises what it raises."""
+    key = (question, *arguments)
+    if key not in _asked:
+        answer = asyncio.wrap_future(begun(functools.partial(question, *arguments)))
+        answer.add_done_callback(lambda _: _asked.pop(key))
+        _asked[key] = answer
+    # The question goes on when a client hangs up: others may wait for it.
+    return await asyncio.shield(_asked[key])
 
 
 class _Open(NamedTuple):

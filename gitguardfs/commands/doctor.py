@@ -28,10 +28,10 @@ from gitguardfs.doctor import (
     share_checks,
 )
 from gitguardfs.doctor.context import Check, CheckedSystem, Context, Table, find_user, read_table
-from gitguardfs.host import doctor_checks as host_checks
 from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.run_as import SwitchUserFailed, User
 from gitguardfs.linux.safe_open import open_directory, path_of
+from gitguardfs.mounting import guards
 
 EPILOG = """\b
 Examples:
@@ -50,14 +50,16 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 
 AUDIT = "gitguard audit DIR, for each directory that is shared"
 MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
-KNOWN = Row("run.user", "the agent's user is known", "the agent's user is not known for certain")
+AGENTS_USER = Row(
+    "run.user", "the agent's user is known", "the agent's user is not known for certain"
+)
 TRIED = Row(
     "run.user", "checks can run as the agent's user", "no check could run as the agent's user"
 )
 
 
 @click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
-@click.argument("place", metavar="[MOUNTPOINT]", required=False)
+@click.argument("path", metavar="[MOUNTPOINT]", required=False)
 @click.option(
     "--user",
     metavar="USER",
@@ -72,7 +74,7 @@ TRIED = Row(
 @JSON
 @FAIL_ON
 def command(
-    place: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
+    path: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
     """Check, as the agent's user, that a project is guarded and the guard cannot be bypassed.
 
@@ -89,9 +91,9 @@ def command(
     progress = findings.ProgressLine(sys.stderr)
     try:
         if host:
-            results = examine_host(place, user, caller, progress.say)
+            results = examine_host(path, user, caller, progress.say)
         else:
-            results = examine(place, user, caller, attack=attack, say=progress.say)
+            results = examine(path, user, caller, attack=attack, say=progress.say)
     finally:
         progress.clear()
     if not attack and not host:
@@ -103,7 +105,7 @@ def command(
     if not attack and not host and not as_json:
         click.echo("attacks not tried (--attack)")
     if host and not as_json:
-        click.echo(f"next: {quote.shell(['gitguard', 'audit', place]) if place else AUDIT}")
+        click.echo(f"next: {quote.shell(['gitguard', 'audit', path]) if path else AUDIT}")
     return findings.exit_code(results, fail_on)
 
 
@@ -126,7 +128,7 @@ class Leaving:
 
 
 def examine(
-    place: str | None,
+    path: str | None,
     user: str | None,
     caller: str | None,
     system: CheckedSystem | None = None,
@@ -140,12 +142,12 @@ def examine(
     """
     system = system or CheckedSystem()
     table = read_table()
-    if place is not None:
-        points = [_mountpoint(place, table)]
+    if path is not None:
+        points = [_mountpoint(path, table)]
     else:
         points = list(dict.fromkeys(seen.path for seen in table if seen.fstype == FSTYPE))
     is_root = os.geteuid() == 0
-    servers = mount_checks.find_servers()
+    servers = guards.servers()
     results: list[Result] = []
     if not points:
         hint = "sudo vm-mount --tag TAG --map-mount PATH mounts one; --host checks the host's side"
@@ -160,7 +162,7 @@ def examine(
             results += check_default_user(context, caller)
         about_git = attack_checks.check if attack else policy_checks.check
         results += _checked(context, about_git, say)
-        if place is not None:
+        if path is not None:
             for other in other_mounts.other_guards(context):
                 results += _tried(about_git, replace(context, mountpoint=other))
     return list(dict.fromkeys(results))
@@ -207,13 +209,13 @@ def _note_left_out(context: Context) -> list[Result]:
     """Return a note on which checks are left out, for lack of a user or of root's rights."""
     if context.user is None:
         hint = "sudo gitguard doctor --user NAME, with the user that the agent runs as"
-        return [KNOWN.note("only the mount was checked", hint, KNOWN.failed)]
+        return [AGENTS_USER.note("only the mount was checked", hint, AGENTS_USER.failed)]
     if not context.is_root:
         why = (
             "not checked: the daemon's process, other mount namespaces, files that only root reads"
         )
         title = f"checks run as {context.user.name}, without root's rights"
-        return [KNOWN.note(why, "run it with sudo", title)]
+        return [AGENTS_USER.note(why, "run it with sudo", title)]
     return []
 
 
@@ -232,56 +234,44 @@ def check_default_user(context: Context, caller: str | None) -> list[Result]:
         hint = (
             f"{again} NAME, with the user that the agent runs as; mount it with --map for that user"
         )
-        return [KNOWN.finding(why, hint, Severity.MEDIUM)]
+        return [AGENTS_USER.finding(why, hint, Severity.MEDIUM)]
     if caller not in (None, "0", str(user.uid)):
         why = f"{context.mountpoint} belongs to {user.name}"
         hint = f"if the agent runs as another user: {again} NAME"
-        return [KNOWN.note(why, hint, f"checked as {user.name}, the owner of the view")]
+        return [AGENTS_USER.note(why, hint, f"checked as {user.name}, the owner of the view")]
     return []
 
 
-def _mountpoint(place: str, table: Table) -> str:
-    """Return the mount point of the guard that ``place`` lies in, else the resolved ``place``.
+def _mountpoint(given: str, table: Table) -> str:
+    """Return the mount point of the guard that a path lies in, else the resolved path.
 
     The path is resolved by descriptors, so that no user can lead root to another guard by a
     symlink. A mount point itself is not accessed: it may be dead, or hang. Raises UserError.
     """
-    path = os.path.abspath(place)
+    path = os.path.abspath(given)
     listed = {seen.path for seen in table}
     if path in listed:
         return path
-    is_root = os.geteuid() == 0
-    try:
-        parent, name = os.path.split(path)
-        with _opened(parent, is_root) as fd:
-            inside = os.path.join(path_of(fd), name)
-        if inside in listed:
-            return inside
-        with _opened(path, is_root) as fd:
-            number, resolved = mountinfo.number_of(fd), path_of(fd)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
-    except OSError as error:
-        raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
+    parent, name = os.path.split(path)
+    with _opened(parent, given) as fd:
+        inside = os.path.join(path_of(fd), name)
+    if inside in listed:
+        return inside
+    with _opened(path, given) as fd:
+        number, resolved = mountinfo.number_of(fd), path_of(fd)
     around = next((seen for seen in table if seen.mnt_id == number), None)
-    is_guard = around is not None and around.fstype == FSTYPE
-    return around.path if around is not None and is_guard else resolved
-
-
-def _shared(place: str) -> tuple[str, str]:
-    """Return the resolved path of the shared directory, and its owner's uid as text. UserError."""
-    try:
-        with _opened(os.path.abspath(place), os.geteuid() == 0) as fd:
-            return path_of(fd), str(os.fstat(fd).st_uid)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {place}", code=Exit.SYSTEM) from None
-    except OSError as error:
-        raise UserError(f"{place}: {error.strerror}", code=Exit.SYSTEM) from None
+    return around.path if around is not None and around.fstype == FSTYPE else resolved
 
 
 @contextmanager
-def _opened(path: str, is_root: bool) -> Iterator[int]:
-    fd = open_directory(path, is_root)
+def _opened(path: str, given: str) -> Iterator[int]:
+    """Open a directory for the body. Raises UserError, which names the ``given`` path."""
+    try:
+        fd = open_directory(path, os.geteuid() == 0)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"no such directory: {given}", code=Exit.SYSTEM) from None
+    except OSError as error:
+        raise UserError(f"{given}: {error.strerror}", code=Exit.SYSTEM) from None
     try:
         yield fd
     finally:
@@ -337,13 +327,16 @@ def _uid_of(path: str) -> int:
 
 
 def examine_host(
-    place: str | None,
+    path: str | None,
     user: str | None,
     caller: str | None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Result]:
     """Run the checks of the host's side. Raises UserError."""
-    directory, owner = _shared(place) if place is not None else (None, caller or "0")
+    directory, owner = None, caller or "0"
+    if path is not None:
+        with _opened(os.path.abspath(path), path) as fd:
+            directory, owner = path_of(fd), str(os.fstat(fd).st_uid)
     name = user or owner
     found = find_user(name)
     if os.geteuid() not in (0, found.uid):
@@ -351,6 +344,11 @@ def examine_host(
             raise UserError(f"only root can switch to {name}", "run it with sudo", Exit.SYSTEM)
         found = find_user(str(os.geteuid()))
     say("the host's side" + (f" of {directory}" if directory is not None else ""))
+    try:
+        from gitguardfs.host import doctor_checks as host_checks
+    except ModuleNotFoundError:
+        what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
+        raise UserError(what, "run it on the host", Exit.SYSTEM) from None
     try:
         return host_checks.check(host_checks.HostContext(found, directory))
     except SwitchUserFailed as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import platform
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from gitguardfs.base.command_line import CommandGroup
 from gitguardfs.base.constants import FSTYPE, SUBTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands.run import of_gitguard, run
+
+HOST = "gitguardfs.host"
+"""The package of the host's tools, which copies for guests do not have."""
 
 
 class Subcommand(NamedTuple):
@@ -28,7 +32,7 @@ COMMANDS = {
         "gitguardfs.host.commands.share", "Print how to share a directory with a guest."
     ),
     "units": Subcommand(
-        "gitguardfs.host.commands.units", "Print what mounts and guards a share at boot."
+        "gitguardfs.commands.units", "Print what mounts and guards a share at boot."
     ),
     "audit": Subcommand(
         "gitguardfs.host.commands.audit", "Find what an agent could use on the host without .git."
@@ -59,9 +63,14 @@ COMMANDS = {
 }
 
 
+def is_missing(module: str) -> bool:
+    """Return whether a module is of the host alone, and this copy of gitguardfs a guest's."""
+    return module.startswith(HOST) and importlib.util.find_spec(HOST) is None
+
+
 class _Lazy(CommandGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [name for name, one in COMMANDS.items() if not is_missing(one.module)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name.startswith("/"):  # by hand, or by mount(8) for fuse.gitguard
@@ -72,6 +81,9 @@ class _Lazy(CommandGroup):
             return None
         if found.needs_linux and platform.system() != "Linux":
             raise UserError(f"{cmd_name} runs on Linux only", "run it in the guest", Exit.SYSTEM)
+        if is_missing(found.module):
+            what = f"{cmd_name} runs on the host, and this is the copy of gitguardfs for guests"
+            raise UserError(what, f"run gitguard {cmd_name} on the host", Exit.SYSTEM)
         command = importlib.import_module(found.module).command
         assert isinstance(command, click.Command)
         return command
@@ -79,7 +91,7 @@ class _Lazy(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # From the table: click would import every module, and shorten the summaries.
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.summary) for name, one in COMMANDS.items()])
+            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
 
 
 EPILOG = """\b

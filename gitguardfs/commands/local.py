@@ -10,7 +10,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import click
 
@@ -51,23 +50,12 @@ _LIST = "gitguard local list shows what there is"
 _REMOVABLE = (State.GONE, State.UNMOUNTED, State.EMPTY, State.HIDDEN, State.UNNAMED, State.CLOSED)
 """States in which nobody sees a directory, so that it may be removed if it is named."""
 _MOVABLE = (State.GONE, State.HIDDEN, State.UNNAMED, State.CLOSED)
-"""The same, while the view is mounted and says so."""
+"""States, known from a mounted view, in which a directory may be moved."""
 _ENDS = {
     State.UNMOUNTED: "mount the view first",
     State.EMPTY: "look whether the host's directory is there",
     State.UNKNOWN: "gitguard doctor says whether the view answers",
 }
-
-
-@dataclass(frozen=True)
-class _Found:
-    share: Share
-    own: Own
-    state: State
-
-    @property
-    def path(self) -> str:
-        return self.share.told(self.own.path)
 
 
 @click.group(name="local", cls=CommandGroup, epilog=EPILOG, context_settings=_SETTINGS)
@@ -86,15 +74,15 @@ def list_(place: str, as_json: bool) -> None:
     if as_json:
         rows = [
             {
-                "share": one.share.name,
-                "view": one.share.view,
-                "path": one.path,
+                "share": own.share.name,
+                "view": own.share.view,
+                "path": own.path,
                 "bytes": size,
-                "used": _day(one.own),
-                "state": one.state.name.lower(),
-                "store": one.share.path,
+                "used": _day(own),
+                "state": own.state.name.lower(),
+                "store": own.share.path,
             }
-            for one, size in zip(found, sizes, strict=True)
+            for own, size in zip(found, sizes, strict=True)
         ]
         click.echo(json.dumps(rows, indent=2))
         return
@@ -113,9 +101,8 @@ def prune(paths: tuple[str, ...], place: str, yes: bool) -> None:
     give the PATH of a directory, or of one above it.
     """
     with ExitStack() as stack:
-        shares = _opened(stack, place)
-        found = _all(shares)
-        wanted = _named(found, shares, paths) if paths else _gone(found)
+        found = _all(_opened(stack, place))
+        wanted = _named(found, paths) if paths else _gone(found)
         if not wanted:
             click.echo("there is nothing to remove")
             return
@@ -125,9 +112,9 @@ def prune(paths: tuple[str, ...], place: str, yes: bool) -> None:
         for share in {one.share: None for one in wanted}:
             changing.remove_rests(share)
         # The host may have put a place back while the question stood there.
-        for one in _again(wanted):
+        for one in listing.with_states(wanted):
             if one.state in (_REMOVABLE if paths else (State.GONE,)):
-                if changing.remove(one.share, one.own):
+                if changing.remove(one):
                     click.echo(f"removed {shown(one.path)}")
             else:
                 click.echo(f"left: {shown(one.path)}: {one.state.value}", err=True)
@@ -147,12 +134,12 @@ def move(old: str, new: str, place: str) -> None:
         found = _all(_opened(stack, place))
         share, from_, moved = _source(found, old)
         to = listing.path_in(share, new)
-        where = shown(share.told(from_))
+        where = shown(share.shown(from_))
         if not to or not from_:
             raise UserError(f"{new} is no path below {share.view}", _LIST)
         for one in moved:
             _check_movable(one)
-        is_own = moved[0].own.path == from_
+        is_own = moved[0].names == from_
         if is_own and from_[-1] != to[-1]:
             raise UserError(f"{old} and {new} have not the same name", "rename it in the view")
         _check_target(found, share, to, is_own)
@@ -160,9 +147,9 @@ def move(old: str, new: str, place: str) -> None:
             changing.move(share, from_, to, is_own)
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-                raise _occupied(share.told(to)) from None
+                raise _occupied(share.shown(to)) from None
             raise
-    click.echo(f"moved {_number(moved)}: {where} -> {shown(share.told(to))}")
+    click.echo(f"moved {_number(moved)}: {where} -> {shown(share.shown(to))}")
 
 
 def _opened(stack: ExitStack, place: str) -> list[Share]:
@@ -171,39 +158,24 @@ def _opened(stack: ExitStack, place: str) -> list[Share]:
     return listing.shares(stack, place)
 
 
-def _all(shares: Iterable[Share]) -> list[_Found]:
-    found: list[_Found] = []
-    for share in shares:
-        owns = listing.owns(share)
-        found += map(_Found, [share] * len(owns), owns, listing.states(share, owns))
-    return found
+def _all(shares: Iterable[Share]) -> list[Own]:
+    return [own for share in shares for own in listing.owns(share)]
 
 
-def _again(found: Sequence[_Found]) -> list[_Found]:
-    by_share: dict[Share, list[Own]] = defaultdict(list)
-    for one in found:
-        by_share[one.share].append(one.own)
-    return [
-        _Found(share, own, state)
-        for share, owns in by_share.items()
-        for own, state in zip(owns, listing.states(share, owns), strict=True)
-    ]
-
-
-def _sizes(found: Iterable[_Found]) -> list[int]:
-    """Return how many bytes each takes; what has several names counts once."""
+def _sizes(found: Iterable[Own]) -> list[int]:
+    """Return the bytes that each takes; a file with several names counts once."""
     progress = ScanProgress(sys.stderr)
     seen: set[int] = set()
     try:
-        return [listing.size_of(one.share, one.own, seen, progress.say) for one in found]
+        return [listing.size_of(own, seen, progress.say) for own in found]
     finally:
         progress.line.clear()
 
 
-def _show(found: Sequence[_Found], sizes: Sequence[int]) -> None:
+def _show(found: Sequence[Own], sizes: Sequence[int]) -> None:
     width = max((len(one.state.value) for one in found), default=0)
     for one, size in zip(found, sizes, strict=True):
-        columns = (f"{told(size):>8}", _day(one.own), f"{one.state.value:<{width}}")
+        columns = (f"{told(size):>8}", _day(one), f"{one.state.value:<{width}}")
         click.echo("  ".join((*columns, shown(one.path))))
 
 
@@ -211,12 +183,12 @@ def _day(own: Own) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(own.used))
 
 
-def _number(found: Sequence[_Found]) -> str:
+def _number(found: Sequence[Own]) -> str:
     return "1 directory" if len(found) == 1 else f"{len(found) or 'no'} directories"
 
 
-def _gone(found: Iterable[_Found]) -> list[_Found]:
-    """Return those whose place is gone; say which views could not be asked."""
+def _gone(found: Iterable[Own]) -> list[Own]:
+    """Return the directories whose place is gone; say which views could not be asked."""
     unsure: dict[tuple[Share, State], int] = defaultdict(int)
     for one in found:
         if one.state in _ENDS:
@@ -227,9 +199,12 @@ def _gone(found: Iterable[_Found]) -> list[_Found]:
     return [one for one in found if one.state is State.GONE]
 
 
-def _named(found: Sequence[_Found], shares: Sequence[Share], paths: Sequence[str]) -> list[_Found]:
-    """Return those at and below the paths. Raises UserError if there are none, or one is in use."""
-    wanted: dict[_Found, None] = {}
+def _named(found: Sequence[Own], paths: Sequence[str]) -> list[Own]:
+    """Return the directories at and below the paths.
+
+    Raises UserError if there are none, or one is in use.
+    """
+    wanted: dict[Own, None] = {}
     for path in paths:
         here = _at(found, path)
         if not here:
@@ -242,28 +217,23 @@ def _named(found: Sequence[_Found], shares: Sequence[Share], paths: Sequence[str
     return list(wanted)
 
 
-def _at(found: Iterable[_Found], path: str) -> list[_Found]:
-    """Return those that are what is at a path of the view, or lie below it."""
-    here = []
-    for one in found:
-        inside = listing.path_in(one.share, path)
-        if inside is not None and listing.is_at_or_below(one.own, inside):
-            here.append(one)
-    return here
+def _at(found: Iterable[Own], path: str) -> list[Own]:
+    names = ((own, listing.path_in(own.share, path)) for own in found)
+    return [own for own, at in names if at is not None and own.is_at_or_below(at)]
 
 
 def _nothing(path: str) -> UserError:
     return UserError(f"the guest has no directory of its own at {path}", _LIST, Exit.SYSTEM)
 
 
-def _ask(wanted: Sequence[_Found]) -> None:
+def _ask(wanted: Sequence[Own]) -> None:
     if not sys.stdin.isatty():
         raise UserError("nothing was removed", "gitguard local prune --yes removes it", Exit.SYSTEM)
     click.confirm(f"Remove {_number(wanted)}?", abort=True, err=True)
 
 
-def _source(found: Iterable[_Found], path: str) -> tuple[Share, tuple[bytes, ...], list[_Found]]:
-    """Return the share, the path in it, and what is moved. Raises UserError."""
+def _source(found: Iterable[Own], path: str) -> tuple[Share, tuple[bytes, ...], list[Own]]:
+    """Return the share, the path in it, and the directories to move. Raises UserError."""
     moved = _at(found, path)
     if not moved:
         raise _nothing(path)
@@ -271,31 +241,26 @@ def _source(found: Iterable[_Found], path: str) -> tuple[Share, tuple[bytes, ...
     if any(one.share is not share for one in moved):
         raise UserError(f"several views have directories at {path}", "give the whole path")
     from_ = listing.path_in(share, path) or ()
-    exact = [one for one in moved if one.own.path == from_]
+    exact = [one for one in moved if one.names == from_]
     return share, from_, exact or moved
 
 
-def _check_movable(one: _Found) -> None:
+def _check_movable(one: Own) -> None:
     if one.state not in _MOVABLE:
         hint = _ENDS.get(one.state) or "mv in the view moves it"
         raise UserError(f"{one.path}: {one.state.value}", hint, Exit.SYSTEM)
 
 
-def _check_target(
-    found: Iterable[_Found], share: Share, to: tuple[bytes, ...], is_own: bool
-) -> None:
+def _check_target(found: Iterable[Own], share: Share, to: tuple[bytes, ...], is_own: bool) -> None:
     """Raise UserError unless ``to`` has a place in the view, and the guest nothing there."""
-    if any(one.share is share and listing.is_at_or_below(one.own, to) for one in found):
-        raise _occupied(share.told(to))
+    if any(one.share is share and one.is_at_or_below(to) for one in found):
+        raise _occupied(share.shown(to))
     place, name = (to[:-1], to[-1]) if is_own else (to, b".")
-    [state] = listing.states(share, [Own(place, name, 0, 0.0)])
-    if state is not State.UNNAMED:
-        what = "there is no such directory" if state is State.GONE else state.value
-        raise UserError(f"{share.told(place)}: {what}", _hint(state), Exit.SYSTEM)
-
-
-def _hint(state: State) -> str:
-    return _ENDS.get(state, "TO is where the host has moved it to")
+    [own] = listing.with_states([Own(share, place, name, 0.0, State.UNKNOWN)])
+    if own.state is not State.UNNAMED:
+        what = "there is no such directory" if own.state is State.GONE else own.state.value
+        hint = _ENDS.get(own.state, "TO is where the host has moved it to")
+        raise UserError(f"{share.shown(place)}: {what}", hint, Exit.SYSTEM)
 
 
 def _occupied(path: str) -> UserError:

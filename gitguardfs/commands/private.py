@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 
 import click
 
 from gitguardfs.base.command_line import JSON, CommandGroup
-from gitguardfs.base.constants import FSTYPE
+from gitguardfs.base.constants import FSTYPE, PRIVATE_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.options import accounts
 from gitguardfs.private import store
@@ -38,11 +37,11 @@ LOCK_SECONDS = 30.0
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 _STORE = click.option(
     "--store",
-    "place",
+    "store_path",
     metavar="DIR",
     default=None,
     help="The store that gitguardfs --private-store names. Default: your own; root's is"
-    f" {store.STORE}.",
+    f" {PRIVATE_STORE}.",
 )
 _PATH = click.argument("path", metavar="PATH")
 _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
@@ -56,13 +55,13 @@ def command() -> None:
 @command.command("list", short_help="List the repositories.")
 @_STORE
 @JSON
-def list_(place: str | None, as_json: bool) -> None:
+def list_(store_path: str | None, as_json: bool) -> None:
     """List the repositories: the share, the path in it, the agent, and where they lie.
 
     A project that the human moved has one for each place. "former" is one at whose path there is
     another project now, with a repository of its own. None is ever deleted unasked.
     """
-    found = store.entries(place or store.default())
+    found = store.entries(store_path or store.default())
     if as_json:
         rows = [
             {
@@ -87,49 +86,47 @@ def list_(place: str | None, as_json: bool) -> None:
 @_PATH
 @_STORE
 @_YES
-def reset(path: str, place: str | None, yes: bool) -> None:
+def reset(path: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository. The next use makes one anew, from what the human has.
 
     Commits that the human has not fetched are lost, but for .gitguard/agent.bundle in the project.
     """
-    found = _found(path, place or store.default())
-    _check_nothing_mounted(found)
-    if not yes:
-        _ask(found, "the agent's repository")
-    with _locked(found):
-        store.reset(found.path)
+    _delete(path, store_path, yes, "the agent's repository", store.AGENT)
 
 
 @command.command(short_help="Delete the agent's repository and the copy of the human's branches.")
 @_PATH
 @_STORE
 @_YES
-def remove(path: str, place: str | None, yes: bool) -> None:
+def remove(path: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository and the copy of the human's branches.
 
     If the project is still there, the next use makes both anew. The human's own repository on the
     host is never touched.
     """
-    found = _found(path, place or store.default())
+    _delete(
+        path, store_path, yes, "the agent's repository and the copy of the human's branches", ""
+    )
+
+
+def _delete(path: str, store_path: str | None, yes: bool, what: str, name: str = "") -> None:
+    """Delete a work tree's directory in the store, or ``name`` in it."""
+    found = _found(path, store_path or store.default())
     _check_nothing_mounted(found)
+    where = f"{shown(found.work_tree)} in {shown(found.share)}"
     if not yes:
-        _ask(found, "the agent's repository and the copy of the human's branches")
-    with _locked(found):
-        store.remove(found.path)
-
-
-@contextmanager
-def _locked(one: store.Entry) -> Iterator[None]:
+        question = f"Delete {what} of {where}, with every commit that was not fetched?"
+        click.confirm(question, abort=True, err=True)
     with ExitStack() as stack:
         try:
-            stack.enter_context(store.locked(one.path, LOCK_SECONDS))
+            stack.enter_context(store.locked(found.path, LOCK_SECONDS))
         except TimeoutError:
             raise UserError(
-                f"a daemon has been fetching into {one.path} for {LOCK_SECONDS:g} s",
+                f"a daemon has been fetching into {found.path} for {LOCK_SECONDS:g} s",
                 "try again later",
                 Exit.SYSTEM,
             ) from None
-        yield
+        remove_tree(os.path.join(found.path, name).rstrip("/"))
 
 
 def _check_nothing_mounted(one: store.Entry) -> None:
@@ -137,8 +134,8 @@ def _check_nothing_mounted(one: store.Entry) -> None:
 
     The agent may do so in its repository. What is mounted, and what lies below it, would stay.
     """
-    place = os.path.realpath(one.path)
-    found = [m for m in mountinfo.listed() if f"{m.path}/".startswith(f"{place}/")]
+    top = os.path.realpath(one.path)
+    found = [m for m in mountinfo.listed() if f"{m.path}/".startswith(f"{top}/")]
     if not found:
         return
     whose = accounts.find(str(found[-1].owner or 0)).name
@@ -150,42 +147,26 @@ def _check_nothing_mounted(one: store.Entry) -> None:
     )
 
 
-def _ask(one: store.Entry, what: str) -> None:
-    where = f"{shown(one.work_tree)} in {shown(one.share)}"
-    click.confirm(
-        f"Delete {what} of {where}, with every commit that was not fetched?", abort=True, err=True
-    )
+def _found(path: str, store_path: str) -> store.Entry:
+    directory, uid = _target(path) or (os.path.abspath(path), None)
 
-
-@dataclass(frozen=True)
-class _Wanted:
-    path: str
-    directory: str
-    """The directory of the store that the path is, or that its virtual ``.git`` leads to."""
-    uid: int | None
-    """The owner of that ``.git``; None without one."""
-
-    def fits(self, one: store.Entry) -> bool:
-        if self.uid is not None and one.uid != self.uid:
+    def is_meant(one: store.Entry) -> bool:
+        if uid is not None and one.uid != uid:
             return False
-        in_share = not os.path.lexists(self.path) and os.fsencode(self.path) == one.work_tree
-        return one.path == self.directory or (in_share and not one.is_former)
+        in_share = not os.path.lexists(path) and os.fsencode(path) == one.work_tree
+        return one.path == directory or (in_share and not one.is_former)
 
-
-def _found(path: str, place: str) -> store.Entry:
-    """Return the one entry that PATH stands for. Raises UserError."""
-    wanted = _Wanted(path, *(_leads_to(path) or (os.path.abspath(path), None)))
-    found = [one for one in store.entries(place) if wanted.fits(one)]
+    found = [one for one in store.entries(store_path) if is_meant(one)]
     if len(found) == 1:
         return found[0]
     hint = "gitguard private list shows what there is"
     if found:
         hint = "give one of " + ", ".join(shlex.quote(one.path) for one in found)
     problem = "several repositories" if found else "no repository"
-    raise UserError(f"the store {place} has {problem} of {path}", hint, Exit.SYSTEM)
+    raise UserError(f"the store {store_path} has {problem} of {path}", hint, Exit.SYSTEM)
 
 
-def _leads_to(path: str) -> tuple[str, int] | None:
+def _target(path: str) -> tuple[str, int] | None:
     """Return the directory of the store that the virtual ``.git`` of a project names, and its user.
 
     A file of that name elsewhere than in a view of ours may be anybody's: None.

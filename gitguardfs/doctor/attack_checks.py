@@ -1,8 +1,8 @@
 """Carries out the attacks on .git, as the agent's user, against the mounted guard.
 
 They run in a scratch directory inside the view. A process of the user makes and removes it: root
-never follows paths that the user could replace. Attacks that need a repository use an existing
-one, and do no harm if they succeed (``on_repository``).
+never follows paths that the user could replace. Attacks on a repository use an existing one, and
+only those are tried that do no harm if they succeed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from functools import partial
 
 from gitguardfs.base.findings import Result, Row
 from gitguardfs.base.paths import is_inside
-from gitguardfs.doctor import link_checks, on_repository, planting, search
+from gitguardfs.doctor import attacks, link_checks, search
+from gitguardfs.doctor.attacks import AGENT, EARLY, FAKE_ROOT, LACKING, Attack
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.policy_checks import policy_by_reading, report_policy
@@ -72,15 +73,15 @@ SWITCHED = dict.fromkeys(
 
 
 class OutcomeKind(Enum):
-    """The outcome of one attack."""
+    """The kind of an attack's outcome."""
 
-    REFUSED = "refused"
-    PASSED = "passed"
-    LEFT = "left"
+    REFUSED = auto()
+    PASSED = auto()
+    LEFT = auto()
     """It succeeded and could not be undone."""
-    OTHER = "other"
+    OTHER = auto()
     """An errno that the guard does not use, or no answer."""
-    UNTRIED = "untried"
+    UNTRIED = auto()
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,10 @@ def check(context: Context) -> list[Result]:
         return []
     row = scratch_row(context.mountpoint)
     try:
-        found = SearchResult(
-            **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
-        )
+        found = search.search_as(user, context.mountpoint)
     except PermissionError as error:
         return [row.note(f"{user.name} cannot list it: {error.strerror}", title=row.failed)]
-    except (NoAnswer, OSError, TypeError) as error:
+    except NoAnswer as error:
         return [row.unknown(f"not tried: the search for repositories failed: {error}", RETRY)]
     everything = found.writable is not None
 
@@ -186,18 +185,16 @@ def _remove(scratch: str, user: User) -> bool:
 
 
 def _all(context: Context, run: AttackRun) -> list[Result]:
-    controls = [_run_planting(run, attack) for attack in planting.CONTROLS]
-    first = controls[0]
-    if first.kind is not OutcomeKind.PASSED:
-        why = f"not tried: ordinary work fails there ({first.text}), so refusals prove nothing"
+    work = _attempt(run, "", "ordinary work", do_ordinary_work)
+    if work.kind is not OutcomeKind.PASSED:
+        why = f"not tried: ordinary work fails there ({work.text}), so refusals prove nothing"
         return [scratch_row(context.mountpoint).unknown(why, RETRY)]
     policy = find_policy(run)
-    results = [report_policy(context.mountpoint, policy), _ordinary(controls[1:])]
+    results = [report_policy(context.mountpoint, policy), _ordinary(run)]
     if policy == "off":
         return results
     results.append(link_checks.check(context, run.user, run.next_workdir()))
-    run.outcomes += [_run_planting(run, attack) for attack in planting.TABLE]
-    run.outcomes += [_run_on_repository(run, attack) for attack in on_repository.refused_by(policy)]
+    run.outcomes += [_carry_out(run, attack, policy) for attack in refused_by(policy)]
     return results + judge(run.outcomes, run.found, policy)
 
 
@@ -208,23 +205,14 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     result = row.note(why, title=row.failed)
     policy = policy_by_reading(run.user, run.found)
     if policy in ("deny", "private"):
-        run.outcomes += [
-            _run_on_repository(run, attack)
-            for attack in on_repository.refused_by(policy)
-            if attack.reads
-        ]
+        reading = [attack for attack in refused_by(policy) if attack.reads]
+        run.outcomes += [_carry_out(run, attack, policy) for attack in reading]
     return [result, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
-
-
-# The policy for .git, by an attempt
 
 
 def find_policy(run: AttackRun) -> str:
     """Return off, readonly, private, unsure or deny, which stands for ``hide`` too."""
-    planted = _run_planting(
-        run,
-        planting.PlantingAttack("", "", planting.make_directory, frozenset({errno.EACCES})),
-    )
+    planted = _carry_out(run, Attack("", "nothing", ("mkdir", "{w}/.git")))
     if planted.kind is not OutcomeKind.REFUSED:
         return "off" if planted.kind is OutcomeKind.PASSED else "unsure"
     by_reading = policy_by_reading(run.user, run.found)
@@ -233,11 +221,27 @@ def find_policy(run: AttackRun) -> str:
     return "private" if by_reading == "private" else "deny"
 
 
-def _ordinary(outcomes: list[Outcome]) -> Result:
+def do_ordinary_work(workdir: str) -> None:
+    """Do ordinary work of a project. If it fails, refusals of attacks prove nothing."""
+    os.makedirs(f"{workdir}/directory")
+    with open(f"{workdir}/file", "x") as file:
+        file.write("text\n")
+    os.rename(f"{workdir}/file", f"{workdir}/directory/moved")
+    os.symlink("moved", f"{workdir}/directory/symlink")
+    os.link(f"{workdir}/directory/moved", f"{workdir}/directory/linked")
+    os.rename(f"{workdir}/directory", f"{workdir}/other")
+
+
+def _ordinary(run: AttackRun) -> Result:
     row = Row(
         "guard.ordinary", "names like .gitignore stay usable", "names like .gitignore are refused"
     )
-    refused = [outcome.name for outcome in outcomes if outcome.kind is not OutcomeKind.PASSED]
+    refused = [
+        name
+        for name in attacks.ORDINARY
+        if _carry_out(run, Attack("", "nothing", ("create", f"{{w}}/{name}"))).kind
+        is not OutcomeKind.PASSED
+    ]
     if refused:
         return row.note(", ".join(refused), "see --deny, --protect and --hide", row.failed)
     return row.ok()
@@ -246,19 +250,33 @@ def _ordinary(outcomes: list[Outcome]) -> Result:
 # One attack
 
 
-def _run_planting(run: AttackRun, attack: planting.PlantingAttack) -> Outcome:
-    return _attempt(attack.row, attack.name, attack.refused, attack.attempt, run)
+def refused_by(policy: str) -> list[Attack]:
+    """Return the harmless attacks that a guard with a policy for ``.git`` has to refuse."""
+    return [
+        attack
+        for attack in attacks.TABLE
+        if not attack.harms
+        and {AGENT, FAKE_ROOT} & {*attack.actors}
+        and not (policy == "readonly" and attack.reads)
+        # What the agent may do with the file that it is shown as .git.
+        and not (policy == "private" and attack.words in attacks.READING_A_FILE)
+    ]
 
 
-def _run_on_repository(run: AttackRun, attack: on_repository.RepositoryAttack) -> Outcome:
-    path = getattr(run.found, attack.on)
+def _carry_out(run: AttackRun, attack: Attack, policy: str = "") -> Outcome:
+    """Try one attack. Where --git=private shows a file, those on a directory are tried on that."""
+    on_file = policy == "private" and attack.on == "directory"
+    path = getattr(run.found, "file" if on_file else attack.on, "")
     if path is None or (attack.on == "root" and is_inside(run.scratch, path)):
         return Outcome(attack.row, attack.name, OutcomeKind.UNTRIED, "")
-    attempt = partial(attack.attempt, path)
-    refused = attack.refused
-    if attack.row in MOVES and _is_kept(path, run.user):
-        refused |= {errno.EPERM}
-    return _attempt(attack.row, attack.name, refused, attempt, run, attack.fake_root)
+    verb = attack.words[0]
+    refused = {errno.EACCES, errno.EROFS, *EARLY[verb], *LACKING[verb]}
+    if on_file:
+        refused.add(errno.ENOTDIR)
+    if path and attack.row in MOVES and _is_kept(path, run.user):
+        refused.add(errno.EPERM)
+    attempt = partial(attack.carry_out, path)
+    return _attempt(run, attack.row, attack.name, attempt, refused, AGENT not in attack.actors)
 
 
 def _is_kept(path: str, user: User) -> bool:
@@ -270,41 +288,35 @@ def _is_kept(path: str, user: User) -> bool:
 
 
 def _attempt(
+    run: AttackRun,
     row: str,
     name: str,
-    refused: frozenset[int],
     attempt: Callable[[str], object],
-    run: AttackRun,
+    refused: Collection[int] = (),
     fake_root: bool = False,
 ) -> Outcome:
-    workdir = run.next_workdir()
+    outcome = partial(Outcome, row, name)
     try:
-        run_as_user(_in_workdir, attempt, workdir, user=run.user, fake_root=fake_root)
+        run_as_user(attempt, run.next_workdir(), user=run.user, fake_root=fake_root)
     except SetupFailed as error:
-        return Outcome(row, name, OutcomeKind.UNTRIED, str(error))
+        return outcome(OutcomeKind.UNTRIED, str(error))
     except UndoFailed as error:
-        return Outcome(row, name, OutcomeKind.LEFT, str(error))
+        return outcome(OutcomeKind.LEFT, str(error))
     except NoAnswer as error:
-        return Outcome(row, name, OutcomeKind.OTHER, str(error))
+        return outcome(OutcomeKind.OTHER, str(error))
     except OSError as error:
-        return outcome_of_errno(row, name, refused, error.errno or 0)
-    return Outcome(row, name, OutcomeKind.PASSED)
+        return outcome(*judge_errno(refused, error.errno or 0))
+    return outcome(OutcomeKind.PASSED)
 
 
-def _in_workdir(attempt: Callable[[str], object], workdir: str) -> None:
-    with run_as.preparing():
-        os.mkdir(workdir, 0o755)
-    attempt(workdir)  # its result is dropped: it need not be JSON
-
-
-def outcome_of_errno(row: str, name: str, refused: frozenset[int], number: int) -> Outcome:
-    """Return the outcome of an attack that failed with the errno ``number``."""
+def judge_errno(refused: Collection[int], number: int) -> tuple[OutcomeKind, str]:
+    """Return the outcome of an attack that failed with the errno ``number``, and its name."""
     code = errno.errorcode.get(number, str(number))
     if number in refused:
-        return Outcome(row, name, OutcomeKind.REFUSED, code)
+        return OutcomeKind.REFUSED, code
     if number in (errno.ENOENT, errno.ENOSPC, errno.EDQUOT):
-        return Outcome(row, name, OutcomeKind.UNTRIED, code)  # the object is gone, or the disk full
-    return Outcome(row, name, OutcomeKind.OTHER, code)
+        return OutcomeKind.UNTRIED, code  # the object is gone, or the disk full
+    return OutcomeKind.OTHER, code
 
 
 # The results
@@ -343,27 +355,23 @@ def attack_row(row: str) -> Row:
 def judge_row(row: str, outcomes: list[Outcome]) -> Result | None:
     """Return the result of one threat's attacks; None if none was tried."""
     result_row = attack_row(row)
-    left = [o for o in outcomes if o.kind is OutcomeKind.LEFT]
-    if left:
-        detail = "; ".join(f"{o.name}: {o.text}" for o in left)
-        return result_row.finding(f"not undone: {detail}", MEND)
-    passed = [o.name for o in outcomes if o.kind is OutcomeKind.PASSED]
-    other = [f"{o.name}: {o.text}" for o in outcomes if o.kind is OutcomeKind.OTHER]
-    if passed or other:
-        detail = "; ".join(
-            part
-            for part in (
-                f"succeeded: {', '.join(passed)}" if passed else "",
-                f"neither succeeded nor refused by the guard: {', '.join(other)}" if other else "",
-            )
-            if part
-        )
-        return result_row.finding(detail, SWITCHED.get(row, MEND))
-    refused = sum(o.kind is OutcomeKind.REFUSED for o in outcomes)
-    if not refused:
+    by_kind: dict[OutcomeKind, list[Outcome]] = {kind: [] for kind in OutcomeKind}
+    for outcome in outcomes:
+        by_kind[outcome.kind].append(outcome)
+    if left := by_kind[OutcomeKind.LEFT]:
+        return result_row.finding(f"not undone: {_with_texts(left)}", MEND)
+    passed, other = by_kind[OutcomeKind.PASSED], by_kind[OutcomeKind.OTHER]
+    details = [f"succeeded: {', '.join(o.name for o in passed)}"] if passed else []
+    if other:
+        details.append(f"neither succeeded nor refused by the guard: {_with_texts(other)}")
+    if details:
+        return result_row.finding("; ".join(details), SWITCHED.get(row, MEND))
+    if not by_kind[OutcomeKind.REFUSED]:
         return None
-    untried = [f"{o.name} ({o.text})" for o in outcomes if o.kind is OutcomeKind.UNTRIED and o.text]
-    detail = f"{refused} refused"
-    if untried:
-        detail += f"; not tried: {', '.join(untried)}"
-    return result_row.ok(detail)
+    detail = f"{len(by_kind[OutcomeKind.REFUSED])} refused"
+    untried = [f"{o.name} ({o.text})" for o in by_kind[OutcomeKind.UNTRIED] if o.text]
+    return result_row.ok("; not tried: ".join([detail, *([", ".join(untried)] if untried else [])]))
+
+
+def _with_texts(outcomes: list[Outcome]) -> str:
+    return "; ".join(f"{outcome.name}: {outcome.text}" for outcome in outcomes)

@@ -89,8 +89,6 @@ class CheckedSystem:
     """Files of sysfs with the mount tags of shares (virtiofs: since Linux 6.9)."""
     lima_socket: str = "/run/lima-guestagent.sock"
     """The socket of Lima's guest agent, a daemon that runs as root in the guest."""
-    processes: str = "/proc"
-    """The proc file system with the processes whose mount namespaces are checked."""
 
 
 @dataclass(frozen=True)

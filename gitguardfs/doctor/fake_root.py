@@ -16,10 +16,10 @@ MAX_USER_NAMESPACES = "/proc/sys/user/max_user_namespaces"
 def run_as_user(
     function: Callable[..., Any], *arguments: Any, user: User, fake_root: bool = False
 ) -> Any:
-    """Call ``function`` in a child process as ``user``, or as fake root in new namespaces.
+    """Call a function in a child process as the user, or as root of the user's own namespaces.
 
-    Returns and raises what ``run_as.run_as`` does. SetupFailed then also stands for a user who may
-    have no such namespaces.
+    Returns and raises what ``run_as`` does. SetupFailed also means that the user may have no such
+    namespaces.
     """
     if not fake_root:
         return run_as.run_as(function, *arguments, user=user)
@@ -28,16 +28,9 @@ def run_as_user(
 
 
 def _as_fake_root(function: Callable[..., Any], *arguments: Any) -> Any:
-    _become_fake_root()
-    return function(*arguments)
+    """Call a function in new namespaces; the parent maps the ids of this undumpable process.
 
-
-def _become_fake_root() -> None:
-    """Become root of new user and mount namespaces; the parent process maps the ids.
-
-    This process cannot map them: it is not dumpable, so root owns its /proc files. Raises
-    SetupFailed if users may have no such namespaces. Raises NoAnswer for another reason, since
-    the user's other processes can use up the limit of namespaces per user.
+    Raises NoAnswer if the user's other processes may have used up the limit of namespaces.
     """
     try:
         syscalls.unshare_user_and_mounts()
@@ -47,6 +40,7 @@ def _become_fake_root() -> None:
             raise SetupFailed(what) from None
         raise NoAnswer(what) from None
     run_as.ask_parent()
+    return function(*arguments)
 
 
 def _has_no_user_namespaces() -> bool:
@@ -58,7 +52,6 @@ def _has_no_user_namespaces() -> bool:
 
 
 def _map_root(pid: int, uid: int, gid: int) -> None:
-    """Map root of a child's user namespace to the user. Raises OSError."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         with open(f"/proc/{pid}/{name}", "w") as file:
             file.write(text)

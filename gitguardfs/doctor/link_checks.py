@@ -48,9 +48,9 @@ def check(context: Context, user: User, workdir: str) -> Result:
         "symlinks that lead out of their work tree lead nowhere on the host",
         "symlinks lead out of their work tree on the host",
     )
-    place = os.path.relpath(workdir, context.mountpoint)
+    inner = os.path.relpath(workdir, context.mountpoint)
     try:
-        was_moved, texts = run_as.run_as(_make, workdir, len(place.split("/")) + 1, user=user)
+        was_moved, texts = run_as.run_as(_make, workdir, len(inner.split("/")) + 1, user=user)
     except (NoAnswer, OSError) as error:
         return row.unknown(f"could not be checked: {error}", "run this again")
     changed = [
@@ -61,7 +61,7 @@ def check(context: Context, user: User, workdir: str) -> Result:
     if changed:
         hint = "mount the guard again; if this stays, report it"
         return row.finding(f"their texts change: {', '.join(changed)}", hint, Severity.MEDIUM)
-    stored = _look(context, place)
+    stored = _look(context, inner)
     leading = [f"{TEXTS[name]} is stored as {shown(text)}" for name, text in (stored or {}).items()]
     if was_moved:
         leading.append("one can be moved to where it leads out of the view")
@@ -91,14 +91,14 @@ def _make(workdir: str, levels: int) -> tuple[bool, dict[str, str]]:
     return was_moved, {name: os.readlink(os.path.join(workdir, name)) for name in TEXTS}
 
 
-def _look(context: Context, place: str) -> dict[str, str] | None:
+def _look(context: Context, inner: str) -> dict[str, str] | None:
     """Return the stored texts of the symlinks that lead somewhere; None if none can be seen."""
     guard = context.guard
     if guard is None or not context.is_root:
         return None
     for source in sources_of(guard, context.daemons):
         with suppress(OSError, UserError):
-            directory = open_directory(os.path.join(source, place), context.is_root)
+            directory = open_directory(os.path.join(source, inner), context.is_root)
             try:
                 if os.fstat(directory).st_dev == guard.st_dev:
                     continue  # the view covers it

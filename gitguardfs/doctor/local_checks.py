@@ -30,16 +30,16 @@ def check(context: Context) -> list[Result]:
     if not context.is_root or context.options is None:
         return []
     try:
-        place = listing.stores(context.options)
-        if place is None:
+        store = listing.store_of(context.options)
+        if store is None:
             return []
         with ExitStack() as stack:
-            for share in listing.shares(stack, place):
+            for share in listing.shares(stack, store):
                 if share.view == context.mountpoint:
                     return [_path(context, share), _disk(share), _left(share)]
     except (OSError, UserError) as error:
         return [_row(context.mountpoint).unknown(error, "gitguard local list")]
-    return [_row(context.mountpoint).unknown(f"{place} has no directory for it", "mount it again")]
+    return [_row(context.mountpoint).unknown(f"{store} has no directory for it", "mount it again")]
 
 
 def _row(where: str) -> Row:
@@ -108,15 +108,11 @@ def _left(share: Share) -> Result:
         "some of the guest's own directories have lost their places",
     )
     owns = listing.owns(share)
-    gone = [
-        own
-        for own, state in zip(owns, listing.states(share, owns), strict=True)
-        if state is State.GONE
-    ]
+    gone = [own for own in owns if own.state is State.GONE]
     if not gone:
         return row.ok(f"{len(owns)} of them")
     seen: set[int] = set()
-    size = sum(listing.size_of(share, own, seen, lambda *_: None) for own in gone)
+    size = sum(listing.size_of(own, seen) for own in gone)
     what = "directory of" if len(gone) == 1 else "directories of"
     hint = "gitguard local list; gitguard local move FROM TO, or gitguard local prune"
     return row.note(f"{len(gone)} {what} {told(size)}", hint, row.failed)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Sequence
 
 from gitguardfs.base import quote
-from gitguardfs.base.constants import DEAD, FSTYPE, SUBTYPE
-from gitguardfs.base.errors import UserError
+from gitguardfs.base.constants import DEAD, FSTYPE
 from gitguardfs.base.findings import Result, Row, Severity, Status
-from gitguardfs.base.paths import is_inside
 from gitguardfs.doctor.context import Context, Table, read_table
-from gitguardfs.guest import local_listing as listing
-from gitguardfs.linux import mountinfo, processes, run_as
+from gitguardfs.linux import mountinfo, run_as
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import guards, lid
@@ -45,10 +40,10 @@ def check(context: Context) -> list[Result]:
 
 def check_mounted(context: Context) -> Result:
     """Check that the topmost mount is a guard."""
-    place = context.mountpoint
-    row = Row("guard.mounted", f"a guard is mounted at {place}", f"no guard is mounted at {place}")
+    path = context.mountpoint
+    row = Row("guard.mounted", f"a guard is mounted at {path}", f"no guard is mounted at {path}")
     top = mountinfo.top_at(context.mountpoint, context.table)
-    quoted = quote.shell([place])
+    quoted = quote.shell([path])
     hint = f"sudo vm-mount --tag TAG --map-mount {quoted}"
     hint += f"; if it is no share: gitguardfs SOURCE {quoted} --map auto"
     if top is None:
@@ -59,7 +54,9 @@ def check_mounted(context: Context) -> Result:
         )
         what = f"a {top.fstype} mount of {top.source} is on top"
         if lid.is_lid(top):
-            return row.finding("its view is gone; the place is kept closed for the next one", hint)
+            return row.finding(
+                "its view is gone; the mount point is kept closed for the next one", hint
+            )
         if below:
             hint = f"umount {quoted} removes what covers the guard"
         return row.finding(what, hint)
@@ -118,10 +115,6 @@ def check_daemon(context: Context) -> Result:
     if "user_id=0" not in guard.all_options:
         owner = next((o for o in guard.all_options if o.startswith("user_id=")), "user_id=?")
         return row.finding(f"another user has mounted it ({owner})", hint)
-    others = [daemon for daemon in context.daemons if daemon.uid != 0]
-    if others:
-        detail = ", ".join(f"process {daemon.pid} runs as uid {daemon.uid}" for daemon in others)
-        return row.finding(detail, hint)
     if context.daemons:
         return row.ok(f"process {', '.join(str(d.pid) for d in context.daemons)}")
     if context.is_root:
@@ -170,125 +163,21 @@ def parse_session(cgroups: bytes) -> str:
 # Which daemon serves a mount, and its source
 
 
-def find_servers() -> tuple[GuardDaemon, ...]:
-    """Return the processes that have a FUSE device open, as far as /proc shows them.
-
-    Only root sees all of them. Call it once: it reads each descriptor of each process.
-    """
-    found = []
-    for daemon in guards.servers():
-        with suppress(OSError):  # gone
-            found.append(replace(daemon, held=_held(str(daemon.pid))))
-    return tuple(found)
-
-
 def serving(guard: MountInfo, candidates: Sequence[GuardDaemon]) -> tuple[GuardDaemon, ...]:
-    """Return those of ``candidates`` that serve the FUSE mount ``guard``.
-
-    Linux 6.17 shows the connection's number. Before, a gitguardfs is recognised by its arguments,
-    if the mounting user runs it; the process of another FUSE mount is not found.
-    """
-    # Not ``guards.daemon_of``: that trusts root's processes alone, so it may resolve the paths in
-    # their arguments. Here any user's process counts, and its arguments are compared as text.
-    minor = os.minor(guard.st_dev)
-    by_number = [daemon for daemon in candidates if minor in daemon.connections]
-    if by_number:
-        # A new mount can get the number of a former one whose process is still ending.
-        return tuple([one for one in by_number if _is_given(one, guard)] or by_number)
-    if guard.fstype != FSTYPE:
-        return ()
-    return tuple(
-        daemon
-        for daemon in candidates
-        if daemon.connections == {None}
-        and daemon.uid == guard.owner
-        and SUBTYPE in " ".join(daemon.arguments)
-        and _is_given(daemon, guard)
-    )
-
-
-def _is_given(daemon: GuardDaemon, guard: MountInfo) -> bool:
-    """Return whether the arguments of a process include the mount point."""
-    return any(_may_be(word, guard.path) for word in daemon.arguments)
-
-
-def _may_be(word: str, path: str) -> bool:
-    """Return whether an argument may mean ``path``; the start of a relative path is unknown."""
-    word = os.path.normpath(word)
-    return word == path or (word[0] not in "/.-" and path.endswith(f"/{word}"))
-
-
-def _held(pid: str) -> tuple[str, ...]:
-    """Return the directories that a process has open; its working directory if there are none.
-
-    Leaves out directories in a detached mount, as after a takeover of the seal: their links in
-    /proc/PID/fd begin at that mount's root and not at ``/``.
-    """
-    mount_of: dict[str, int] = {}
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(OSError):
-            found = processes.fdinfo(number, f"/proc/{pid}")
-            if found.flags & (os.O_PATH | os.O_DIRECTORY):
-                mount_of[number] = found.mnt_id
-    if not mount_of:
-        return outermost([_link(f"/proc/{pid}/cwd")])
-    attached = {mount.mnt_id for mount in mountinfo.listed(f"/proc/{pid}")}
-    return outermost(
-        _link(f"/proc/{pid}/fd/{number}") for number, on in mount_of.items() if on in attached
-    )
-
-
-def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the absolute paths that lie in no other one, without / and deleted ones."""
-    found: list[str] = []
-    for path in sorted({path for path in paths if path.startswith("/") and path != "/"}):
-        inner = any(path.startswith(f"{outer}/") for outer in found)
-        if not inner and not path.endswith(" (deleted)"):
-            found.append(path)
-    return tuple(found)
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    """Return the one of ``candidates`` that serves a guard, or nothing."""
+    found = guards.daemon_of(guard, candidates)
+    return () if found is None else (found,)
 
 
 def sources_of(guard: MountInfo, daemons: tuple[GuardDaemon, ...]) -> tuple[str, ...]:
-    """Return what may be the guarded directory.
+    """Return the guarded directory, as its daemon has written it down.
 
-    That is each directory that the daemon has open, or else the argument before the mount point.
-    The mount's source is only a name (``-o fsname=``). It is added if nothing else is found, or
-    if a daemon does not run as root.
+    Of a FUSE mount without a known daemon, it is the mount's source, if that is a path.
     """
-    found = [path for daemon in daemons for path in _held_of_share(daemon) if path != guard.path]
-    if not found:
-        found = [path for daemon in daemons if (path := _argument_of(guard, daemon)) is not None]
-    doubtful = not found or any(daemon.uid != 0 for daemon in daemons)
-    if doubtful and guard.source.startswith("/"):
-        found.append(guard.source)
-    return tuple(dict.fromkeys(map(os.path.normpath, found)))
-
-
-def _held_of_share(daemon: GuardDaemon) -> list[str]:
-    """Return the directories that a daemon has open, without those of its ``--local`` store.
-
-    A user's own process could name any directory as its store.
-    """
-    store = None
-    if daemon.real_uid == 0 and daemon.options is not None:
-        with suppress(UserError):
-            store = listing.stores(daemon.options)
-    return [path for path in daemon.held if store is None or not is_inside(path, store)]
-
-
-def _argument_of(guard: MountInfo, daemon: GuardDaemon) -> str | None:
-    words = daemon.arguments
-    if guard.path not in words[1:]:
-        return None
-    before = words[words.index(guard.path, 1) - 1]
-    return before if before.startswith("/") else None
+    found = [daemon.source for daemon in daemons]
+    if not found and guard.source.startswith("/"):
+        found = [os.path.normpath(guard.source)]
+    return tuple(found)
 
 
 def mounts_of_daemons(daemons: tuple[GuardDaemon, ...]) -> Table:

@@ -25,39 +25,17 @@ def shown_at(root: str, path: str, wanted: str) -> str | None:
 
 def by_device(table: Table, source: str) -> set[str]:
     """Return the other paths at which uncovered mounts of the same device show ``source``."""
-    return shown_in(table, table, source) - {source}
-
-
-def shown_in(other: Table, table: Table, source: str) -> set[str]:
-    """Return the paths at which uncovered mounts of ``other`` show ``source`` of ``table``."""
-    found = parts_in(other, table, source)
-    return {path for seen, path in found if holding(other, path) is seen}
-
-
-def parts_in(other: Table, table: Table, source: str) -> list[tuple[MountInfo, str]]:
-    """Return the mounts of ``other`` that show ``source`` of ``table``, and where; also covered."""
     unsealed = tuple(seen for seen in table if seen.source != seal.NAME)
     own = holding(unsealed, source)
     wanted = shown_at(own.path, os.fsdecode(own.root), source) if own is not None else None
     if own is None or wanted is None:
-        return []
-    found = []
-    for seen in other:
-        if seen.device != own.device:
-            continue
+        return set()
+    found = set()
+    for seen in table:
         path = shown_at(os.fsdecode(seen.root), seen.path, wanted)
-        if path is not None:
-            found.append((seen, path))
-    return found
-
-
-def raw_mounts(table: Table, source: str) -> list[MountInfo]:
-    """Return the mounts that hold ``source``, all at one mount point, without guards and seals."""
-    covers = {seen for seen in table if seen.fstype == FSTYPE}
-    covers |= {seen for seen in table if seen.source == seal.NAME}
-    bare = tuple(seen for seen in table if seen not in covers)
-    own = holding(bare, source)
-    return [seen for seen in bare if own is not None and seen.path == own.path]
+        if seen.device == own.device and path is not None and holding(table, path) is seen:
+            found.add(path)
+    return found - {source}
 
 
 def by_fuse(
@@ -119,19 +97,19 @@ def check_foreign(context: Context) -> Result:
         f"another user has a FUSE mount on, in or around {context.mountpoint} or its source",
     )
     sources = sources_of(context.guard, context.daemons) if context.guard is not None else ()
-    places = (context.mountpoint, *(path for path in sources if path != context.mountpoint))
+    guarded = (context.mountpoint, *(it for it in sources if it != context.mountpoint))
     table = (*context.table, *mounts_of_daemons(context.daemons))
     found = {
-        f"{seen.path} is mounted by uid {seen.owner} ({where} {place})": seen
+        f"{seen.path} is mounted by uid {seen.owner} ({where} {path})": seen
         for seen in table
         if seen.owner not in (None, 0) and seen != context.guard
-        for place in places
-        if (where := _relation(seen.path, place)) is not None
-        and not (place in sources and seen.owner == _trusted_owner(context))
+        for path in guarded
+        if (where := _relation(seen.path, path)) is not None
+        and not (path in sources and seen.owner == _trusted_owner(context))
     }
     if found:
-        places = tuple(dict.fromkeys(seen.path for seen in found.values()))
-        hint = f"stop the guard, then {quote.shell(['umount', *places])}, then start the guard"
+        mounted = tuple(dict.fromkeys(seen.path for seen in found.values()))
+        hint = f"stop the guard, then {quote.shell(['umount', *mounted])}, then start the guard"
         return row.finding(", ".join(found), hint)
     return row.ok()
 
@@ -148,13 +126,13 @@ def _trusted_owner(context: Context) -> int | None:
     return owner if context.user is not None and owner != context.user.uid else None
 
 
-def _relation(path: str, place: str) -> str | None:
-    """Return where the mount at ``path`` is relative to ``place``: on, in, around or None."""
-    if path == place:
+def _relation(path: str, guarded: str) -> str | None:
+    """Return where the mount at ``path`` is relative to ``guarded``: on, in, around or None."""
+    if path == guarded:
         return "on"
-    if is_inside(path, place):
+    if is_inside(path, guarded):
         return "in"
-    return "around" if is_inside(place, path) else None
+    return "around" if is_inside(guarded, path) else None
 
 
 def note_mounts_inside(context: Context) -> list[Result]:

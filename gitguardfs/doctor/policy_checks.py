@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.findings import Result, Row
@@ -24,17 +25,12 @@ def check(context: Context) -> list[Result]:
     user = context.user
     if user is None:
         return []
-    row = policy_row(context.mountpoint)
     try:
-        found = SearchResult(
-            **run_as.run_as(search.search, context.mountpoint, user=user, limit=30.0)
-        )
+        policy = policy_by_reading(user, search.search_as(user, context.mountpoint))
     except PermissionError:
         policy = "unknown"
-    except (NoAnswer, OSError, TypeError) as error:
-        return [row.disturbed(error)]
-    else:
-        policy = policy_by_reading(user, found)
+    except NoAnswer as error:
+        return [policy_row(context.mountpoint).disturbed(error)]
     return [report_policy(context.mountpoint, policy)]
 
 
@@ -46,9 +42,9 @@ def policy_by_reading(user: User, found: SearchResult) -> str:
     git = found.directory or found.file
     if git is None:
         return "unknown"
-    look = _leads_to_own if found.directory is None else _list_open
+    look = _leads_to_own if found.directory is None else os.listdir
     try:
-        is_own = run_as.run_as(look, git, user=user, limit=OPEN_LIMIT)
+        is_own = run_as.run_as(_look, look, git, user=user, limit=OPEN_LIMIT)
         is_writable = run_as.run_as(os.access, git, os.W_OK, user=user)
     except PermissionError:
         return "deny"
@@ -57,20 +53,18 @@ def policy_by_reading(user: User, found: SearchResult) -> str:
     return "off" if is_writable else "private" if is_own else "readonly"
 
 
-def _list_open(git: str) -> None:
-    """List a ``.git``. Raises OSError(EACCES) if its mode is shown as 0."""
+def _look(look: Callable[[str], object], git: str) -> bool:
+    """Return whether ``look`` returns True. Raises OSError(EACCES) if the mode is shown as 0."""
     if stat.S_IMODE(os.lstat(git).st_mode) == 0:
         raise os_error(errno.EACCES)
-    os.listdir(git)
+    return look(git) is True
 
 
 def _leads_to_own(git: str) -> bool:
     """Return whether a ``.git`` file leads to a repository of the caller's outside of the view.
 
-    That is what ``--git=private`` shows. Raises OSError(EACCES) if its mode is shown as 0.
+    That is what ``--git=private`` shows.
     """
-    if stat.S_IMODE(os.lstat(git).st_mode) == 0:
-        raise os_error(errno.EACCES)
     with open(os.open(git, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         key, _, path = file.read(LONGEST_PATH).rstrip(b"\n").partition(b" ")
         view = os.fstat(file.fileno()).st_dev

@@ -43,7 +43,8 @@ OTHER_GROUPS = {
 }
 
 SUDO = "rights.sudo"
-SUDO_SECONDS = 10
+SECONDS = 10
+"""For sudo and doas, which may ask a server for the rules."""
 _NO_RIGHTS = re.compile(r"may not run sudo|not allowed to run sudo|unknown user|passwd database")
 """Messages of ``sudo -l`` for a user without rights, or without an account."""
 
@@ -94,33 +95,6 @@ def _first(user: str, otherwise: str) -> str:
 # sudo
 
 
-def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
-    program = shutil.which("sudo", path=system.search_path)
-    if program is None:
-        return _sudo_row(user.name).ok("sudo is not installed")
-    try:
-        # -k: ignore a password that sudo remembers.
-        runs = ProgramOutput(*run_as.run_as(_run, [program, "-k", "-n", "true"], user=user))
-        lists = ProgramOutput(*run_as.run_as(_run, [program, "-n", "-l"], user=user))
-        if is_root and lists.code != 0:
-            # Listing needs the user's password unless one rule has NOPASSWD (listpw); root needs
-            # none.
-            user_spec = user.name if user.has_account else f"#{user.uid}"
-            lists = ProgramOutput(*run_as.run_as(_run, [program, "-n", "-l", "-U", user_spec]))
-    except (NoAnswer, OSError, TypeError) as error:
-        hint = "sudo -k -n true as that user shows why"
-        return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
-    return judge_sudo(user.name, runs.code == 0, lists, is_root)
-
-
-def _sudo_row(user: str) -> Row:
-    return Row(
-        SUDO,
-        f"{user} has no sudo without a password",
-        f"{user} has sudo without a password",
-    )
-
-
 @dataclass(frozen=True)
 class ProgramOutput:
     """A program's exit status and output."""
@@ -130,22 +104,50 @@ class ProgramOutput:
     err: str = ""
 
 
-def _run(arguments: list[str]) -> tuple[int, str, str]:
+def _output(*words: str, user: User | None = None) -> ProgramOutput:
+    """Run a program as a user. Raises NoAnswer, OSError."""
+    return ProgramOutput(*run_as.run_as(_run, words, user=user))
+
+
+def _run(words: list[str]) -> tuple[int, str, str]:
     try:
         done = subprocess.run(
-            arguments,
+            words,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=SUDO_SECONDS,
+            timeout=SECONDS,
             check=False,
+            text=True,
+            errors="replace",
         )
     except subprocess.TimeoutExpired:
         raise os_error(errno.ETIMEDOUT) from None
-    return (
-        done.returncode,
-        done.stdout.decode(errors="replace"),
-        done.stderr.decode(errors="replace"),
+    return done.returncode, done.stdout, done.stderr
+
+
+def _sudo(user: User, system: CheckedSystem, is_root: bool) -> Result:
+    program = shutil.which("sudo", path=system.search_path)
+    if program is None:
+        return _sudo_row(user.name).ok("sudo is not installed")
+    try:
+        # -k: ignore a password that sudo remembers.
+        runs = _output(program, "-k", "-n", "true", user=user).code == 0
+        lists = _output(program, "-n", "-l", user=user)
+        if is_root and lists.code != 0:
+            # Listing needs the user's password unless one rule has NOPASSWD (listpw); root needs
+            # none.
+            user_spec = user.name if user.has_account else f"#{user.uid}"
+            lists = _output(program, "-n", "-l", "-U", user_spec)
+    except (NoAnswer, OSError, TypeError) as error:
+        hint = "sudo -k -n true as that user shows why"
+        return _sudo_row(user.name).unknown(f"could not be checked: {error}", hint)
+    return judge_sudo(user.name, runs, lists, is_root)
+
+
+def _sudo_row(user: str) -> Row:
+    return Row(
+        SUDO, f"{user} has no sudo without a password", f"{user} has sudo without a password"
     )
 
 
@@ -206,14 +208,12 @@ def _as_root(runas: str) -> bool:
 
 
 def _doas(user: User, system: CheckedSystem) -> Result:
-    runs = False
     program = shutil.which("doas", path=system.search_path)
-    if program is not None:
-        try:
-            runs = ProgramOutput(*run_as.run_as(_run, [program, "-n", "true"], user=user)).code == 0
-        except (NoAnswer, OSError, TypeError) as error:
-            hint = "doas -n true as that user shows why"
-            return _doas_row(user.name).unknown(f"could not be checked: {error}", hint)
+    try:
+        runs = program is not None and _output(program, "-n", "true", user=user).code == 0
+    except (NoAnswer, OSError, TypeError) as error:
+        hint = "doas -n true as that user shows why"
+        return _doas_row(user.name).unknown(f"could not be checked: {error}", hint)
     return judge_doas(user.name, runs, _doubts_of_doas(system.doas_files))
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from gitguardfs.base.paths import mode_at
+from gitguardfs.linux.run_as import NoAnswer, User, run_as
 from gitguardfs.names import dotgit, repository
 
 ENTRIES = 50_000
@@ -46,13 +47,19 @@ class SearchResult:
     complete: bool = True
     """Whether the whole tree was searched."""
 
-    def answer(self) -> dict[str, Any]:
-        """Return the result as a dictionary for JSON."""
-        return asdict(self)
+
+def search_as(user: User, top: str) -> SearchResult:
+    """Search a tree as a user. Raises PermissionError; NoAnswer if the search failed."""
+    try:
+        return SearchResult(**run_as(search, top, user=user, limit=30.0))
+    except PermissionError:
+        raise
+    except (OSError, TypeError) as error:
+        raise NoAnswer(str(error)) from None
 
 
 def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[str, Any]:
-    """Search a tree breadth first, on one file system. Returns ``SearchResult.answer``."""
+    """Search a tree breadth first, on one file system. Returns the fields of a ``SearchResult``."""
     found = SearchResult()
     deadline = time.monotonic() + seconds
     device = os.stat(top).st_dev
@@ -68,12 +75,12 @@ def search(top: str, entries: int = ENTRIES, seconds: float = SECONDS) -> dict[s
                 found.searched += 1
                 if found.searched > entries or time.monotonic() > deadline:
                     found.complete = False
-                    return found.answer()
+                    return asdict(found)
                 with suppress(*IGNORED):
                     _check_entry(entry, found, device, queue)
         if all((found.directory, found.file, found.symlink, found.root, found.bare)):
             break
-    return found.answer()
+    return asdict(found)
 
 
 def _note_git(directory: str, found: SearchResult, top: str) -> None:
@@ -97,17 +104,11 @@ def _check_entry(
     st = entry.stat(follow_symlinks=False)
     if st.st_dev != device:
         return
-    if looks_bare(entry.path, st):
+    is_placeholder = stat.S_IMODE(st.st_mode) == 0 and st.st_uid == 0
+    if is_placeholder or holds_repository(entry.path):
         found.bare = found.bare or entry.path
         return
     queue.append(entry.path)
-
-
-def looks_bare(path: str, st: os.stat_result) -> bool:
-    """Return whether a directory is a bare repository, or a guard's placeholder of one."""
-    if stat.S_IMODE(st.st_mode) == 0 and st.st_uid == 0:
-        return True
-    return holds_repository(path)
 
 
 def holds_repository(path: str) -> bool:

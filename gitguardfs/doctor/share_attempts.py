@@ -113,14 +113,6 @@ IN_NAMESPACE: tuple[tuple[str, ShareAttempt], ...] = (
 )
 
 
-def by_process(pid: int, link: str) -> None:
-    """List the directory that a link in /proc/PID leads to, or the directory fd there."""
-    os.listdir(f"/proc/{pid}/{link}")
-
-
-LINKS = ("root", "cwd", "fd")
-
-
 def by_tag(tag: str, transport: str) -> None:
     """Mount the share a second time, by its tag."""
     data = "trans=virtio,version=9p2000.L" if transport == "9p" else ""

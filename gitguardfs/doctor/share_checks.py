@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
-from gitguardfs.base.errors import shown
-from gitguardfs.base.findings import Result, Row
-from gitguardfs.doctor import namespace_checks, other_mounts, share_attempts
+from gitguardfs.base.findings import Result, Row, Status
+from gitguardfs.doctor import other_mounts, share_attempts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.linux import holders
 from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
-from gitguardfs.mounting.guards import GuardDaemon
 
 NO_SOURCE = "the guard's source is not known"
 NO_SHARE = "no guard with a known source and no share is mounted"
@@ -24,40 +23,37 @@ CLOSE = (
     "mount the share below a directory of root with mode 0700 (vm-mount does), let the guard seal "
     "it (--seal), or on 9p add access=0"
 )
+PRIVILEGES = "take away the user's privileges (rights.* below)"
 
 
 def check(context: Context) -> list[Result]:
     """Check every mounted share, the guard's source, and its daemon's /proc."""
-    if context.user is None:
+    user = context.user
+    if user is None:
         return []
     table = (*context.table, *mounts_of_daemons(context.daemons))
     guards = guard_devices(table)
     sources = sources_of(context.guard, context.daemons) if context.guard else ()
-    results = []
     raw = raw_paths(table, sources) | other_mounts.unguarded_paths(context, sources)
-    for path in sorted(raw):
-        results += [_by_path(context.user, path, guards), _in_namespace(context.user, path, guards)]
+    results = [
+        try_path(user, path, guards)
+        for path in sorted(raw)
+        for try_path in (_by_path, _in_namespace)
+    ]
+    row = Row("share.path", "the guard's source is out of reach", NO_SOURCE)
     if context.guard is not None and not sources:
-        results.append(_unknown(context.is_root))
+        why = "the mount does not name its source, so access to that was not tried"
+        if context.is_root:
+            results.append(row.unknown(why, "mount it by absolute paths and without fsname"))
+        else:
+            results.append(row.note(why, "run it with sudo", row.failed))
     elif not raw:
-        row = Row("share.path", "the raw share is out of reach", "the raw share can be reached")
-        results.append(row.not_checked(NO_SHARE))
-    if context.is_root:
-        results.append(namespace_checks.check(context, context.user, raw, guards))
-        results.append(_held(context, sources))
-    results += [_by_daemon(context.user, daemon) for daemon in context.daemons]
+        results.append(Row("share.path", "the raw share is out of reach", "").not_checked(NO_SHARE))
+    results += [_by_daemon(user, daemon.pid) for daemon in context.daemons]
     tags = tags_of(table, _read_tags(context.system.tags))
     if tags:
-        results.append(_by_tag(context.user, tags))
+        results.append(_by_tag(user, tags))
     return results
-
-
-def _unknown(is_root: bool) -> Result:
-    row = Row("share.path", "the guard's source is out of reach", NO_SOURCE)
-    why = "the mount does not name its source, so access to that was not tried"
-    if is_root:
-        return row.unknown(why, "mount it by absolute paths and without fsname")
-    return row.note(why, "run it with sudo", row.failed)
 
 
 def guard_devices(table: Table) -> tuple[int, ...]:
@@ -67,30 +63,35 @@ def guard_devices(table: Table) -> tuple[int, ...]:
 
 def raw_paths(table: Table, sources: tuple[str, ...]) -> set[str]:
     """Return the mount points of shares, and the guard's source."""
-    paths = {seen.path for seen in table if seen.fstype in SHARE_TYPES}
-    return paths | set(sources)
+    return {seen.path for seen in table if seen.fstype in SHARE_TYPES} | set(sources)
 
 
 def tags_of(table: Table, known: dict[str, str]) -> dict[str, str]:
     """Return the types of shares by mount tag: mounted ones, and others in ``known``."""
-    mounted = {seen.source: seen.fstype for seen in table if seen.fstype in SHARE_TYPES}
-    return {**known, **mounted}
+    return known | {seen.source: seen.fstype for seen in table if seen.fstype in SHARE_TYPES}
 
 
 def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
     found = {}
-    for pattern in patterns:
-        for path in glob.glob(pattern):
-            try:
-                with open(path, "rb") as file:
-                    tag = os.fsdecode(file.read().rstrip(b"\0\n"))
-            except OSError:
-                continue
+    for path in itertools.chain.from_iterable(map(glob.glob, patterns)):
+        with suppress(OSError), open(path, "rb") as file:
+            tag = os.fsdecode(file.read().rstrip(b"\0\n"))
             found[tag] = "9p" if path.endswith("mount_tag") else "virtiofs"
     return found
 
 
-def reaches(attempt: Callable[[], None], user: User, fake_root: bool = False) -> bool:
+def _judge(row: Row, find_routes: Callable[[], list[str]], detail: str, hint: str) -> Result:
+    """Return a finding if there are routes to the share; ``detail`` has {} for them."""
+    try:
+        routes = find_routes()
+    except SetupFailed as error:
+        return row.ok(str(error))
+    except NoAnswer as error:
+        return row.disturbed(error)
+    return row.finding(detail.format(", ".join(routes)), hint) if routes else row.ok()
+
+
+def reaches(attempt: Callable[[], object], user: User, fake_root: bool = False) -> bool:
     """Return whether an attempt reaches the share. Raises SetupFailed, NoAnswer if not tried."""
     try:
         run_as_user(attempt, user=user, fake_root=fake_root)
@@ -108,17 +109,12 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"the raw share {path} is out of reach",
         f"the raw share {path} can be reached",
     )
-    try:
-        routes = [
-            n
-            for n, attempt in share_attempts.PLAIN
-            if reaches(partial(attempt, path, guards), user)
-        ]
-    except NoAnswer as error:
-        return row.disturbed(error)
-    if routes:
-        return row.finding(f"{user.name} reaches it {' and '.join(routes)}", CLOSE)
-    return row.ok()
+
+    def routes() -> list[str]:
+        attempts = share_attempts.PLAIN
+        return [name for name, attempt in attempts if reaches(partial(attempt, path, guards), user)]
+
+    return _judge(row, routes, f"{user.name} reaches it {{}}", CLOSE)
 
 
 def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
@@ -127,94 +123,42 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
         f"new namespaces give no further access to {path}",
         f"new namespaces give access to {path}",
     )
-    routes = []
-    for name, attempt in share_attempts.IN_NAMESPACE:
-        try:
-            # What the plain path reaches is reported by _by_path.
-            if reaches(partial(attempt, path, guards), user, fake_root=True) and not reaches(
-                partial(share_attempts.by_path, path, guards), user
-            ):
-                routes.append(name)
-        except SetupFailed as error:
-            return row.ok(str(error))
-        except NoAnswer as error:
-            return row.disturbed(error)
-    if routes:
-        return row.finding(f"{user.name} reaches it {' and '.join(routes)}", CLOSE)
-    return row.ok()
+
+    def routes() -> list[str]:
+        attempts = [(name, partial(it, path, guards)) for name, it in share_attempts.IN_NAMESPACE]
+        found = [name for name, attempt in attempts if reaches(attempt, user, fake_root=True)]
+        # What the plain path reaches is reported by _by_path.
+        is_open = found and reaches(partial(share_attempts.by_path, path, guards), user)
+        return [] if is_open else found
+
+    return _judge(row, routes, f"{user.name} reaches it {{}}", CLOSE)
 
 
-def _held(context: Context, sources: tuple[str, ...]) -> Result:
-    """Check that no user's process holds a file of the source from before the seal."""
-    row = Row(
-        "share.held",
-        "no user's process holds a file or directory of the raw share",
-        "users' processes hold files or directories below the seal",
-    )
-    table = (*context.table, *mounts_of_daemons(context.daemons))
-    raw = dict.fromkeys(
-        place
-        for source in sources
-        for seen in other_mounts.raw_mounts(table, source)
-        for place in holders.with_shares_below(os.fsencode(source), seen, table)
-    )
-    proc = context.system.processes
-    if not raw:
-        return row.not_checked("no guard with a known source is mounted")
-    try:
-        found = {
-            f"process {one.pid} ({shown(one.name)}, uid {one.uid}): {', '.join(one.held)}": one.pid
-            for one in (holders.find_holders(list(raw), proc) if os.path.isdir(proc) else ())
-        }
-    except OSError as error:
-        return row.unknown(error, "run it as root of the system itself")
-    if found:
-        numbers = " ".join(map(str, dict.fromkeys(found.values())))
-        return row.finding("; ".join(found), f"kill {numbers}")
-    return row.ok()
-
-
-def _by_daemon(user: User, daemon: GuardDaemon) -> Result:
+def _by_daemon(user: User, pid: int) -> Result:
     row = Row(
         "share.daemon",
-        f"the daemon's /proc/{daemon.pid} is closed to {user.name}",
-        f"the daemon's /proc/{daemon.pid} leads {user.name} to the raw share",
+        f"the daemon's /proc/{pid} is closed to {user.name}",
+        f"the daemon's /proc/{pid} leads {user.name} to the raw share",
     )
-    try:
-        routes = [
-            link
-            for link in share_attempts.LINKS
-            if reaches(partial(share_attempts.by_process, daemon.pid, link), user)
-        ]
-    except NoAnswer as error:
-        return row.disturbed(error)
-    if routes:
-        detail = f"{user.name} may use its {', '.join(routes)}, which lead to the raw share"
-        return row.finding(
-            detail, "mount it as root, and take away the user's privileges (rights.* below)"
-        )
-    return row.ok()
+
+    def routes() -> list[str]:
+        links = ("root", "cwd", "fd")
+        return [it for it in links if reaches(partial(os.listdir, f"/proc/{pid}/{it}"), user)]
+
+    detail = f"{user.name} may use its {{}}, which lead to the raw share"
+    return _judge(row, routes, detail, f"mount it as root, and {PRIVILEGES}")
 
 
 def _by_tag(user: User, tags: dict[str, str]) -> Result:
     row = Row("share.remount", "no share can be mounted again", "a share can be mounted again")
-    try:
-        routes = [
-            tag
-            for tag, transport in sorted(tags.items())
-            for fake_root in (False, True)
-            if _mounts(user, tag, transport, fake_root)
-        ]
-    except NoAnswer as error:
-        return row.disturbed(error)
-    if routes:
-        detail = f"{user.name} can mount {', '.join(sorted(set(routes)))}"
-        return row.finding(detail, "take away the user's privileges (rights.* below)")
-    return row.ok(", ".join(sorted(tags)))
 
-
-def _mounts(user: User, tag: str, transport: str, fake_root: bool) -> bool:
-    try:
-        return reaches(partial(share_attempts.by_tag, tag, transport), user, fake_root)
-    except SetupFailed:
+    def is_mountable(tag: str, fake_root: bool) -> bool:
+        with suppress(SetupFailed):
+            return reaches(partial(share_attempts.by_tag, tag, tags[tag]), user, fake_root)
         return False
+
+    def routes() -> list[str]:
+        return [tag for tag in sorted(tags) if is_mountable(tag, False) or is_mountable(tag, True)]
+
+    result = _judge(row, routes, f"{user.name} can mount {{}}", PRIVILEGES)
+    return row.ok(", ".join(sorted(tags))) if result.status is Status.OK else result

@@ -9,10 +9,11 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 
 from gitguardfs.base.findings import Result, Row
 from gitguardfs.doctor.context import CheckedSystem
-from gitguardfs.linux import run_as
+from gitguardfs.linux import processes, run_as
 from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.mounting.guards import GuardDaemon
 
@@ -57,17 +58,12 @@ def _libraries(system: CheckedSystem) -> list[str]:
 
 
 def _run_by(daemons: tuple[GuardDaemon, ...]) -> list[str]:
-    """Return the interpreter and the script of each daemon that runs as root.
-
-    Other daemons are left out: a user chooses the arguments of their own processes freely.
-    """
-    return [
-        word
-        for daemon in daemons
-        if daemon.uid == 0
-        for word in daemon.arguments[:3]
-        if word.startswith("/") and os.path.isfile(word)
-    ]
+    """Return the interpreter and the script of each daemon."""
+    found: list[str] = []
+    for daemon in daemons:
+        with suppress(OSError):  # it has ended
+            found += processes.arguments_of(str(daemon.pid))[:3]
+    return [word for word in found if word.startswith("/") and os.path.isfile(word)]
 
 
 def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], list[str]]:

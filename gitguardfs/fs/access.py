@@ -21,17 +21,11 @@ from gitguardfs.base.protocol import NodeId, make
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, NodeTable, ObjectKey, stale
-from gitguardfs.fs.revalidation import UNREADABLE, VERDICT_TTL, Revalidation
+from gitguardfs.fs.revalidation import MAX_DEPTH, UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.names import dotgit as names
 from gitguardfs.names import repository
 from gitguardfs.names.rules import ALLOW, Refused, RuleSet, Verdict
-
-MAX_SHOWN = 40
-"""Components of a path that the audit log and messages show; trees can be deeper."""
-
-MAX_DEPTH = 2048
-"""Directories above a node that are looked at: PATH_MAX allows no more in one path."""
 
 NO_NAMES = (b"", b".", b"..")
 
@@ -45,6 +39,43 @@ class NodeRef(NamedTuple):
     name: bytes
     is_plain: bool = False
     """Whether no rule says anything about the name."""
+
+
+class Renaming(NamedTuple):
+    """A move of an entry from ``old`` to ``new``, or (``exchange``) an exchange of two entries."""
+
+    old: NodeRef
+    new: NodeRef
+    moved: os.stat_result
+    target: os.stat_result | None
+    """The entry at ``new``; None if there is none."""
+    flags: int
+    exchange: bool
+    moves_links: bool
+    """Whether a symlink may come to a directory from which its text leads elsewhere."""
+    is_plain: bool
+    """Whether no rule says anything about either name."""
+    fds: list[int]
+    """Descriptors to close at the end; the last is of the replaced entry, if there is one."""
+
+    @property
+    def moves_directory(self) -> bool:
+        """Whether one of the entries is a directory."""
+        return S_ISDIR(self.moved.st_mode) or (
+            self.target is not None and S_ISDIR(self.target.st_mode)
+        )
+
+    def moves(self) -> tuple[tuple[NodeRef, NodeRef, os.stat_result], ...]:
+        """Return old name, new name and attributes of each entry that is moved."""
+        moved = self.old, self.new, self.moved
+        if self.exchange and self.target is not None:
+            return moved, (self.new, self.old, self.target)
+        return (moved,)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        while self.fds:
+            os.close(self.fds.pop())
 
 
 class Classified(NamedTuple):
@@ -61,8 +92,12 @@ class Classified(NamedTuple):
     Its attributes are shown unchanged, and it is classified again at each use."""
 
 
-class Access:
-    """Checks the requests of one mount."""
+class Access(Revalidation):
+    """Checks the requests on one tree.
+
+    Every method raises Refused by the guard, and OSError if the source fails: the verdict is
+    unknown then. Only ENOENT and ENOTDIR mean "not there".
+    """
 
     def __init__(
         self,
@@ -72,14 +107,10 @@ class Access:
         source: Source,
         read_only: bool,
     ) -> None:
-        self._guard = guard
-        self._nodes = nodes
-        self._descriptors = descriptors
-        self._source = source
+        super().__init__(guard, nodes, descriptors, source)
         self._read_only = read_only
         self._is_plain = guard.is_plain
         self._by_id = nodes.by_id
-        self.revalidation = Revalidation(guard, nodes, descriptors, source, self.dotgit, self.path)
 
     def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
@@ -93,9 +124,8 @@ class Access:
         directory = node if node.file_type == S_IFDIR else node.parent
         if directory is None:
             self._descriptors.check_nameless(node)
-        elif (
-            revalidation.clock() - directory.classified_at >= VERDICT_TTL
-            and self.revalidation.revalidate(directory)
+        elif revalidation.clock() - directory.classified_at >= VERDICT_TTL and self.revalidate(
+            directory
         ):
             node = self._nodes.get(node_id)
         if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
@@ -131,10 +161,7 @@ class Access:
             step = above
 
     def check_no_payload(self, directory: Node, name: bytes) -> None:
-        """Refuse a name that makes git run programs if its directory is half a repository.
-
-        Raises Refused; OSError if the source fails.
-        """
+        """Refuse a name that makes git run programs if its directory is half a repository."""
         if repository.is_payload(name) and self._source.is_half_repository(
             self._descriptors.of(directory)
         ):
@@ -173,16 +200,6 @@ class Access:
         if verdict >= Verdict.DENY:
             raise Refused(rule, partial(self.path, directory, name))
         return NodeRef(directory, self._descriptors.of(directory), name)
-
-    def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """Return device and inode of a directory's ``.git``; None if there is none.
-
-        Also None if no git rule is on. Raises any other OSError of the source.
-        """
-        if not self._guard.guards_git:
-            return None
-        st = self._source.find_at(dir_fd, DOTGIT)
-        return None if st is None else (st.st_dev, st.st_ino)
 
     def classify(
         self,
@@ -278,7 +295,7 @@ class Access:
     ) -> tuple[Verdict, str]:
         """Return the verdict on an entry and the rule behind it, as ``classify`` does.
 
-        A directory that cannot be searched is denied. Raises OSError as ``classify`` does.
+        A directory that cannot be searched is denied.
         """
         classified = self.classify(ref, st, dotgit)
         if classified.fd >= 0:
@@ -288,10 +305,7 @@ class Access:
         return classified.verdict, classified.rule
 
     def check_unguarded(self, ref: NodeRef, st: os.stat_result) -> None:
-        """Refuse to remove or move an entry whose verdict is not ALLOW.
-
-        Raises Refused; OSError as ``classify`` does.
-        """
+        """Refuse to remove or move an entry whose verdict is not ALLOW."""
         classified = self.classify(ref, st)
         if classified.fd >= 0:
             os.close(classified.fd)
@@ -304,13 +318,13 @@ class Access:
         """Refuse to move a directory that holds a repository.
 
         A relative ``gitdir:`` in that repository, or one that points to it, would lead elsewhere.
-        Raises Refused; OSError if the source fails.
         """
         if not self._guard.guards_git or not S_ISDIR(st.st_mode):
             return
         listed = self._source.typed_names(fd)
-        if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):
-            raise self.refused("repository root", ref)
+        for name in listed:
+            if not self._is_plain(name) and self._guard.is_dotgit(name):
+                raise self.refused("repository root", ref)
         if not self._guard.checks_fake_repositories:
             return
         try:
@@ -325,32 +339,3 @@ class Access:
     def refused(self, rule: str, ref: NodeRef) -> Refused:
         """Return the exception for a name that a rule refuses."""
         return Refused(rule, partial(self.path, ref.parent, ref.name))
-
-    def place(self, node: Node) -> list[bytes]:
-        """Return the names that lead from the mount's root to a node, as last seen.
-
-        Raises OSError(ESTALE) if it has no place, or too deep a one.
-        """
-        parts: list[bytes] = []
-        step: Node | None = node
-        while step is not self._nodes.root:
-            if step is None or len(parts) == MAX_DEPTH:
-                raise stale()
-            parts.append(step.name)
-            step = step.parent
-        return parts[::-1]
-
-    def path(self, node: Node, name: bytes | None = None) -> bytes:
-        """Return the path where a node was last seen, relative to the mount's root, for messages.
-
-        Of a path of more than MAX_SHOWN components, return the end.
-        """
-        parts = [] if name is None else [name]
-        step: Node | None = node
-        while step is not None and step is not self._nodes.root:
-            if len(parts) == MAX_SHOWN:
-                parts.append(b"...")
-                break
-            parts.append(step.name)
-            step = step.parent
-        return b"/".join(reversed(parts)) or b"."

@@ -6,8 +6,6 @@ from collections.abc import Callable, Hashable
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
 
-from gitguardfs.base.protocol import RequestError
-from gitguardfs.fs.boundary import Boundary
 from gitguardfs.options.rate_limit import RateLimit
 
 QUICK = 500e-6
@@ -57,18 +55,17 @@ class Blocking(Generic[R]):
 
     The session enters this object by a with statement and calls ``run`` there: inline if
     ``runs_inline``, and otherwise where other requests do not wait for it. Then it calls
-    ``finish`` for the reply, and sends that after ``delay`` seconds.
+    ``finish`` for the reply, and sends that after ``delay`` seconds. An error of any step is one of
+    the request: the session asks ``View.errno_of`` for its errno.
     """
 
     __slots__ = (
-        "_args", "_boundary", "_cleanup", "_finish", "_latency", "_operation", "_rate", "call",
-        "likely_quick", "queue", "runs_inline", "translate",
+        "_args", "_cleanup", "_finish", "_latency", "_rate", "call", "likely_quick", "queue",
+        "runs_inline",
     )  # fmt: skip
 
     def __init__(
         self,
-        boundary: Boundary,
-        operation: str,
         latency: LatencyTracker,
         call: Callable[..., R],
         *args: Any,
@@ -81,11 +78,9 @@ class Blocking(Generic[R]):
     ) -> None:
         """Prepare ``call(*args)``; the arguments are descriptors, bytes and numbers only.
 
-        ``finish`` is given what ``call`` returned; ``cleanup`` is called in any case. ``is_local``
+        ``finish`` is given the result of ``call``; ``cleanup`` is called in any case. ``is_local``
         says that the call waits for no server.
         """
-        self._boundary = boundary
-        self._operation = operation
         self._latency = latency
         self.call = call
         self._args = args
@@ -95,8 +90,6 @@ class Blocking(Generic[R]):
         self.queue = queue
         """For a call that may take minutes: those with the same value wait for each other, and take
         no thread meanwhile that other calls need."""
-        self.translate: Callable[[R], Any] | None = None
-        """Makes the session's own kind of reply, if the session sets it."""
         self.likely_quick = is_small and latency.is_quick
         """Whether other requests may wait for the call, since it is expected to be quick."""
         self.runs_inline = self.likely_quick and is_local
@@ -113,48 +106,25 @@ class Blocking(Generic[R]):
             self._cleanup()
 
     def run(self) -> R:
-        """Make the call, on any thread. Raises RequestError."""
-        try:
-            return self._latency.timed(self.call, *self._args)
-        except Exception as error:
-            number = self._boundary.errno_of(error, self._operation)
-        raise RequestError(number)
+        """Make the call, on any thread. Raises its error."""
+        return self._latency.timed(self.call, *self._args)
 
     def finish(self, result: R) -> R:
-        """Note in the tables what the call did, and return the reply. On the session's thread only.
-
-        Raises RequestError.
-        """
-        try:
-            if self._finish is not None:
-                self._finish(result)
-            return result if self.translate is None else self.translate(result)
-        except Exception as error:
-            number = self._boundary.errno_of(error, self._operation)
-        raise RequestError(number)
+        """Note the call in the tables; return the reply. On the session's thread only."""
+        if self._finish is not None:
+            self._finish(result)
+        return result
 
     def delay(self, reply: R) -> float:
-        """Return the seconds for which a rate limit holds the reply back. Raises RequestError."""
+        """Return the seconds for which a rate limit holds the reply back."""
         if self._rate is None:
             return 0.0
-        try:
-            size = reply if isinstance(reply, int) else len(reply)  # type: ignore[arg-type]
-            return self._rate.delay(size, monotonic())
-        except Exception as error:
-            number = self._boundary.errno_of(error, self._operation)
-        raise RequestError(number)
+        size = reply if isinstance(reply, int) else len(reply)  # type: ignore[arg-type]
+        return self._rate.delay(size, monotonic())
 
 
-def done(boundary: Boundary, operation: str, reply: R, rate: RateLimit) -> Blocking[R]:
+def done(reply: R, rate: RateLimit) -> Blocking[R]:
     """Return a Blocking for a reply that is known already and that ``rate`` may hold back."""
-    blocking = Blocking(
-        boundary,
-        operation,
-        LatencyTracker(),
-        lambda: reply,
-        is_small=True,
-        is_local=True,
-        rate=rate,
-    )
+    blocking = Blocking(LatencyTracker(), lambda: reply, is_small=True, is_local=True, rate=rate)
     blocking.runs_inline = True
     return blocking

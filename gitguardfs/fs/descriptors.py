@@ -50,10 +50,12 @@ class DescriptorCache:
         self._cached: OrderedDict[Node, None] = OrderedDict()
         self._pinned: set[Node] = set()
         self.request = 0
-        """The number of the request under way; the error boundary raises it."""
+        """The number of the request under way; the view raises it at the end of each."""
         self.passing: list[Node] = []
         """Nodes on mounts below the source that have got a descriptor in this request."""
-        self._replaced: OrderedDict[tuple[NodeId, bytes], None] = OrderedDict()
+        self.replaced: OrderedDict[tuple[NodeId, bytes], None] = OrderedDict()
+        """Directory and name of each file that was replaced lately between two requests. The kernel
+        looks it up again, once: what is found then must be there in the next request."""
 
     def __len__(self) -> int:
         return len(self._cached) + len(self._pinned)
@@ -93,16 +95,9 @@ class DescriptorCache:
     def note_replaced(self, node: Node) -> None:
         """Note that the host has put another object in the place of a file."""
         if node.parent is not None:
-            self._replaced[node.parent.id, node.name] = None
-            if len(self._replaced) > REPLACED:
-                self._replaced.popitem(last=False)
-
-    def is_replaced(self, directory: Node, name: bytes) -> bool:
-        """Return whether the file of that name was replaced lately between two requests.
-
-        The kernel looks it up again, once. What is found then must be there in the next request.
-        """
-        return (directory.id, name) in self._replaced
+            self.replaced[node.parent.id, node.name] = None
+            if len(self.replaced) > REPLACED:
+                self.replaced.popitem(last=False)
 
     def let_go(self, nodes: Sequence[Node]) -> None:
         """Let the source show what is at the names of ``nodes``, of which ``found`` is asked next.

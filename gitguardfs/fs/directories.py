@@ -8,12 +8,10 @@ from stat import S_IFDIR
 
 from gitguardfs.base.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
 from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.blocking import Blocking, LatencyTracker
-from gitguardfs.fs.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.fs.blocking import Blocking
 from gitguardfs.fs.handles import DirectoryHandle
-from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import ROOT_ID, Node, ObjectKey
-from gitguardfs.fs.readdirplus import ReaddirplusAdvice
+from gitguardfs.fs.parts import Parts
 from gitguardfs.names.rules import ALLOW
 
 UNKNOWN_INODE = 0xFFFFFFFF
@@ -21,60 +19,29 @@ UNKNOWN_INODE = 0xFFFFFFFF
 UNTYPED = (S_IFDIR, 0)
 """Type and inode number of an entry whose stat is needed."""
 
-Overlay = Callable[[Node, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
-"""What a directory, with a descriptor of it and the names in it, shows that is not of the source:
-type and inode number by name. None takes a name away."""
 
+class Directories(Parts):
+    """The requests on open directories.
 
-class Directories:
-    """The requests on open directories. Each raises RequestError."""
+    Each raises Refused, by the guard; OSError: EBADF for an unknown handle, ESTALE if a node's
+    object is gone, and the source's.
+    """
 
-    def __init__(
-        self,
-        mount: Mount,
-        boundary: Boundary,
-        advice: ReaddirplusAdvice,
-        syncing: LatencyTracker,
-        can_list_names_only: bool,
-    ) -> None:
-        """Keep what the requests need.
-
-        ``can_list_names_only`` says that entries can be reported without a stat of each object.
-        """
-        self.boundary = boundary
-        self._access = mount.access
-        self._resolver = mount.resolver
-        self._nodes = mount.nodes
-        self._descriptors = mount.descriptors
-        self._source = mount.source
-        self._handles = mount.handles
-        self._advice = advice
-        self._syncing = syncing
-        self._can_list_names_only = can_list_names_only
-        self._is_plain = mount.guard.is_plain
-        self._is_listed = mount.guard.is_listed
-        self.overlays: list[Overlay] = []
-
-    @guarded_by(GuardedBy.NODE)
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
-        """Open a directory; return its handle.
+        """Open a directory; return its handle."""
+        node = self.check.node(node_id)
+        return self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
-        Raises RequestError: EACCES by the guard, ESTALE, or the source's error.
-        """
-        node = self._access.node(node_id)
-        return self._handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
-
-    @guarded_by(GuardedBy.NODE)
     def readdir(
         self, handle_id: HandleId, offset: DirOffset, add: Callable[[DirEntry], bool]
     ) -> None:
         """Pass the entries from ``offset`` on to ``add``, until it returns False (reply full).
 
         Counts a lookup for each entry with a node that ``add`` took. If the request fails, no
-        lookup is counted: the kernel gets the error and no entries. Raises RequestError.
+        lookup is counted: the kernel gets the error and no entries.
         """
-        handle = self._handles.directory(handle_id)
-        names_only = self._can_list_names_only and self._advice.wants_names_only(handle.pid)
+        handle = self.handles.directory(handle_id)
+        names_only = self.can_list_names_only and self.advice.wants_names_only(handle.pid)
         added: list[Node] = []
         try:
             for entry, node in self._entries(handle, offset, names_only):
@@ -82,11 +49,11 @@ class Directories:
                     added.append(node)
                 if not add(entry):
                     if node is not None:
-                        self._resolver.undo_lookup(added.pop())
+                        self.resolver.undo_lookup(added.pop())
                     break
         except BaseException:
             for node in added:
-                self._resolver.undo_lookup(node)
+                self.resolver.undo_lookup(node)
             raise
 
     def _entries(
@@ -97,10 +64,10 @@ class Directories:
         With ``names_only``, files and symlinks of the source's own file system come without
         attributes and node. An entry whose stat fails has neither attributes nor a type.
         """
-        self._access.node(handle.node.id)
-        dir_fd = self._descriptors.of(handle.node)
+        self.check.node(handle.node.id)
+        dir_fd = self.descriptors.of(handle.node)
         # On file systems mounted below the source, a node's id is not the object's inode number.
-        names_only = names_only and handle.node.dev == self._nodes.root.dev
+        names_only = names_only and handle.node.dev == self.nodes.root.dev
         if handle.snapshot is None or offset == 0:
             names = self._take_snapshot(handle, dir_fd, names_only)
         else:
@@ -114,34 +81,34 @@ class Directories:
             file_type, inode = (
                 _dots(handle.node, name) if is_dot else overlaid or types.get(name, UNTYPED)
             )
-            if is_dot or overlaid or (file_type != S_IFDIR and self._access.allows(name)):
+            if is_dot or overlaid or (file_type != S_IFDIR and self.check.allows(name)):
                 yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
                 continue
             try:
                 if dotgit is True:
-                    dotgit = self._access.dotgit(dir_fd)
-                st = self._source.stat_at(dir_fd, name)
-                ref = make(NodeRef, (handle.node, dir_fd, name, self._is_plain(name)))
-                found = self._resolver.entry(ref, st, handle.uid, dotgit)
+                    dotgit = self.check.dotgit(dir_fd)
+                st = self.source.stat_at(dir_fd, name)
+                ref = make(NodeRef, (handle.node, dir_fd, name, self.guard.is_plain(name)))
+                found = self.resolver.entry(ref, st, handle.uid, dotgit)
                 if found is None:
                     continue
             except FileNotFoundError:
                 continue  # removed since the snapshot
             except OSError:  # reported by name alone, so that its own lookup gives the error
-                if self._is_listed(name):
+                if self.guard.is_listed(name):
                     yield DirEntry(name, DirOffset(index + 1), inode=UNKNOWN_INODE), None
                 continue
             node, reply = found
-            if node.verdict is not ALLOW and not self._is_listed(name):
-                self._resolver.undo_lookup(node)
+            if node.verdict is not ALLOW and not self.guard.is_listed(name):
+                self.resolver.undo_lookup(node)
                 continue
             yield make(DirEntry, (name, index + 1, reply, 0, 0)), node
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
-        types = self._source.typed_names(dir_fd) if typed else {}
-        if offset := self._nodes.offset:
+        types = self.source.typed_names(dir_fd) if typed else {}
+        if offset := self.nodes.offset:
             types = {name: (kind, inode + offset) for name, (kind, inode) in types.items()}
-        names = [b".", b"..", *(types or self._source.names(dir_fd))]
+        names = [b".", b"..", *(types or self.source.names(dir_fd))]
         overlaid: dict[bytes, tuple[int, int]] = {}
         for overlay in self.overlays:
             for name, shown in overlay(handle.node, dir_fd, names).items():
@@ -150,27 +117,22 @@ class Directories:
                 if shown is not None:
                     names.append(name)
                     overlaid[name] = shown
-        self._handles.keep_snapshot(handle, names)
+        self.handles.keep_snapshot(handle, names)
         handle.types, handle.overlaid = types, overlaid
         return names
 
-    @guarded_by(GuardedBy.NODE)
     def fsyncdir(self, handle_id: HandleId, datasync: bool) -> Blocking[None]:
-        """Return the call that waits until changes of a directory are on the disk (fsync(2)).
-
-        Raises RequestError: EACCES by the guard, ESTALE, or the source's error.
-        """
-        node = self._access.node(self._handles.directory(handle_id).node.id)
-        fd = self._source.open_directory(self._descriptors.of(node))
+        """Return the call that waits until changes of a directory are on the disk (fsync(2))."""
+        node = self.check.node(self.handles.directory(handle_id).node.id)
+        fd = self.source.open_directory(self.descriptors.of(node))
         return Blocking(
-            self.boundary, "fsyncdir", self._syncing, os.fdatasync if datasync else os.fsync, fd,
-            is_small=True, is_local=self._source.is_local(node.dev), cleanup=lambda: os.close(fd),
+            self.syncing, os.fdatasync if datasync else os.fsync, fd,
+            is_small=True, is_local=self.source.is_local(node.dev), cleanup=lambda: os.close(fd),
         )  # fmt: skip
 
-    @guarded_by(GuardedBy.HANDLE)
     def releasedir(self, handle_id: HandleId) -> None:
-        """Close a directory's handle. Raises RequestError."""
-        self._handles.release_directory(handle_id)
+        """Close a directory's handle."""
+        self.handles.release_directory(handle_id)
 
 
 def _dots(node: Node, name: bytes) -> tuple[int, int]:

@@ -9,114 +9,84 @@ from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 
 from gitguardfs.base.errors import os_error
-from gitguardfs.base.protocol import (
-    Caller,
-    EntryReply,
-    HandleId,
-    NodeId,
-    OpenReply,
-    ReadData,
-    RequestError,
-)
+from gitguardfs.base.protocol import Caller, EntryReply, HandleId, NodeId, OpenReply, ReadData
 from gitguardfs.fs import source as content
 from gitguardfs.fs.attributes import change_key
-from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, LatencyTracker, done
-from gitguardfs.fs.boundary import Boundary, GuardedBy, guarded_by
+from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
 from gitguardfs.fs.handles import FileHandle
-from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.new_entries import NewEntries
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.source import KEPT_FLAGS, PAGE
-from gitguardfs.options.rate_limit import RateLimit
+from gitguardfs.fs.source import PAGE
+
+SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
+"""Open flags that a descriptor of the source gets. The guest's kernel handles O_DIRECT (with its
+rules of alignment) and the flags that matter only while a name is resolved."""
 
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
 
 
-class Files:
+class Files(NewEntries):
     """The requests on open files.
 
-    Each raises RequestError. An unknown handle gives EBADF. EACCES comes from the guard, EPERM from
-    the change policy, EROFS from a read-only mount or object, ESTALE from a node whose object is
-    gone. Other errors are the source's.
+    Each raises Refused, by the guard; OSError: EBADF for an unknown handle, EPERM by the change
+    policy, EROFS for a read-only mount or object, ESTALE if a node's object is gone, and the
+    source's.
     """
 
-    def __init__(
-        self, mount: Mount, boundary: Boundary, new_entries: NewEntries, syncing: LatencyTracker
-    ) -> None:
-        self.boundary = boundary
-        self._access = mount.access
-        self._descriptors = mount.descriptors
-        self._source = mount.source
-        self._attributes = mount.attributes
-        self._handles = mount.handles
-        self._new_entries = new_entries
-        self._policy = mount.policy
-        self._content_types = mount.content_types
-        options = mount.options
-        self._direct_io = options.direct_io
-        self._closes_late = mount.closes_late
-        self._is_exclusive = mount.is_exclusive
-        self._reads = None if options.read_rate is None else RateLimit(options.read_rate)
-        self._writes = None if options.write_rate is None else RateLimit(options.write_rate)
-        self._syncing = syncing
-        self._reading, self._writing, self._closing = (LatencyTracker() for _ in range(3))
-
-    @guarded_by(GuardedBy.NODE)
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes.
 
-        Raises RequestError, as the class says, and ENXIO for what has no content.
+        Raises as the class says, and OSError(ENXIO) for an object without content.
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
-        node = self._access.node(node_id, change=writes or bool(flags & os.O_TRUNC))
-        if node.file_type not in self._content_types:
+        node = self.check.node(node_id, change=writes or bool(flags & os.O_TRUNC))
+        if node.file_type not in self.content_types:
             raise os_error(errno.ENXIO)
-        fd, st = self._open(node, _source_flags(flags))
+        fd, st = self._open(node, flags & SOURCE_FLAGS)
         try:
             if writes or flags & os.O_TRUNC:
-                bits = self._attributes.bits_without_setid(st.st_mode)
+                bits = self.attributes.bits_without_setid(st.st_mode)
                 if bits is not None:
-                    self._source.chmod(fd, bits)
+                    self.source.chmod(fd, bits)
             if flags & os.O_TRUNC and node.file_type == S_IFREG:
                 if caller.uid != 0:
                     self._drop_set_id(fd, st)
-                self._source.truncate(fd, 0, writable=writes)
-                st = self._source.stat(fd)
+                self.source.truncate(fd, 0, writable=writes)
+                st = self.source.stat(fd)
                 node.size = 0
             # node.size is not updated: the kernel uses its cached size until it asks again.
             key = change_key(st)
             is_same = key == node.reported
             node.reported = key
-            handle = self._handles.add_file(self._handle(node, fd, flags, st.st_size))
+            handle = self.handles.add_file(
+                FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+            )
         except BaseException:
             os.close(fd)
             raise
-        if self._is_exclusive:
-            return OpenReply(handle, keep_cache=True, direct_io=self._direct_io)
+        if self.is_exclusive:
+            return OpenReply(handle, keep_cache=True, direct_io=self.direct_io)
         keep_cache = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
-        return OpenReply(handle, keep_cache, self._direct_io, not is_same)
-
-    def _handle(self, node: Node, fd: int, flags: int, size: int) -> FileHandle:
-        return FileHandle(node, fd, flags, size, self._source.is_local(node.dev))
+        return OpenReply(handle, keep_cache, self.direct_io, not is_same)
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # The kernel does this for truncate(2), but not for O_TRUNC.
         bits = S_ISUID | (S_ISGID if st.st_mode & S_IXGRP else 0)
         if st.st_mode & bits:
-            self._source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
+            self.source.chmod(fd, S_IMODE(st.st_mode) & ~bits)
 
     def _open(self, node: Node, flags: int) -> tuple[int, os.stat_result]:
-        known = self._descriptors.known(node)
+        known = self.descriptors.known(node)
         if known >= 0:
-            fd = self._source.open_file(known, flags)
+            fd = self.source.open_file(known, flags)
         else:
-            fd = self._open_at(self._descriptors.parent_of(node), node.name, flags)
+            fd = self._open_at(self.descriptors.parent_of(node), node.name, flags)
         try:
-            st = self._source.stat(fd)
+            st = self.source.stat(fd)
             if known < 0 and not node.is_found(st):
-                self._descriptors.note_replaced(node)
+                self.descriptors.note_replaced(node)
                 raise stale()
         except OSError:
             os.close(fd)
@@ -125,7 +95,7 @@ class Files:
 
     def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
         try:
-            return self._source.open_file_at(dir_fd, name, flags)
+            return self.source.open_file_at(dir_fd, name, flags)
         except FileNotFoundError:
             raise stale() from None
         except OSError as error:
@@ -156,39 +126,35 @@ class Files:
             offset < node.size
             and offset % PAGE == 0
             and whole
-            and any(handle.node is node and handle.mappable for handle in self._handles.files())
+            and any(handle.node is node and handle.mappable for handle in self.handles.files())
         )
 
-    @guarded_by(GuardedBy.NAME)
     def create(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, flags: int
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it.
 
-        Raises RequestError, for a file that exists EEXIST with O_EXCL and otherwise ESTALE.
+        Raises as the class says; for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """
-        mode = self._policy.new_mode(S_IFREG | self._attributes.mode_for_source(S_IFREG, mode))
-
-        def make(dir_fd: int) -> int:
-            return self._source.create(dir_fd, name, _source_flags(flags), S_IMODE(mode))
-
+        mode = self.new_mode(S_IFREG, mode)
         try:
-            ref = self._access.name(parent_id, name, change=True)
-            node, entry, fd = self._new_entries.add(caller, ref, mode, make)
+            ref = self.check.name(parent_id, name, change=True)
+            make = partial(self.source.create, ref.fd, name, flags & SOURCE_FLAGS, S_IMODE(mode))
+            node, entry, fd = self.add(caller, ref, mode, make)
         except FileExistsError:
             if flags & os.O_EXCL:
                 raise
             raise stale() from None
-        handle = self._handles.add_file(self._handle(node, fd, flags, 0))
-        opened = OpenReply(handle, keep_cache=False, direct_io=self._direct_io)
+        is_local = self.source.is_local(node.dev)
+        handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
+        opened = OpenReply(handle, keep_cache=False, direct_io=self.direct_io)
         return opened, entry
 
-    @guarded_by(GuardedBy.HANDLE)
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
-        """Read from an open file; at once if that needs no wait. Raises RequestError."""
-        handle = self._handles.file(handle_id)
+        """Read from an open file; at once if that needs no wait."""
+        handle = self.handles.file(handle_id)
         if handle.is_local and handle.supports_nowait:
             try:
                 data = content.read_nowait(handle.fd, offset, size, handle.size)
@@ -198,49 +164,47 @@ class Files:
                 handle.supports_nowait = False
             else:
                 if data is not None:
-                    limit = self._reads
-                    return data if limit is None else done(self.boundary, "read", data, limit)
+                    limit = self.reads
+                    return data if limit is None else done(data, limit)
         return Blocking(
-            self.boundary, "read", self._reading, content.read, handle.fd, offset, size,
-            is_small=size <= INLINE_LIMIT, is_local=handle.is_local, rate=self._reads,
+            self.reading, content.read, handle.fd, offset, size,
+            is_small=size <= INLINE_LIMIT, is_local=handle.is_local, rate=self.reads,
         )  # fmt: skip
 
-    @guarded_by(GuardedBy.HANDLE)
     def write(self, handle_id: HandleId, offset: int, data: bytes) -> int | Blocking[int]:
-        """Write to an open file; return the number of bytes written. Raises RequestError."""
-        handle = self._handles.file(handle_id)
+        """Write to an open file; return the number of bytes written."""
+        handle = self.handles.file(handle_id)
         fd = self._write_target(handle, offset, len(data))
         is_small = len(data) <= INLINE_LIMIT
         if is_small and handle.is_local and not handle.synchronous:
-            written = self._source.write(fd, offset, data)
+            written = self.source.write(fd, offset, data)
             _note_write(handle, offset, written)
-            if self._writes is None:
+            if self.writes is None:
                 return written
-            return done(self.boundary, "write", written, self._writes)
+            return done(written, self.writes)
         return Blocking(
-            self.boundary, "write", self._writing, self._source.write, fd, offset, data,
-            is_small=is_small, is_local=handle.is_local, rate=self._writes,
+            self.writing, self.source.write, fd, offset, data,
+            is_small=is_small, is_local=handle.is_local, rate=self.writes,
             finish=partial(_note_write, handle, offset),
         )  # fmt: skip
 
-    @guarded_by(GuardedBy.HANDLE)
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then.
 
-        Raises RequestError: ENOSYS if the source reports them earlier.
+        Raises as the class says, and OSError(ENOSYS) if the source reports them earlier.
         """
-        if not self._closes_late:  # the kernel stops asking after the first ENOSYS
-            raise RequestError(errno.ENOSYS)
-        handle = self._handles.file(handle_id)
+        if not self.closes_late:  # the kernel stops asking after the first ENOSYS
+            raise os_error(errno.ENOSYS)
+        handle = self.handles.file(handle_id)
         if handle.is_local:
             return None
         # No file system writes anything back for a descriptor that only reads: close(2) takes no
         # longer than a stat.
-        if self._source.closes_at_once or not handle.writable:
+        if self.source.closes_at_once or not handle.writable:
             content.close_all(self._duplicates(handle))
             return None
         return Blocking(
-            self.boundary, "flush", self._closing, content.close_all, self._duplicates(handle),
+            self.closing, content.close_all, self._duplicates(handle),
             is_small=True, is_local=False,
         )  # fmt: skip
 
@@ -253,29 +217,24 @@ class Files:
         copies: list[int] = []
         try:
             for fd in written:
-                copies.append(self._descriptors.with_room(os.dup, fd))
+                copies.append(self.descriptors.with_room(os.dup, fd))
         except BaseException:
             content.close_all(tuple(copies))
             raise
         return tuple(copies)
 
-    @guarded_by(GuardedBy.HANDLE)
     def fsync(self, handle_id: HandleId, datasync: bool) -> Blocking[None]:
-        """Return the call that waits until what was written is on the disk (fsync(2)).
-
-        Raises RequestError.
-        """
-        handle = self._handles.file(handle_id)
+        """Return the call that waits until what was written is on the disk (fsync(2))."""
+        handle = self.handles.file(handle_id)
         unsynced, handle.node.unsynced = handle.node.unsynced, 0
         return Blocking(
-            self.boundary, "fsync", self._syncing, os.fdatasync if datasync else os.fsync,
+            self.syncing, os.fdatasync if datasync else os.fsync,
             handle.fd, is_small=unsynced <= INLINE_LIMIT, is_local=handle.is_local,
         )  # fmt: skip
 
-    @guarded_by(GuardedBy.HANDLE)
     def release(self, handle_id: HandleId) -> None:
-        """Close a file's handle. Raises RequestError."""
-        self._handles.release_file(handle_id)
+        """Close a file's handle."""
+        self.handles.release_file(handle_id)
 
 
 def _note_write(handle: FileHandle, offset: int, length: int) -> None:
@@ -284,7 +243,3 @@ def _note_write(handle: FileHandle, offset: int, length: int) -> None:
     node.unsynced += length
     node.size = max(node.size, offset + length)
     node.reported = 0  # the kernel may discard attributes that it is sent during a write
-
-
-def _source_flags(flags: int) -> int:
-    return flags & (os.O_ACCMODE | KEPT_FLAGS)

@@ -22,6 +22,11 @@ from gitguardfs.fs.nodes import Node
 MAX_NAMES = 1 << 20
 """Names in all snapshots of directories together; at about 80 bytes each, 80 MiB."""
 
+ENOUGH = 2
+"""Lookups of files after which a process that was given names alone gets attributes as well."""
+REMEMBERED = 256
+"""Processes that are remembered at a time; the one seen first is forgotten."""
+
 
 class FileHandle:
     """An open file."""
@@ -66,6 +71,26 @@ class DirectoryHandle:
         """By name: type and inode number, if the snapshot was taken with them."""
         self.overlaid: dict[bytes, tuple[int, int]] = {}
         """The same for the names in the snapshot that are not of the source."""
+
+
+class ReaddirplusAdvice:
+    """Decides which processes get attributes with their listings.
+
+    A listing with attributes costs a stat and a node for each entry. A program that only walks the
+    names, such as find, gets names alone if the session can report those.
+    """
+
+    def __init__(self) -> None:
+        self.lookups: OrderedDict[int, int] = OrderedDict()
+        """By process that has listed something: the objects, other than directories, that it has
+        looked up since."""
+
+    def wants_names_only(self, pid: int) -> bool:
+        """Return whether the process ``pid`` has only listed names, and looked up few, so far."""
+        lookups = self.lookups.setdefault(pid, 0)
+        if len(self.lookups) > REMEMBERED:
+            self.lookups.popitem(last=False)
+        return lookups < ENOUGH
 
 
 class HandleTable:

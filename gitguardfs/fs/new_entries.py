@@ -9,16 +9,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from functools import partial
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IMODE, S_ISDIR, S_ISGID, S_ISREG
 
 from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.boundary import Boundary, GuardedBy, guarded_by
-from gitguardfs.fs.mount import Mount
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.undoing import undo_or_log
+from gitguardfs.fs.parts import Parts
 
 CLOCK_TICK_NS = 20_000_000
 """Nanoseconds: twice the longest tick. File systems stamp with a clock that may be one behind."""
@@ -27,149 +26,116 @@ OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENO
 """The errors of chown(2) on a share that cannot change owners. Any other error is a failure."""
 
 
-class NewEntries:
-    """The requests that add a name. Each raises RequestError.
+class NewEntries(Parts):
+    """The requests that add a name.
 
-    EACCES comes from the guard, EPERM from the change policy, EROFS from a read-only mount or
-    object. ESTALE comes from a node whose object is gone, and if another object took the new one's
-    place. Other errors are the source's.
+    Each raises Refused, by the guard; OSError: EPERM by the change policy, EROFS for a read-only
+    mount or object, ESTALE if a node's object is gone or another object took the new one's place,
+    and the source's.
     """
 
-    def __init__(self, mount: Mount, boundary: Boundary) -> None:
-        self.boundary = boundary
-        self._access = mount.access
-        self._new_names = mount.new_names
-        self._placing = mount.placing
-        self._resolver = mount.resolver
-        self._descriptors = mount.descriptors
-        self._source = mount.source
-        self._attributes = mount.attributes
-        self._policy = mount.policy
-        self._can_chown = mount.can_chown
-        self._new_owner = mount.new_owner
-        self._share_owner = mount.share_owner
-        self._resolves_symlinks = mount.symlinks is not None
-
-    @guarded_by(GuardedBy.NAME)
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
-        """Make a directory that belongs to the caller. Raises RequestError."""
-        mode = self._policy.new_mode(S_IFDIR | mode)
+        """Make a directory that belongs to the caller."""
+        mode = self.new_mode(S_IFDIR, mode)
+        ref = self.check.name(parent_id, name, change=True)
+        return self.add(caller, ref, mode, partial(self.source.mkdir, ref.fd, name, S_IMODE(mode)))[
+            1
+        ]
 
-        def make(dir_fd: int) -> int:
-            self._source.mkdir(dir_fd, name, S_IMODE(mode))
-            return -1
-
-        return self.add(caller, self._access.name(parent_id, name, change=True), mode, make)[1]
-
-    @guarded_by(GuardedBy.NAME)
     def mknod(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, rdev: int
     ) -> EntryReply:
-        """Make a file, FIFO, socket or device that belongs to the caller.
+        """Make a file, FIFO, socket or device that belongs to the caller."""
+        mode = self.new_mode(S_IFMT(mode), mode)
+        ref = self.check.name(parent_id, name, change=True)
+        return self.add(caller, ref, mode, partial(self.source.mknod, ref.fd, name, mode, rdev))[1]
 
-        Raises RequestError.
-        """
-        mode = S_IFMT(mode) | self._attributes.mode_for_source(S_IFMT(mode), mode)
-        mode = self._policy.new_mode(mode)
-
-        def make(dir_fd: int) -> int:
-            self._source.mknod(dir_fd, name, mode, rdev)
-            return -1
-
-        return self.add(caller, self._access.name(parent_id, name, change=True), mode, make)[1]
-
-    @guarded_by(GuardedBy.NAME)
     def symlink(self, caller: Caller, parent_id: NodeId, name: bytes, target: bytes) -> EntryReply:
-        """Make a symlink that belongs to the caller.
-
-        Raises RequestError, as the class says, and EPERM if the mount resolves symlinks.
-        """
-        ref = self._access.name(parent_id, name, change=True)
-        if self._resolves_symlinks:
+        """Make a symlink that belongs to the caller; EPERM if the mount resolves symlinks."""
+        ref = self.check.name(parent_id, name, change=True)
+        if self.symlinks is not None:
             raise os_error(errno.EPERM)
-        stored = self._placing.text_to_store(ref, target)
+        stored = self.placing.text_to_store(ref, target)
+        make = partial(self.source.symlink, ref.fd, name, stored)
+        return self.add(caller, ref, S_IFLNK, make, stored=stored)[1]
 
-        def make(dir_fd: int) -> int:
-            self._source.symlink(dir_fd, name, stored)
-            return -1
-
-        return self.add(caller, ref, 0, make, stored=stored)[1]
-
-    @guarded_by(GuardedBy.NAME)
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
-        """Give a file another name; its owner does not change. Raises RequestError."""
-        node = self._access.node(node_id, change=True)
-        ref = self._access.name(parent_id, name, change=True)
-        fd = self._descriptors.of(node)
+        """Give a file another name; its owner does not change."""
+        node = self.check.node(node_id, change=True)
+        ref = self.check.name(parent_id, name, change=True)
+        fd = self.descriptors.of(node)
         stored = None
         if node.file_type == S_IFLNK:
-            stored = self._source.readlink(fd)
-            self._placing.check_fits(ref, stored)
-
-        def make(dir_fd: int) -> int:
-            self._source.link(fd, dir_fd, name)
-            return -1
-
+            stored = self.source.readlink(fd)
+            self.placing.check_fits(ref, stored)
+        make = partial(self.source.link, fd, ref.fd, name)
         return self.add(caller, ref, node.file_type, make, node, stored)[1]
+
+    def new_mode(self, file_type: int, mode: int) -> int:
+        """Return the mode, with its type, of a new object that was requested with ``mode``."""
+        mode = file_type | self.attributes.mode_for_source(file_type, mode)
+        perms = self.policy.create_with_perms
+        return mode if perms is None else perms.apply(mode)
 
     def add(
         self,
         caller: Caller,
         ref: NodeRef,
         mode: int,
-        make: Callable[[int], int],
+        make: Callable[[], int | None],
         linked: Node | None = None,
         stored: bytes | None = None,
     ) -> tuple[Node, EntryReply, int]:
         """Add a name: check it, make it, give it to the caller's user; all of that or nothing.
 
-        ``make`` gets the directory's descriptor and returns that of the new object, or -1.
-        ``mode`` has the file type and the permission bits of the new object. ``linked`` is the
-        node that gets another name, if no object is made. ``stored`` is the text of a symlink.
+        ``make`` adds the name; it may return a descriptor of the new object. ``mode`` has the file
+        type and the permission bits of the new object. ``linked`` is the node that gets another
+        name, if no object is made. ``stored`` is the text of a symlink.
 
-        Returns the node, the reply and what ``make`` returned; counts a lookup. Raises Refused,
+        Returns the node, the reply and that descriptor or -1; counts a lookup. Raises Refused,
         OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
         """
         if not ref.is_plain:
-            self._new_names.check_type(ref, _file_type_of(mode))
-            self._new_names.check_completes_no_repository(ref, S_ISDIR(mode))
-        directory = self._source.stat(ref.fd)
+            self.new_names.check_type(ref, S_IFMT(mode))
+            self.new_names.check_completes_no_repository(ref, S_ISDIR(mode))
+        directory = self.source.stat(ref.fd)
         owner = None
-        if linked is None and self._can_chown:
+        if linked is None and self.can_chown:
             inherits_group = bool(directory.st_mode & S_ISGID)
-            owner = self._new_owner(caller.uid, caller.gid, inherits_group)
+            owner = self.new_owner(caller.uid, caller.gid, inherits_group)
         try:
-            fd = make(ref.fd) if ref.is_plain else self._make(ref, mode, make, linked)
+            returned = make() if ref.is_plain else self._make(ref, mode, make, linked)
         except FileExistsError:
-            if not self._source.is_taken_only_here(ref.fd, ref.name):
+            if not self.source.is_taken_only_here(ref.fd, ref.name):
                 raise
-            fd = self._make(ref, mode, make, linked)
+            returned = self._make(ref, mode, make, linked)
+        fd = -1 if returned is None else returned
         made = fd
         is_ours = True
         try:
             if fd < 0:
-                made = self._source.open_node(ref.fd, ref.name)
-            st = self._source.stat(made)
+                made = self.source.open_node(ref.fd, ref.name)
+            st = self.source.stat(made)
             if fd < 0:
                 before = directory.st_ctime_ns - CLOCK_TICK_NS if linked is None else 0
-                birth = self._source.btime_ns(made) if before else 0
-                is_ours = S_IFMT(st.st_mode) == _file_type_of(mode) and not 0 < birth < before
+                birth = self.source.btime_ns(made) if before else 0
+                is_ours = S_IFMT(st.st_mode) == S_IFMT(mode) and not 0 < birth < before
                 if not is_ours:  # an older object, moved here through another guard
                     raise stale()
             if not ref.is_plain:
-                self._new_names.check_added(ref, S_ISDIR(mode))
+                self.new_names.check_added(ref, S_ISDIR(mode))
             if stored is not None:
-                self._placing.check_fits(ref, stored)
+                self.placing.check_fits(ref, stored)
             if owner is not None and owner != (st.st_uid, st.st_gid):
                 st = self._give(owner, made, st, mode)
             if linked is None:
-                self._resolver.release_number(ref, st)
-            found = self._resolver.entry(ref, st, caller.uid, made=made)
+                self.resolver.release_number(ref, st)
+            found = self.resolver.entry(ref, st, caller.uid, made=made)
             if found is None:
                 raise stale()
         except BaseException:
             if is_ours:
-                self._undo(ref, made, mode, linked)
+                self._remove_new(ref, made, mode, linked)
             if made >= 0:
                 os.close(made)
             raise
@@ -178,25 +144,25 @@ class NewEntries:
         return (*found, fd)
 
     def _make(
-        self, ref: NodeRef, mode: int, make: Callable[[int], int], linked: Node | None
-    ) -> int:
+        self, ref: NodeRef, mode: int, make: Callable[[], int | None], linked: Node | None
+    ) -> int | None:
         """Run ``make``. If it fails, remove what a server has made all the same, if it matters.
 
         A name matters that could be ``.git`` or a part of a repository. What had the name before
         the call is left alone.
         """
-        was_free = self._new_names.matters(ref.name)
-        was_free = was_free and self._source.find_at(ref.fd, ref.name) is None
+        was_free = self.new_names.matters(ref.name)
+        was_free = was_free and self.source.find_at(ref.fd, ref.name) is None
         try:
-            return make(ref.fd)
+            return make()
         except FileExistsError:
             raise
         except OSError:
             if was_free:
-                self._undo(ref, -1, mode, linked)
+                self._remove_new(ref, -1, mode, linked)
             raise
 
-    def _undo(self, ref: NodeRef, made: int, mode: int, linked: Node | None) -> None:
+    def _remove_new(self, ref: NodeRef, made: int, mode: int, linked: Node | None) -> None:
         """Remove the name that was just made, if it still leads to the new object.
 
         ``made`` is a descriptor of the new object. If there is none (-1), the object at the name
@@ -205,22 +171,22 @@ class NewEntries:
 
         def undo() -> None:
             # Not the descriptor in ``ref``: after a failed check it may be of the root (ninep).
-            dir_fd = self._descriptors.of(ref.parent)
-            st = self._source.find_at(dir_fd, ref.name)
+            dir_fd = self.descriptors.of(ref.parent)
+            st = self.source.find_at(dir_fd, ref.name)
             if st is None:
                 return
             if made >= 0:
-                is_it = os.path.samestat(st, self._source.stat(made))
+                is_it = os.path.samestat(st, self.source.stat(made))
             elif linked is not None:
                 is_it = linked.matches(st)
             else:
-                is_it = S_IFMT(st.st_mode) == _file_type_of(mode) and not (
+                is_it = S_IFMT(st.st_mode) == S_IFMT(mode) and not (
                     S_ISREG(st.st_mode) and st.st_size
                 )
             if is_it:
-                self._source.remove(dir_fd, ref.name, S_ISDIR(mode))
+                self.source.remove(dir_fd, ref.name, S_ISDIR(mode))
 
-        undo_or_log(undo, lambda: self._access.path(ref.parent, ref.name))
+        self.undo_or_log(undo, ref.parent, ref.name)
 
     def _give(
         self, owner: tuple[int, int], fd: int, st: os.stat_result, mode: int
@@ -231,16 +197,12 @@ class NewEntries:
         if (uid, gid) == (-1, -1):
             return st
         try:
-            self._source.chown(fd, uid, gid)
+            self.source.chown(fd, uid, gid)
         except OSError as error:
             # A share may have one owner for all files (QEMU's security_model=none).
-            if error.errno in OWNS_ALL and st.st_uid in (owner[0], self._share_owner):
+            if error.errno in OWNS_ALL and st.st_uid in (owner[0], self.share_owner):
                 return st
             raise
         if mode & SET_ID_BITS and not S_ISDIR(mode):
-            self._source.chmod(fd, mode & PERMISSION_BITS)  # chown(2) cleared the set-id bits
-        return self._source.stat(fd)
-
-
-def _file_type_of(mode: int) -> int:
-    return S_IFMT(mode) or S_IFLNK
+            self.source.chmod(fd, mode & PERMISSION_BITS)  # chown(2) cleared the set-id bits
+        return self.source.stat(fd)

@@ -16,7 +16,7 @@ from gitguardfs.names.rules import RuleSet
 
 
 class NewNameCheck:
-    """Checks the names that requests of one mount add."""
+    """Checks new names. Every method raises Refused, and OSError if the source fails."""
 
     def __init__(self, guard: RuleSet, access: Access, source: Source) -> None:
         self._guard = guard
@@ -40,8 +40,7 @@ class NewNameCheck:
     ) -> None:
         """Refuse to add a name that would make its directory a repository, or most of one.
 
-        ``leaving`` is a name that the same operation removes. Raises Refused; OSError if the
-        source fails.
+        ``leaving`` is a name that the same operation removes.
         """
         if not (self._guard.checks_fake_repositories and repository.parts(ref.name)):
             return
@@ -87,10 +86,7 @@ class NewNameCheck:
         return found
 
     def _check_part_it_was_folded_to(self, ref: NodeRef, is_directory: bool) -> None:
-        """Check a new name by the part of a repository that the source has folded it to, if any.
-
-        Raises Refused; OSError if the source fails.
-        """
+        """Check a new name by the part of a repository that the source has folded it to, if any."""
         if not any(self._source.find_at(ref.fd, part) for part in repository.NEEDED):
             return
         for part in repository.PARTS:
@@ -98,15 +94,12 @@ class NewNameCheck:
                 self.check_completes_no_repository(ref._replace(name=part), is_directory)
 
     def _check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
-        """Refuse a new name that the source has folded to ``.git``.
-
-        Raises Refused; OSError if the source fails.
-        """
+        """Refuse a new name that the source has folded to ``.git``."""
         if self._is_folded_to(DOTGIT, ref):
             raise self._access.refused("git alias", ref)
 
     def _is_folded_to(self, other: bytes, ref: NodeRef) -> bool:
-        """Return whether ``other`` leads to the entry at ``ref``. Raises OSError."""
+        """Return whether ``other`` leads to the entry at ``ref``."""
 
         def means_other(entry: bytes) -> bool:
             return (

@@ -145,7 +145,7 @@ class NinepDescriptors(DescriptorCache):
 
 
 class NinepSource(Source):
-    """System calls on a 9p share."""
+    """System calls on a 9p share. Every method raises OSError."""
 
     closes_at_once = True
 
@@ -184,10 +184,7 @@ class NinepSource(Source):
         return types == {S_IFDIR}
 
     def number_listed(self, dir_fd: int, name: bytes) -> int | None:
-        """Return the inode number by which a listing has ``name``; None if it has no such name.
-
-        Raises OSError.
-        """
+        """Return the inode number by which a listing has ``name``; None if it has no such name."""
         _, number = self.typed_names(dir_fd).get(name, (0, None))
         return number
 
@@ -256,7 +253,7 @@ class NinepSource(Source):
         """Return whether a name is taken for this machine's kernel, and free for the server.
 
         A descriptor of what the host has removed has that effect, or of an object below it. If so,
-        closes what is cached. Raises OSError.
+        closes what is cached.
         """
         if self.find_at(dir_fd, name) is not None:
             return False

@@ -19,11 +19,10 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import count, takewhile
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
-from typing import cast
+from typing import NamedTuple, cast
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import NodeId
-from gitguardfs.fs.numbers import SHARE_NUMBERS, Numbers, is_local
 from gitguardfs.names.rules import ALLOW, Verdict
 
 ROOT_ID = NodeId(1)
@@ -34,6 +33,33 @@ ObjectKey = tuple[int, int]
 
 NEVER = float("-inf")
 """Earlier than any time. As ``classified_at``: the directory is classified again at each use."""
+
+
+FIRST_OWN_ID = 1 << 62
+"""The first node number of our own; file systems do not use such large inode numbers."""
+TREE_BITS = 52
+"""A number of a node or handle, shifted right by these bits, says of which tree it is."""
+LOCAL_TREE = 1
+
+
+class Numbers(NamedTuple):
+    """The numbers that the nodes of one tree get: those of two trees in a view never meet."""
+
+    offset: int
+    """Added to an inode number."""
+    own: int
+    """The first number of our own, for a node that cannot have its inode number."""
+
+
+SHARE_NUMBERS = Numbers(0, FIRST_OWN_ID)
+LOCAL_NUMBERS = Numbers(1 << TREE_BITS, (1 << TREE_BITS + 1) - (1 << TREE_BITS - 8))
+"""Of the guest's own directories: from 2**52 to below 2**53, up to which JavaScript tells numbers
+apart. Programs compare inode numbers to find hard links."""
+
+
+def is_local(number: int) -> bool:
+    """Return whether a number, of a node or of a handle, belongs to the guest's own directories."""
+    return number >> TREE_BITS == LOCAL_TREE
 
 
 def stale() -> OSError:
@@ -279,7 +305,7 @@ class NodeTable:
         number = NodeId(st.st_ino + self.offset)
         natural = variant == PLAIN_VARIANT and st.st_dev == self._home
         natural &= st.st_ino > ROOT_ID and number < self._first_own
-        natural &= is_local(number) == bool(self.offset)
+        natural &= (number >> TREE_BITS == LOCAL_TREE) == bool(self.offset)
         # The inode number of a node of another type was reused: the old node keeps its number.
         reused = self._by_key.get((st.st_dev, st.st_ino, variant))
         if reused is not None:

@@ -15,10 +15,9 @@ from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
 from gitguardfs.base.constants import MAX_SYMLINKS
 from gitguardfs.base.errors import os_error
-from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import Node, stale
-from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW
@@ -37,7 +36,7 @@ MAX_DEPTH = 256
 
 
 class Placing:
-    """Decides which symlinks may stand where. Every method raises OSError if the source fails."""
+    """Decides where symlinks may stand. Every method raises OSError if the source fails."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Placing:
         """
         if not self._is_on:
             return
-        for (old, st), (new, _) in zip(renaming.leaving(), renaming.arriving(), strict=True):
+        for old, new, st in renaming.moves():
             if S_ISLNK(st.st_mode):
                 self.check_fits(new, self._text_of(renaming, st))
             elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):
@@ -126,7 +125,7 @@ class Placing:
         if old is new:
             return False
         for directory in (old, new):
-            self._access.revalidation.check_now(directory)
+            self._access.check_now(directory)
         from_old, from_new = _way_up(old), _way_up(new)
         while from_old and from_new and from_old[-1] is from_new[-1]:
             from_old.pop()
@@ -173,7 +172,7 @@ class _Search:
     def all_fit(self, fd: int, depth: int = 0) -> bool:
         """Return whether all symlinks fit, of a directory ``depth`` levels down and below it.
 
-        False as well if the tree is larger or deeper than the limits. Raises OSError.
+        False as well if the tree is larger or deeper than the limits.
         """
         self._directories += 1
         if self._directories > MAX_DIRECTORIES or depth == MAX_DEPTH:
@@ -237,7 +236,7 @@ class _Walk:
             os.close(self._below.pop())
 
     def stays_below(self, steps: links.Steps) -> bool:
-        """Return whether the walk stays below each root that it passes. Raises OSError."""
+        """Return whether the walk stays below each root that it passes."""
         followed = steps_taken = 0
         rest: list[bytes] = []
         while True:
@@ -288,7 +287,7 @@ class _Walk:
         if self._below:
             os.close(self._below.pop())
             return True
-        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
+        self._access.check_now(self._base, 0)  # the host may have moved it
         if self._base.parent is None:
             raise stale()
         self._base = self._base.parent

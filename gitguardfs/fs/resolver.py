@@ -10,18 +10,17 @@ import os
 from stat import S_IFDIR, S_ISLNK
 
 from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
-from gitguardfs.fs.access import Access, NodeRef
+from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
-from gitguardfs.fs.renaming import Renaming
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
 
 
 class Resolver:
-    """Finds and adds nodes. Each method names what it raises."""
+    """Finds and adds nodes. Every method raises Refused, and OSError if the source fails."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Resolver:
 
         Returns None if the entry is hidden. ``dotgit`` is device and inode of the directory's
         ``.git``, if the caller has them. ``made`` is a descriptor of an object that was just made;
-        such a symlink is not resolved. Raises Refused, OSError.
+        such a symlink is not resolved.
         """
         if self.symlinks is not None and S_ISLNK(st.st_mode) and made < 0:
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
@@ -63,7 +62,7 @@ class Resolver:
         try:
             reply = self._attributes.report(node, st, uid)
         except BaseException:
-            self._drop_unknown(node)
+            self.drop_unknown(node)
             raise
         node.lookup_count += 1
         return node, reply
@@ -72,7 +71,7 @@ class Resolver:
         """Undo the lookup of an entry that did not fit into a reply."""
         node.lookup_count -= 1
         node.reported = 0
-        self._drop_unknown(node)
+        self.drop_unknown(node)
 
     def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
@@ -116,10 +115,7 @@ class Resolver:
         subtree: LinkedSubtree | None = None,
         made: int = -1,
     ) -> Node | None:
-        """Return the node of the object at ``ref``, or None if hidden; count no lookup.
-
-        Raises OSError.
-        """
+        """Return the node of the object at ``ref``, or None if hidden; count no lookup."""
         classified = self._access.classify(ref, st, dotgit, made)
         if classified.verdict is HIDE:
             if classified.fd >= 0:
@@ -179,7 +175,7 @@ class Resolver:
         except OSError:
             return False
 
-    def _drop_unknown(self, node: Node) -> None:
+    def drop_unknown(self, node: Node) -> None:
         """Remove a node that the kernel does not know."""
         if node.lookup_count == 0 and not node.is_pinned:
             self._nodes.drop(node)
@@ -217,7 +213,7 @@ class Resolver:
             self._descriptors.pin(node)
             if self.symlinks is not None:
                 self.symlinks.unpin(node)
-                self._drop_unknown(node)
+                self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
         if last or (node.parent is ref.parent and node.name == ref.name):
@@ -228,8 +224,7 @@ class Resolver:
         """Note the new places after a rename. Takes over the descriptor of a replaced entry."""
         if renaming.target is not None and not renaming.exchange:
             self.note_removed(renaming.new, renaming.target, renaming.fds.pop())
-        places = zip(renaming.leaving(), renaming.arriving(), strict=True)
-        for (old, st), (new, _) in reversed([*places]):
+        for old, new, st in reversed(renaming.moves()):
             node = self._node_of(old, st, self._nodes.find_below(new.parent, st))
             if node is not None:
                 node.parent, node.name = new.parent, new.name

@@ -4,22 +4,23 @@ A process can stay in a directory: the kernel then looks up names in it, but nev
 itself. So if a directory's verdict is older than VERDICT_TTL, or a rule needs a sure answer, the
 directories above it are checked again: on a local source all of them at once. Over a share one
 request checks the nearest and those that were not checked for longest, and the next requests check
-the rest. So a request costs about the same at each depth.
+the rest. So a request costs about the same at each depth. The node table knows where a directory
+was last seen; on a local file system ``..`` leads to its present parent.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from time import monotonic
+from typing import NamedTuple
 
-from gitguardfs.fs.ancestors import walk_up
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import NEVER, Node, NodeTable, ancestors
-from gitguardfs.fs.source import Source
+from gitguardfs.fs.nodes import NEVER, Node, NodeTable, ObjectKey, ancestors, stale
+from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.names.rules import Refused, RuleSet, Verdict
 
 clock = monotonic
@@ -33,31 +34,29 @@ NEAREST, LONGEST_AGO = 4, 4
 Each costs two round trips to the server. What git would run lies at most three levels down in a
 repository: ``modules/NAME/hooks``."""
 
+MAX_SHOWN = 40
+"""Components of a path that the audit log and messages show; trees can be deeper."""
+
+MAX_DEPTH = 2048
+"""Directories above a node that are looked at: PATH_MAX allows no more in one path."""
+
 UNREADABLE = "cannot be looked into"
 """The rule behind a refusal of a directory that may be a repository, but cannot be searched."""
 
 
 class Revalidation:
-    """Classifies directories again. Raises Refused, or OSError if the source fails."""
+    """Classifies directories again.
+
+    Every method raises Refused, and OSError if the source fails.
+    """
 
     def __init__(
-        self,
-        guard: RuleSet,
-        nodes: NodeTable,
-        descriptors: DescriptorCache,
-        source: Source,
-        dotgit: Callable[[int], tuple[int, int] | None],
-        path: Callable[[Node], bytes],
+        self, guard: RuleSet, nodes: NodeTable, descriptors: DescriptorCache, source: Source
     ) -> None:
-        """Take ``dotgit``, which returns a directory's ``.git`` as device and inode, and ``path``,
-        which returns a path to show.
-        """
         self._guard = guard
         self._nodes = nodes
         self._descriptors = descriptors
         self._source = source
-        self._dotgit = dotgit
-        self._path = path
 
     def revalidate(self, directory: Node) -> bool:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
@@ -103,7 +102,7 @@ class Revalidation:
             directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
         )
         if directory.verdict is not Verdict.ALLOW:
-            raise Refused(directory.rule, partial(self._path, directory))
+            raise Refused(directory.rule, partial(self.path, directory))
 
     def _check(self, directory: Node, way: list[Node]) -> None:
         """Classify ``way``, which leads up from ``directory``, from its top.
@@ -148,7 +147,7 @@ class Revalidation:
                 and self._source.holds_repository(fd)
             )
         except PermissionError:
-            raise Refused(UNREADABLE, partial(self._path, node)) from None
+            raise Refused(UNREADABLE, partial(self.path, node)) from None
         if is_root:
             verdict = self._guard.git_verdict if holds else Verdict.ALLOW
             if verdict is not node.verdict:
@@ -167,7 +166,7 @@ class Revalidation:
         for step in walk_up(self._source, fd, root_fd):
             verdict, why = self._guard.verdict_of_name(step.name)
             if verdict < self._guard.git_verdict:
-                if self._dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
+                if self.dotgit(step.parent_fd) == (step.st.st_dev, step.st.st_ino):
                     verdict, why = self._guard.git_verdict, "git alias"
                 elif self._guard.checks_fake_repositories and self._source.holds_repository(
                     step.fd
@@ -191,3 +190,91 @@ class Revalidation:
             above = node
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
+
+    def dotgit(self, dir_fd: int) -> ObjectKey | None:
+        """Return device and inode of a directory's ``.git``; None if there is none.
+
+        Also None if no git rule is on. Raises any other OSError of the source.
+        """
+        if not self._guard.guards_git:
+            return None
+        st = self._source.find_at(dir_fd, DOTGIT)
+        return None if st is None else (st.st_dev, st.st_ino)
+
+    def place(self, node: Node) -> list[bytes]:
+        """Return the names that lead from the mount's root to a node, as last seen.
+
+        Raises OSError(ESTALE) if it has no place, or too deep a one.
+        """
+        parts: list[bytes] = []
+        step: Node | None = node
+        while step is not self._nodes.root:
+            if step is None or len(parts) == MAX_DEPTH:
+                raise stale()
+            parts.append(step.name)
+            step = step.parent
+        return parts[::-1]
+
+    def path(self, node: Node, name: bytes | None = None) -> bytes:
+        """Return the path where a node was last seen, relative to the mount's root, for messages.
+
+        Of a path of more than MAX_SHOWN components, return the end.
+        """
+        parts = [] if name is None else [name]
+        step: Node | None = node
+        while step is not None and step is not self._nodes.root:
+            if len(parts) == MAX_SHOWN:
+                parts.append(b"...")
+                break
+            parts.append(step.name)
+            step = step.parent
+        return b"/".join(reversed(parts)) or b"."
+
+
+class Ancestor(NamedTuple):
+    """One directory on the way up, with descriptors that are valid until the next step."""
+
+    fd: int
+    st: os.stat_result
+    parent_fd: int
+    name: bytes
+    """Its name in the directory above it."""
+
+
+def walk_up(source: Source, fd: int, root_fd: int) -> Iterator[Ancestor]:
+    """Yield the directory behind ``fd`` and all above it, without the root.
+
+    Yields nothing for a directory that was removed. Raises OSError(ESTALE) if the root is not
+    above the directory, and any other OSError of the source.
+    """
+    root, st = source.stat(root_fd), source.stat(fd)
+    if not st.st_nlink:
+        return
+    own = -1
+    try:
+        while not os.path.samestat(st, root):
+            parent = _open_parent(source, fd, root_fd)
+            try:
+                name = source.name_of(parent, st)
+                if name is None:
+                    raise stale()
+                yield Ancestor(fd, st, parent, name)
+            except BaseException:
+                os.close(parent)
+                raise
+            if own >= 0:
+                os.close(own)
+            fd = own = parent
+            st = source.stat(fd)
+    finally:
+        if own >= 0:
+            os.close(own)
+
+
+def _open_parent(source: Source, fd: int, root_fd: int) -> int:
+    try:
+        return source.open_parent(fd)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return os.dup(root_fd)  # the root is covered by a seal, or by this mount

@@ -18,11 +18,8 @@ from typing import Any
 
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
 from gitguardfs.linux import syscalls
+from gitguardfs.linux.reserved_blocks import RootsBlocks
 from gitguardfs.names import repository
-
-KEPT_FLAGS = os.O_APPEND | os.O_SYNC | os.O_DSYNC
-"""The open flags that a handle keeps beside the access mode. The guest's kernel handles O_DIRECT
-(with its rules of alignment) and the flags that matter only while a name is resolved."""
 
 NO_BLOCKING = os.O_NONBLOCK | os.O_NOCTTY
 """Flags for opening by name: the host may have put a FIFO or a terminal there; never wait."""
@@ -33,7 +30,10 @@ _HERE = b"/proc/self/fd/%d"
 
 
 class Source:
-    """System calls on a source whose descriptors hold objects (``ninep.NinepSource``: paths)."""
+    """System calls on a source whose descriptors hold objects (``ninep.NinepSource``: paths).
+
+    Every method raises OSError.
+    """
 
     closes_at_once = False
     """Whether close(2) of a file waits for no server."""
@@ -54,14 +54,11 @@ class Source:
     # Reading
 
     def stat(self, fd: int) -> os.stat_result:
-        """Return the attributes of an open object. Raises OSError."""
+        """Return the attributes of an open object."""
         return os.fstat(fd)
 
     def stat_at(self, dir_fd: int, name: bytes) -> os.stat_result:
-        """Return the attributes of an entry; of a symlink itself, never of its target.
-
-        Raises OSError.
-        """
+        """Return the attributes of an entry; of a symlink itself, never of its target."""
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
     def find_at(self, dir_fd: int, name: bytes) -> os.stat_result | None:
@@ -77,10 +74,7 @@ class Source:
         return None if st is None else st.st_mode
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Return whether ``name`` in the directory is the object that ``st`` is of.
-
-        Raises OSError if the source fails.
-        """
+        """Return whether ``name`` in the directory is the object that ``st`` is of."""
         other = self.find_at(dir_fd, name)
         return other is not None and os.path.samestat(other, st)
 
@@ -89,8 +83,7 @@ class Source:
     ) -> bool:
         """Return whether ``other`` leads to the entry called ``name``.
 
-        ``means_other`` says of the name of an entry whether ``other`` may lead there. Raises
-        OSError.
+        ``means_other`` says of the name of an entry whether ``other`` may lead there.
         """
         st = self.find_at(dir_fd, name)
         return st is not None and self.is_at(dir_fd, other, st)
@@ -98,8 +91,7 @@ class Source:
     def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
         """Return the attributes of what a rename of ``moved`` has brought to ``name``.
 
-        It is another object if another guard has put one in the place of ``moved`` before. Raises
-        OSError.
+        It is another object if another guard has put one in the place of ``moved`` before.
         """
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
@@ -124,14 +116,11 @@ class Source:
         return repository.is_repository(partial(self.mode_at, fd))
 
     def is_half_repository(self, fd: int) -> bool:
-        """Return whether a directory has two of HEAD, refs and objects. Raises OSError."""
+        """Return whether a directory has two of HEAD, refs and objects."""
         return repository.is_half_repository(partial(self.mode_at, fd))
 
     def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
-        """Return whether an entry is a directory that is treated as ``.git`` itself.
-
-        Raises OSError if the source fails.
-        """
+        """Return whether an entry is a directory that is treated as ``.git`` itself."""
         try:
             fd = self.open_node(dir_fd, name)
         except FileNotFoundError:
@@ -142,25 +131,22 @@ class Source:
             os.close(fd)
 
     def btime_ns(self, fd: int) -> int:
-        """Return the birth time in nanoseconds; 0 if the file system has none. Raises OSError."""
+        """Return the birth time in nanoseconds; 0 if the file system has none."""
         return syscalls.birth_ns(fd)
 
     def names(self, fd: int) -> list[bytes]:
-        """Return the names in a directory, without ``.`` and ``..``. Raises OSError."""
+        """Return the names in a directory, without ``.`` and ``..``."""
         if self._noatime:
             return self.some_names(fd, None)
         return self._descriptors.with_room(os.listdir, _HERE % fd)
 
     def some_names(self, fd: int, limit: int | None) -> list[bytes]:
-        """Return at most ``limit`` names in a directory; None: all. Raises OSError."""
+        """Return at most ``limit`` names in a directory; None: all."""
         with self._entries(fd) as entries:
             return [os.fsencode(entry.name) for entry in islice(entries, limit)]
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
-        """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks.
-
-        Raises OSError.
-        """
+        """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks."""
         with self._entries(fd) as entries:
             return {
                 os.fsencode(entry.name): (
@@ -173,7 +159,7 @@ class Source:
 
     @contextmanager
     def _entries(self, fd: int) -> Iterator[Iterator[os.DirEntry[Any]]]:
-        """Read a directory; names are strings if access times stay. Raises OSError."""
+        """Read a directory; names are strings if access times stay."""
         with ExitStack() as stack:
             place: int | bytes = _HERE % fd
             if self._noatime:
@@ -182,7 +168,7 @@ class Source:
             yield stack.enter_context(self._descriptors.with_room(os.scandir, place))
 
     def readlink(self, fd: int) -> bytes:
-        """Return the text of a symlink. Raises OSError."""
+        """Return the text of a symlink."""
         return os.readlink(b"", dir_fd=fd)
 
     def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
@@ -190,31 +176,25 @@ class Source:
         return os.readlink(name, dir_fd=dir_fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:
-        """Return size and free space of the file system. Raises OSError."""
+        """Return size and free space of the file system."""
         return os.statvfs(fd)
 
     # Opening
 
     def open_node(self, dir_fd: int, name: bytes) -> int:
-        """Open an O_PATH descriptor of an entry; of a symlink itself, never of its target.
-
-        Raises OSError.
-        """
+        """Open an O_PATH descriptor of an entry; of a symlink itself, never of its target."""
         return self._descriptors.open(OPEN_NODE, name, dir_fd)
 
     def duplicate(self, fd: int) -> int:
-        """Return another descriptor of an open object. Raises OSError."""
+        """Return another descriptor of an open object."""
         return self._descriptors.with_room(os.dup, fd)
 
     def open_file(self, fd: int, flags: int) -> int:
-        """Open the regular file behind an O_PATH descriptor, with other flags. Raises OSError."""
+        """Open the regular file behind an O_PATH descriptor, with other flags."""
         return self._open(flags | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_file_at(self, dir_fd: int, name: bytes, flags: int) -> int:
-        """Open an entry that was a regular file; the caller checks that it still is that file.
-
-        Raises OSError.
-        """
+        """Open an entry that was a regular file; the caller checks that it still is that file."""
         flags |= os.O_NOFOLLOW | os.O_CLOEXEC | NO_BLOCKING
         return self._open(flags, name, dir_fd)
 
@@ -225,7 +205,7 @@ class Source:
         return self._descriptors.open(flags, name, dir_fd)
 
     def open_directory(self, fd: int) -> int:
-        """Open a directory for fsync, or to read it. Raises OSError."""
+        """Open a directory for fsync, or to read it."""
         return self._open(os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, _HERE % fd, None)
 
     def open_parent(self, fd: int) -> int:
@@ -233,10 +213,7 @@ class Source:
         return self._descriptors.with_room(syscalls.open_parent, fd)
 
     def name_of(self, dir_fd: int, st: os.stat_result) -> bytes | None:
-        """Return the name of the directory of ``st`` in the one above; None if it is not there.
-
-        Raises OSError.
-        """
+        """Return the name of the directory of ``st`` in the one above; None if it is not there."""
         with self._entries(dir_fd) as entries:
             alike = [os.fsencode(entry.name) for entry in entries if entry.inode() == st.st_ino]
         return next((name for name in alike if self.is_at(dir_fd, name, st)), None)
@@ -249,30 +226,30 @@ class Source:
         return self._descriptors.open(flags, name, dir_fd, mode)
 
     def mkdir(self, dir_fd: int, name: bytes, mode: int) -> None:
-        """Create a directory. Raises OSError."""
+        """Create a directory."""
         os.mkdir(name, mode, dir_fd=dir_fd)
 
     def mknod(self, dir_fd: int, name: bytes, mode: int, rdev: int) -> None:
-        """Create a file, FIFO, socket or device. Raises OSError."""
+        """Create a file, FIFO, socket or device."""
         os.mknod(name, mode, rdev, dir_fd=dir_fd)
 
     def symlink(self, dir_fd: int, name: bytes, target: bytes) -> None:
-        """Create a symlink. Raises OSError."""
+        """Create a symlink."""
         os.symlink(target, name, dir_fd=dir_fd)
 
     def link(self, fd: int, dir_fd: int, name: bytes) -> None:
-        """Give the object behind ``fd`` another name. Raises OSError."""
+        """Give the object behind ``fd`` another name."""
         os.link(_HERE % fd, name, dst_dir_fd=dir_fd, follow_symlinks=True)
 
     def remove(self, dir_fd: int, name: bytes, is_directory: bool) -> None:
-        """Remove an entry. Raises OSError."""
+        """Remove an entry."""
         if is_directory:
             os.rmdir(name, dir_fd=dir_fd)
         else:
             os.unlink(name, dir_fd=dir_fd)
 
     def rename(self, old_fd: int, old: bytes, new_fd: int, new: bytes, flags: int) -> None:
-        """Rename or exchange entries. Raises OSError."""
+        """Rename or exchange entries."""
         if flags:
             syscalls.renameat2(old_fd, old, new_fd, new, flags)
         else:
@@ -281,49 +258,40 @@ class Source:
     # Changing attributes
 
     def chown(self, fd: int, uid: int, gid: int) -> None:
-        """Change the owner of the object behind ``fd``; -1 leaves an id unchanged.
-
-        Raises OSError.
-        """
+        """Change the owner of the object behind ``fd``; -1 leaves an id unchanged."""
         os.chown(_HERE % fd, uid, gid)
 
     def chmod(self, fd: int, mode: int) -> None:
-        """Change the permission bits of the object behind ``fd``. Raises OSError."""
+        """Change the permission bits of the object behind ``fd``."""
         os.chmod(_HERE % fd, mode)
 
     def truncate(self, fd: int, size: int, writable: bool) -> None:
-        """Set the size of the file behind ``fd``; ``writable``: ``fd`` is open for writing.
-
-        Raises OSError.
-        """
+        """Set the size of the file behind ``fd``; ``writable``: ``fd`` is open for writing."""
         if writable:
             os.ftruncate(fd, size)
         else:
             os.truncate(_HERE % fd, size)
 
     def utimens(self, fd: int, atime_ns: int | None, mtime_ns: int | None) -> None:
-        """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock.
-
-        Raises OSError.
-        """
+        """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock."""
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
     # Extended attributes
 
     def getxattr(self, fd: int, name: bytes) -> bytes:
-        """Return the value of an extended attribute. Raises OSError."""
+        """Return the value of an extended attribute."""
         return os.getxattr(_HERE % fd, name)
 
     def listxattr(self, fd: int) -> list[bytes]:
-        """Return the names of the extended attributes. Raises OSError."""
+        """Return the names of the extended attributes."""
         return [os.fsencode(name) for name in os.listxattr(_HERE % fd)]
 
     def setxattr(self, fd: int, name: bytes, value: bytes) -> None:
-        """Set an extended attribute. Raises OSError."""
+        """Set an extended attribute."""
         os.setxattr(_HERE % fd, name, value)
 
     def removexattr(self, fd: int, name: bytes) -> None:
-        """Remove an extended attribute. Raises OSError."""
+        """Remove an extended attribute."""
         os.removexattr(_HERE % fd, name)
 
     # Writing open files, on any thread
@@ -345,6 +313,23 @@ class Source:
                     return done
                 raise
         return done
+
+
+class OwnDisk(Source):
+    """System calls on a disk of the guest's own, which only the daemon's calls change.
+
+    They leave the blocks alone which the disk reserves for root. What they make may belong to
+    nobody until the caller gives it away.
+    """
+
+    _TAKING = ("write", "create", "mkdir", "mknod", "symlink", "link", "rename", "setxattr")
+    """The calls that may take blocks: for content, for names, for values."""
+
+    def __init__(self, descriptors: DescriptorCache, noatime: bool, root_fd: int) -> None:
+        super().__init__(descriptors, lambda _: True, noatime)
+        blocks = RootsBlocks(root_fd)
+        for name in self._TAKING:
+            setattr(self, name, partial(blocks.left_alone, getattr(self, name)))
 
 
 # Reading open files: descriptors and bytes only, safe on any thread.

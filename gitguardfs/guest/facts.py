@@ -10,13 +10,14 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 
-from gitguardfs.base import config_files
+from gitguardfs.base import config_files, installation
 from gitguardfs.base.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest import systemd
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
+from gitguardfs.linux.run_as import NoAnswer, run_as
 from gitguardfs.mounting import guards, lid, seal
 from gitguardfs.options import accounts
 
@@ -39,8 +40,13 @@ class SystemPaths:
     kernel_log: str = kernel_log.DEVICE
     mount: str = "mount"
     systemctl: str = "systemctl"
-    guard: str | None = None
-    """The program gitguardfs; None stands for the installed one."""
+    guard: str | None = field(default_factory=lambda: shutil.which(SUBTYPE, path=SYSTEM_PATH))
+    """The installed program gitguardfs; None if there is none."""
+
+    @property
+    def guard_command(self) -> tuple[str, ...]:
+        """Command that runs gitguardfs: the installed program, or else this code."""
+        return (self.guard,) if self.guard else tuple(installation.command())
 
 
 @dataclass(frozen=True)
@@ -51,25 +57,40 @@ class Tags:
     virtiofs: tuple[str, ...] | None = None
     has_virtiofs_device: bool = False
 
-    def transports_of(self, tag: str) -> tuple[str, ...]:
-        """Return the types to try for a tag, virtiofs first; empty if no device can have it."""
-        transports = []
-        if self._may_be_virtiofs(tag):
-            transports.append("virtiofs")
-        if tag in self.p9:
-            transports.append("9p")
-        return tuple(transports)
+    @property
+    def may_have_unknown(self) -> bool:
+        """Whether there may be a tag that the kernel does not list."""
+        return self.virtiofs is None and self.has_virtiofs_device
 
-    def _may_be_virtiofs(self, tag: str) -> bool:
-        return self.has_virtiofs_device if self.virtiofs is None else tag in self.virtiofs
+    def transports_of(self, tag: str, only: str | None = None) -> list[str]:
+        """Return the transports to try for a tag, virtiofs first; or ``only`` the one.
+
+        Raises UserError if no device can have the tag.
+        """
+        found = {"virtiofs": self.may_have_unknown or tag in (self.virtiofs or ())}
+        found["9p"] = tag in self.p9
+        transports = [name for name, is_there in found.items() if is_there and only in (None, name)]
+        if not transports:
+            of_type = f" of type {only}" if only else ""
+            raise UserError(
+                f"there is no share {tag!r}{of_type}; the kernel sees: {self.listing()}",
+                self.hint(),
+            )
+        return transports
 
     def listing(self) -> str:
         """Return the tags as text for a message."""
         known = [f"{tag} (virtiofs)" for tag in self.virtiofs or ()]
         known += [f"{tag} (9p)" for tag in self.p9]
-        if self.virtiofs is None and self.has_virtiofs_device:
+        if self.may_have_unknown:
             known.append("one of virtiofs, whose tag this kernel does not report")
         return ", ".join(known) or "none"
+
+    def hint(self) -> str:
+        """Return how to name a share, or how to have one."""
+        if self.listing() != "none":
+            return "--tag TAG"
+        return "start the VM with a share; gitguard share, on the host, prints how"
 
 
 @dataclass(frozen=True)
@@ -125,12 +146,6 @@ class Facts:
         top = mountinfo.top_at(path, self.mounts)
         return top is not None and seal.is_seal(top)
 
-    def cover_of(self, share: MountInfo) -> MountInfo | None:
-        """Return a mount over a share that is not a seal; None if there is none."""
-        stack = [m for m in self.mounts if m.mount_point == share.mount_point]
-        above = stack[stack.index(share) + 1 :]
-        return next((m for m in above if not seal.is_seal(m)), None)
-
 
 def gather(system: SystemPaths) -> Facts:
     """Gather the facts. Raises OSError if a file cannot be read."""
@@ -163,7 +178,7 @@ def gather(system: SystemPaths) -> Facts:
 
 
 def _confined(system: SystemPaths) -> selinux.Confined | None:
-    programs = [shutil.which(system.mount, path=SYSTEM_PATH), guard_command(system)]
+    programs = (shutil.which(system.mount, path=SYSTEM_PATH), system.guard)
     return selinux.confined_at_boot(system.sys, [program for program in programs if program])
 
 
@@ -208,22 +223,16 @@ def owner_of_share(state: Facts, path: str) -> Ids:
     if not state.is_sealed(path):
         st = os.stat(path)
         return st.st_uid, st.st_gid
-    # A child process does this: it changes its mount namespace, which threads here must not see.
-    readable, writable = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            st = os.fstat(seal.open_covered(path, safe_open.open_directory(path, True)))
-            os.write(writable, f"{st.st_uid} {st.st_gid}".encode())
-        finally:
-            os._exit(0)
-    os.close(writable)
-    with os.fdopen(readable, "rb") as pipe:
-        answer = pipe.read().split()
-    os.waitpid(child, 0)
-    if len(answer) != 2:
-        raise UserError(f"cannot look below the seal of {path}", code=Exit.SYSTEM)
-    return int(answer[0]), int(answer[1])
+    try:
+        uid, gid = run_as(_owner_below_seal, path)  # a child: it changes its mount namespace
+    except (OSError, NoAnswer):
+        raise UserError(f"cannot look below the seal of {path}", code=Exit.SYSTEM) from None
+    return uid, gid
+
+
+def _owner_below_seal(path: str) -> Ids:
+    st = os.fstat(seal.open_covered(path, safe_open.open_directory(path, True)))
+    return st.st_uid, st.st_gid
 
 
 def owner_of_view(map_mount: str, user: str | None) -> Ids:
@@ -269,8 +278,3 @@ def _without_owner(map_mount: str) -> UserError:
             f"there is no user {name}", f"sudo useradd -m -s /bin/bash {name}; or {hint}"
         )
     return UserError(f"{map_mount} is in no user's home", hint)
-
-
-def guard_command(system: SystemPaths) -> str | None:
-    """Return the absolute path of the installed gitguardfs; None if there is none."""
-    return system.guard or shutil.which(SUBTYPE, path=SYSTEM_PATH)

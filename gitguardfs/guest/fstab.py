@@ -89,34 +89,50 @@ def render(spec: GuardedShare) -> str:
 
 
 def install(text: bytes, spec: GuardedShare) -> bytes:
-    """Return ``text`` with both lines for ``spec``; they replace our lines that differ.
+    """Return ``text`` with both lines for ``spec`` at the end, in place of our lines that differ.
 
     If a line that is not ours mounts the same share there, it stays and ours is left out. Raises
     UserError if a line that is not ours is in the way.
     """
-    adopted = is_adopted(text, spec)
-    replaced = [e for e in entries(text) if e.is_ours and _concerns(e, spec)]
-    text = _without(text, _orphans(text, replaced))
-    wanted = [] if adopted else [share_line(spec)]
-    wanted.append(guard_line(spec))
-    ours = [e for e in entries(text) if e.is_ours and _concerns(e, spec)]
+    wanted = [] if is_adopted(text, spec) else [share_line(spec)]
+    new = [os.fsencode(line) for line in (*wanted, guard_line(spec))]
+    replaced = _our_lines(text, spec.mount, (spec.map_mount,), spec.tag)
     lines = text.split(b"\n")
-    new = [os.fsencode(line) for line in wanted]
-    if [lines[e.number - 1] for e in ours] == new:
+    if [lines[number - 1] for number in replaced] == new:
         return text
-    if [e.is_guard for e in ours] == [line == wanted[-1] for line in wanted]:
-        for entry, line in zip(ours, new, strict=True):
-            lines[entry.number - 1] = line
-        return b"\n".join(lines)
-    kept = _without(text, {entry.number for entry in ours})
+    kept = _without(text, replaced)
     end = b"" if not kept or kept.endswith(b"\n") else b"\n"
     return kept + end + b"".join(line + b"\n" for line in new)
 
 
-def _concerns(entry: FstabEntry, spec: GuardedShare) -> bool:
-    if entry.is_share:
-        return entry.source == spec.tag or entry.target == spec.mount
-    return entry.is_guard and (entry.target == spec.map_mount or entry.source == spec.mount)
+def remove(text: bytes, mount: str, map_mounts: tuple[str, ...]) -> bytes:
+    """Return ``text`` without our lines for the share at ``mount`` and its guards."""
+    return _without(text, _our_lines(text, mount, map_mounts))
+
+
+def _our_lines(
+    text: bytes, mount: str, map_mounts: tuple[str, ...], tag: str | None = None
+) -> list[int]:
+    """Return the numbers of our lines for a share, for its guards and for ``map_mounts``.
+
+    Includes the lines of shares that lose their last guard with these. Without a guard these shares
+    would be mounted open.
+    """
+    shares, guards, left = [], [], []
+    for entry in entries(text):
+        if entry.is_ours and entry.is_share and (entry.target == mount or entry.source == tag):
+            shares.append(entry)
+        elif (
+            entry.is_ours
+            and entry.is_guard
+            and (entry.source == mount or entry.target in map_mounts)
+        ):
+            guards.append(entry)
+        else:
+            left.append(entry)
+    unguarded = {e.source for e in guards} - {e.source for e in left if e.is_guard}
+    orphans = [e for e in left if e.is_ours and e.is_share and e.target in unguarded]
+    return sorted(entry.number for entry in (*shares, *guards, *orphans))
 
 
 def is_adopted(text: bytes, spec: GuardedShare) -> bool:
@@ -126,17 +142,6 @@ def is_adopted(text: bytes, spec: GuardedShare) -> bool:
     """
     found = [_adopts(entry, spec) for entry in entries(text) if not entry.is_ours]
     return any(found)
-
-
-def _orphans(text: bytes, gone: list[FstabEntry]) -> set[int]:
-    """Return the numbers of our share lines that lose their last guard with ``gone``.
-
-    Without a guard these shares would be mounted open.
-    """
-    numbers = {entry.number for entry in gone}
-    left = [entry for entry in entries(text) if entry.number not in numbers]
-    unguarded = {e.source for e in gone if e.is_guard} - {e.source for e in left if e.is_guard}
-    return {e.number for e in left if e.is_ours and e.is_share and e.target in unguarded}
 
 
 def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
@@ -159,20 +164,6 @@ def _adopts(entry: FstabEntry, spec: GuardedShare) -> bool:
     return False
 
 
-def remove(text: bytes, mount: str, map_mounts: tuple[str, ...]) -> bytes:
-    """Return ``text`` without our lines for the share at ``mount`` and its guards."""
-    gone = [
-        entry
-        for entry in entries(text)
-        if entry.is_ours
-        and (
-            (entry.is_share and entry.target == mount)
-            or (entry.is_guard and (entry.source == mount or entry.target in map_mounts))
-        )
-    ]
-    return _without(text, {entry.number for entry in gone} | _orphans(text, gone))
-
-
-def _without(text: bytes, numbers: set[int]) -> bytes:
+def _without(text: bytes, numbers: list[int]) -> bytes:
     lines = re.findall(rb"[^\n]*\n|[^\n]+\Z", text)
     return b"".join(line for number, line in enumerate(lines, 1) if number not in numbers)

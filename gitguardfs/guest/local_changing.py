@@ -18,17 +18,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gitguardfs.base import store_directory
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest.local_listing import Own, Share, opened_place
 from gitguardfs.linux import syscalls
-from gitguardfs.view.mirror import OWN, PLACE
 
 RENAME_NOREPLACE = 1
 
 
 @contextmanager
 def _without_new_daemon(share: Share) -> Iterator[None]:
-    """Let no daemon start meanwhile, if none runs."""
     with suppress(BlockingIOError, PermissionError):  # one runs
         fcntl.lockf(share.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
@@ -37,16 +36,18 @@ def _without_new_daemon(share: Share) -> Iterator[None]:
         fcntl.lockf(share.lock, fcntl.LOCK_UN)
 
 
-def remove(share: Share, own: Own) -> bool:
+def remove(own: Own) -> bool:
     """Remove a directory; return whether it was there. Raises OSError, and UserError for a rest.
 
     It is renamed out of the tree first: no view ever shows a part of it.
     """
-    gone = store_directory.name_of_gone("removed")
+    share, gone = own.share, store_directory.name_of_gone("removed")
     try:
-        with _without_new_daemon(share), opened_place(share, own.place) as above:
-            os.rename(OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd)
-            _tidy(share, own.place)
+        with _without_new_daemon(share), opened_place(share, own.above) as above:
+            os.rename(
+                LOCAL_OWN + own.name, os.fsencode(gone), src_dir_fd=above, dst_dir_fd=share.fd
+            )
+            _tidy(share, own.above)
     except FileNotFoundError:
         return False
     _remove_wholly(os.path.join(share.path, gone))
@@ -54,7 +55,7 @@ def remove(share: Share, own: Own) -> bool:
 
 
 def remove_rests(share: Share) -> None:
-    """Remove what was left of a removal that was interrupted. Raises OSError, UserError."""
+    """Remove the leftovers of interrupted removals. Raises OSError, UserError."""
     for name in filter(store_directory.is_gone, os.listdir(share.path)):
         _remove_wholly(os.path.join(share.path, name))
 
@@ -72,7 +73,7 @@ def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool)
 
     It is one rename(2). Raises OSError: EEXIST or ENOTEMPTY if the guest has some there already.
     """
-    mark = OWN if is_own else PLACE
+    mark = LOCAL_OWN if is_own else LOCAL_STAND_IN
     flags = RENAME_NOREPLACE if is_own else 0  # an empty directory may stand for the new place
     with _without_new_daemon(share):
         try:
@@ -88,11 +89,11 @@ def move(share: Share, old: Sequence[bytes], new: Sequence[bytes], is_own: bool)
 
 
 def _tidy(share: Share, place: Sequence[bytes]) -> None:
-    """Remove what stands for the directory at ``place`` and for those above it, if it is empty."""
+    """Remove the store's empty directories at ``place`` and above it."""
     for depth in range(len(place), 0, -1):
         try:
             with opened_place(share, place[: depth - 1]) as above:
-                os.rmdir(PLACE + place[depth - 1], dir_fd=above)
+                os.rmdir(LOCAL_STAND_IN + place[depth - 1], dir_fd=above)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise

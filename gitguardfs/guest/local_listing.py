@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
-from gitguardfs.base.constants import LOCAL_STORE
+from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN, LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.walk import DIRECTORY_FLAGS, TreeScan
@@ -30,7 +31,6 @@ from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import RuleSet, Verdict
 from gitguardfs.options import mount_options
 from gitguardfs.options.parsing import parse_o, quote_o
-from gitguardfs.view.mirror import OWN, PLACE
 
 BLOCK = 512
 """Bytes in a unit of st_blocks (stat(2))."""
@@ -46,7 +46,7 @@ Say = Callable[[int, str], None]
 
 
 class State(Enum):
-    """What the view shows of one of the guest's own directories."""
+    """The state of one of the guest's own directories in the view."""
 
     IN_USE = "in use"
     GONE = "its place is gone"
@@ -56,22 +56,6 @@ class State(Enum):
     UNMOUNTED = "the view is not mounted"
     EMPTY = "not known: the share is empty"
     UNKNOWN = "not known: the view gave no clear answer"
-
-
-class Own(NamedTuple):
-    """One of the guest's own directories."""
-
-    place: tuple[bytes, ...]
-    """The path of the directory above it, from the share's root."""
-    name: bytes
-    inode: int
-    used: float
-    """When it was last read or changed, as its times say: seconds since 1970."""
-
-    @property
-    def path(self) -> tuple[bytes, ...]:
-        """Its path from the share's root."""
-        return *self.place, self.name
 
 
 @dataclass(frozen=True)
@@ -88,15 +72,41 @@ class Share:
     tree: int
     lock: int
 
-    def told(self, path: Sequence[bytes]) -> str:
-        """Return the path in the view of what is at ``path`` in the share."""
-        return os.path.join(self.view, *map(os.fsdecode, path))
+    def shown(self, names: Sequence[bytes]) -> str:
+        """Return the path in the view for the names of a path in the share."""
+        return os.path.join(self.view, *map(os.fsdecode, names))
 
     def holder(self) -> int | None:
         """Return the process of the daemon that serves the directories; None without one."""
         asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         kind, *_, pid = struct.unpack(_FLOCK, fcntl.fcntl(self.lock, fcntl.F_GETLK, asked))
         return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+class Own(NamedTuple):
+    """One of the guest's own directories."""
+
+    share: Share
+    above: tuple[bytes, ...]
+    """The path of the directory above it, from the share's root."""
+    name: bytes
+    used: float
+    """When it was last read or changed, as its times say: seconds since 1970."""
+    state: State
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """Its path from the share's root."""
+        return *self.above, self.name
+
+    @property
+    def path(self) -> str:
+        """Its path in the view."""
+        return self.share.shown(self.names)
+
+    def is_at_or_below(self, names: Sequence[bytes]) -> bool:
+        """Return whether it is the directory at a path in the share, or lies below that."""
+        return self.names[: len(names)] == tuple(names)
 
 
 def shares(stack: ExitStack, place: str) -> list[Share]:
@@ -151,16 +161,18 @@ def owns(share: Share) -> list[Own]:
     found = []
     walk = TreeScan(share.tree, "", _failed)
     for directory in walk.directories():
-        place = tuple(os.fsencode(name)[1:] for name in directory.path.split("/") if name)
+        above = tuple(os.fsencode(name)[1:] for name in directory.path.split("/") if name)
         for name, file_type in directory.entries.items():
-            if os.fsencode(name[:1]) != OWN or file_type != S_IFDIR:
+            if os.fsencode(name[:1]) != LOCAL_OWN or file_type != S_IFDIR:
                 continue
             with suppress(FileNotFoundError):  # removed since
                 st = os.stat(name, dir_fd=directory.fd, follow_symlinks=False)
                 used = max(st.st_atime, st.st_mtime)
-                found.append(Own(place, os.fsencode(name)[1:], st.st_ino, used))
-        directory.enter[:] = [name for name in directory.enter if os.fsencode(name[:1]) == PLACE]
-    return sorted(found)
+                found.append(Own(share, above, os.fsencode(name)[1:], used, State.UNKNOWN))
+        directory.enter[:] = [
+            name for name in directory.enter if os.fsencode(name[:1]) == LOCAL_STAND_IN
+        ]
+    return with_states(sorted(found, key=lambda own: own.names))
 
 
 def _failed(path: str, error: OSError) -> None:
@@ -168,22 +180,21 @@ def _failed(path: str, error: OSError) -> None:
         raise OSError(error.errno, error.strerror, path)
 
 
-def size_of(share: Share, own: Own, seen: set[int], say: Say) -> int:
+def size_of(own: Own, seen: set[int], say: Say = lambda *_: None) -> int:
     """Return how many bytes of the disk a directory takes, as du(1) does. Raises OSError.
 
     ``seen`` holds the inodes with several names that were counted; ``say`` is told how far it is.
     """
-    where = share.told(own.path)
     try:
-        with opened_place(share, own.place) as above:
-            top = os.open(OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
+        with opened_place(own.share, own.above) as above:
+            top = os.open(LOCAL_OWN + own.name, DIRECTORY_FLAGS, dir_fd=above)
     except FileNotFoundError:  # removed since
         return 0
     try:
         size = os.fstat(top).st_blocks * BLOCK
         walk = TreeScan(top, "", _failed)
         for directory in walk.directories():
-            say(walk.names, where)
+            say(walk.names, own.path)
             for name in directory.entries:
                 size += _size_at(directory.fd, name, seen)
     finally:
@@ -205,7 +216,7 @@ def _size_at(directory: int, name: str, seen: set[int]) -> int:
 
 @contextmanager
 def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> Iterator[int]:
-    """Open what stands for a directory of the share; with ``makes``, make it if it is not there.
+    """Open the store's directory for one of the share; with ``makes``, make it if it is not there.
 
     Raises OSError.
     """
@@ -214,8 +225,8 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
         for name in place:
             if makes:
                 with suppress(FileExistsError):
-                    os.mkdir(PLACE + name, 0o700, dir_fd=fd)
-            below = os.open(PLACE + name, DIRECTORY_FLAGS, dir_fd=fd)
+                    os.mkdir(LOCAL_STAND_IN + name, 0o700, dir_fd=fd)
+            below = os.open(LOCAL_STAND_IN + name, DIRECTORY_FLAGS, dir_fd=fd)
             os.close(fd)
             fd = below
         yield fd
@@ -226,38 +237,47 @@ def opened_place(share: Share, place: Iterable[bytes], makes: bool = False) -> I
 # What has become of their places
 
 
-def states(share: Share, wanted: Sequence[Own]) -> list[State]:
-    """Return what the view shows of each of the directories. Raises OSError.
+def with_states(wanted: Iterable[Own]) -> list[Own]:
+    """Return the directories with their present states. Raises OSError."""
+    return [
+        own
+        for share, owns in groupby(wanted, key=lambda own: own.share)
+        for own in _with_states(share, list(owns))
+    ]
+
+
+def _with_states(share: Share, wanted: Sequence[Own]) -> list[Own]:
+    """Do the same for one share.
 
     A child process asks the view, which may hang. The daemon of the mount on top there has to be
     the one that holds the lock: another view may cover it.
     """
     mount = mountinfo.top_at(share.view)
     pid = share.holder()
-    if pid is None or mount is None or not guards.is_guard(mount):
-        return [State.UNMOUNTED] * len(wanted)
-    daemon = guards.daemon_of(mount)
-    if daemon is None or daemon.pid != pid:
-        return [State.UNMOUNTED] * len(wanted)
+    daemon = None
+    if pid is not None and mount is not None and guards.is_guard(mount):
+        daemon = guards.daemon_of(mount)
+    if mount is None or daemon is None or daemon.pid != pid:
+        return [own._replace(state=State.UNMOUNTED) for own in wanted]
     try:
         options = mount_options.build("", "", parse_o(map(quote_o, daemon.options or ())))
     except UserError:
-        return [State.UNKNOWN] * len(wanted)
+        return [own._replace(state=State.UNKNOWN) for own in wanted]
     rules, names = RuleSet(options.rules), LocalNames(options.local)
     found = []
     for start in range(0, len(wanted), ASKED):
         part = wanted[start : start + ASKED]
         for own, state in zip(part, _asked(mount, part), strict=True):
-            is_closed = any(map(names.marker, own.place)) or any(
-                rules.verdict_of_name(name)[0] >= Verdict.DENY for name in own.path
+            is_closed = any(map(names.marker, own.above)) or any(
+                rules.verdict_of_name(name)[0] >= Verdict.DENY for name in own.names
             )
             is_away = state is State.GONE and is_closed
-            found.append(State.CLOSED if is_away else state)
+            found.append(own._replace(state=State.CLOSED if is_away else state))
     return found
 
 
 def _asked(mount: MountInfo, wanted: Sequence[Own]) -> list[State]:
-    words = [[list(map(os.fsdecode, own.place)), os.fsdecode(own.name)] for own in wanted]
+    words = [[list(map(os.fsdecode, own.above)), os.fsdecode(own.name)] for own in wanted]
     try:
         answer = run_as.run_as(_look, mount.path, mount.mnt_id, words, limit=guards.ANSWER_LIMIT)
     except (run_as.NoAnswer, OSError):
@@ -314,18 +334,13 @@ def _state_at(top: int, place: list[str], name: str) -> State:
     return State.IN_USE if is_local(st.st_ino) else State.UNNAMED
 
 
-def stores(options: Iterable[str]) -> str | None:
+def store_of(options: Iterable[str]) -> str | None:
     """Return the store of a daemon with these options; None without ``--local``.
 
     Raises UserError for options that cannot be read.
     """
     found = mount_options.build("", "", parse_o(map(quote_o, options)))
     return (found.local_store or LOCAL_STORE) if found.local else None
-
-
-def is_at_or_below(own: Own, path: Sequence[bytes]) -> bool:
-    """Return whether a directory is what is at ``path`` in the share, or lies below it."""
-    return own.path[: len(path)] == tuple(path)
 
 
 def path_in(share: Share, path: str) -> tuple[bytes, ...] | None:

@@ -1,23 +1,22 @@
-"""Mount points that the user names: resolved by descriptors, and made if they are missing.
-
-quickstart.sh runs ``main``, since its shell cannot walk a path by descriptors.
-"""
+"""Mount points that the user names: resolved by descriptors, and made if they are missing."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from gitguardfs.base.errors import Exit, UserError, shown
-from gitguardfs.guest.steps_files import MakeDirectories
+from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.guest.changes import Changes
 from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.linux.programs import Ids, call
 from gitguardfs.linux.safe_open import PathComponent, ResolvedPath
 from gitguardfs.mounting import guards, lid, preflight
+
+_MADE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Mountpoint:
 
     @property
     def parents(self) -> tuple[PathComponent, ...]:
-        """Return the existing directories above ``path``."""
+        """Existing directories above ``path``."""
         return tuple(found for found in self.components if found.path != self.path)
 
     def close(self) -> None:
@@ -65,15 +64,11 @@ def resolve_all(paths: Sequence[str], mounts: Sequence[MountInfo]) -> list[Mount
     with ExitStack() as opened:
         for one in found:
             opened.callback(os.close, one.fd)
-        made = []
-        try:
-            for one in found:
-                made.append(_mountpoint(one, mounts))
-        except BaseException:
-            for mountpoint in made:
-                mountpoint.close()
-            raise
-        return made
+        made = [_mountpoint(one, mounts) for one in found]
+        return [
+            replace(one, fd=os.dup(resolved.fd)) if one.missing else one
+            for one, resolved in zip(made, found, strict=True)
+        ]
 
 
 def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
@@ -84,10 +79,8 @@ def _mountpoint(found: ResolvedPath, mounts: Sequence[MountInfo]) -> Mountpoint:
     above = os.path.dirname(missing[0]) if missing else found.path
     if safe_open.path_of(found.fd) != above:
         raise UserError(f"{above} was moved while its path was resolved", "try again", Exit.SYSTEM)
-    mountpoint = Mountpoint(found.path, found.components, tuple(missing))
-    if missing:
-        return replace(mountpoint, fd=os.dup(found.fd))
-    return replace(mountpoint, is_empty=_is_empty(found, mounts))
+    is_empty = bool(missing) or _is_empty(found, mounts)
+    return Mountpoint(found.path, found.components, tuple(missing), is_empty)
 
 
 def not_ours(path: str) -> UserError:
@@ -119,24 +112,44 @@ def _is_empty(found: ResolvedPath, mounts: Sequence[MountInfo]) -> bool:
         return False  # not known: treated as not empty
 
 
-def main(program: str, path: str) -> None:
-    """Make the directory ``path``. On an error, exit with one line that begins with ``program``."""
-    try:
-        make(path)
-    except UserError as error:
-        sys.exit(shown(f"{program}: {error}"))
-    except OSError as error:
-        sys.exit(shown(f"{program}: {path}: {error.strerror}"))
+def make_missing(changes: Changes, mountpoint: Mountpoint, owner: Ids, mode: int = 0o755) -> None:
+    """Make a missing mount point, which becomes ``owner``'s. Raises UserError.
 
-
-def make(path: str) -> None:
-    """Make the missing directories of ``path``, as the owner of the nearest existing one.
-
-    That user owns them afterwards. Because root's rights are not used, a user who may write there
-    cannot redirect them to another place. Raises UserError, OSError.
+    Where a user may write, only that user's rights are used, since the user can replace a new
+    directory by a symlink. Such a directory is made for that user alone.
     """
-    with closing(resolve(path)) as mountpoint:
-        if mountpoint.missing:
-            st = os.fstat(mountpoint.fd)
-            owner = st.st_uid, st.st_gid
-            MakeDirectories(mountpoint.missing, owner, by=owner, fd=mountpoint.fd).do()
+    if not mountpoint.missing:
+        return
+    by = None
+    if not all(above.only_root_writes for above in mountpoint.components):
+        nearest = mountpoint.components[-1]
+        if nearest.uid != owner[0]:
+            raise UserError(
+                f"{mountpoint.path} cannot be made for user {owner[0]}:"
+                f" {nearest.path} belongs to another user",
+                f"make the directory first: mkdir {shlex.quote(mountpoint.path)}",
+            )
+        by = owner
+    who = f" (as user {by[0]})" if by else f" and chown {owner[0]}" if owner != (0, 0) else ""
+    made: list[str] = []
+
+    def make() -> None:
+        here = os.dup(mountpoint.fd)
+        try:
+            for path in mountpoint.missing:
+                name = f"./{os.path.basename(path)}"
+                call(["mkdir", "-m", f"{mode:o}", "--", name], by, here)
+                made.append(os.path.join(*made[-1:], name))
+                below = os.open(name, _MADE, dir_fd=here)
+                os.close(here)
+                here = below
+            if by is None:
+                os.chown(f"/proc/self/fd/{here}", *owner)
+        finally:
+            os.close(here)
+
+    def remove() -> None:
+        for name in reversed(made):
+            call(["rmdir", "--", name], by, mountpoint.fd)
+
+    changes.make(f"mkdir -m {mode:o} {shlex.join(mountpoint.missing)}{who}", make, remove)

@@ -1,23 +1,22 @@
-"""What vm-mount prints about its plans and about their result, as lines of text."""
+"""Prints lines of vm-mount, and makes the lines about its result."""
 
 from __future__ import annotations
 
 import os
-import shlex
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from gitguardfs.base import quote
 from gitguardfs.base.constants import LOCAL_STORE, PRIVATE_STORE
+from gitguardfs.base.errors import shown
 from gitguardfs.base.findings import Result
-from gitguardfs.guest import plan_boot, plan_guard
+from gitguardfs.guest import boot
 from gitguardfs.guest.facts import Facts
-from gitguardfs.guest.plan_share import MountRequest
-from gitguardfs.guest.steps_files import Write
-from gitguardfs.guest.transaction import Step
+from gitguardfs.guest.request import MountRequest
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options import accounts
 from gitguardfs.options.guarded_share import GuardedShare
-from gitguardfs.options.parsing import quote_o
 
 _POLICIES = {
     GitMode.DENY: "guarded: .git is denied",
@@ -29,31 +28,27 @@ _POLICIES = {
 }
 
 
-def steps(plan: Iterable[Step]) -> Iterator[str]:
-    """Yield each step of a plan, and the diff of each file that a step writes."""
-    for step in plan:
-        yield step.describe()
-        if isinstance(step, Write) and (diff := step.change.diff()):
-            yield diff.removesuffix("\n")
+def say(text: str) -> None:
+    """Print lines, with unprintable characters escaped.
+
+    Never raises: a closed pipe, a full disk or an ASCII locale must not stop a change halfway.
+    """
+    text = shown(text, keep="\n\t")
+    try:
+        try:
+            print(text, flush=True)
+        except UnicodeEncodeError:
+            print(text.encode("ascii", "backslashreplace").decode(), flush=True)
+    except (OSError, ValueError):  # ValueError: standard output is closed
+        _discard_output()
 
 
-def preview(
-    state: Facts, spec: GuardedShare, first: Iterable[Step], second: Iterable[Step]
-) -> Iterator[str]:
-    """Yield the steps of both plans, and the options that get lost."""
-    mounting = list(steps(first))
-    yield from mounting
-    if mounting:
-        yield "# The share's owner is not known before it is mounted: shown as the user's."
-    yield from lost_options(state, spec)
-    yield from steps(second)
-
-
-def lost_options(state: Facts, spec: GuardedShare) -> Iterator[str]:
-    """Yield a line if options were in force that are no longer asked for."""
-    if lost := plan_guard.lost_options(state, spec):
-        options = ",".join(map(quote_o, lost))
-        yield f"No longer in force, since it was not given again: -o {shlex.quote(options)}"
+def _discard_output() -> None:
+    """Send all further output to /dev/null; otherwise Python reports an error when it exits."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
 
 
 def result(
@@ -64,12 +59,12 @@ def result(
     if request.policy is GitMode.PRIVATE and not state.has_git:
         policy = f"{_POLICIES[GitMode.DENY]}, since git is not installed here"
     if changed:
-        boot = {"fstab": "by fstab", "systemd": "by systemd"}.get(request.style)
-        boot = boot or plan_boot.left_at_boot(state, spec)
+        is_written = request.style != "none"
+        at_boot = f"by {request.style}" if is_written else boot.left_at_boot(state, spec)
         verb = "would show" if would else "shows"
         yield (
             f"{spec.map_mount} {verb} the share {spec.tag} ({spec.transport}, raw at {spec.mount}),"
-            f" {policy}; map {spec.map}; at boot: {boot}."
+            f" {policy}; map {spec.map}; at boot: {at_boot}."
         )
     else:
         yield f"Nothing to do: {spec.map_mount} shows the share {spec.tag}, {policy}."

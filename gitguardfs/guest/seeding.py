@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gitguardfs.base import quote
 from gitguardfs.linux.programs import ENVIRONMENT
-from gitguardfs.linux.run_as import NoAnswer, User, run_as
+from gitguardfs.linux.run_as import NoAnswer, SwitchUserFailed, User, run_as
 from gitguardfs.options import accounts
 
 DEPTH = 2
@@ -37,19 +37,20 @@ def seed(view: str) -> Iterator[str]:
             yield f"  {error.strerror}: the agent's first use of git tries again."
 
 
-def unnamed(user: User) -> Iterator[str]:
-    """Yield how the user gets a name for commits, if git has none: each commit would be refused."""
-    with suppress(NoAnswer, OSError):
-        if run_as(_has_no_name, user=user):
+def commands_to_name(uid: int) -> Iterator[str]:
+    """Yield the commands that name a user in git, which refuses commits of an unnamed one."""
+    account = accounts.find(str(uid))
+    user = User(uid, account.gid, tuple(accounts.groups_of(uid)), account.name)
+    with suppress(NoAnswer, SwitchUserFailed, OSError):
+        if run_as(_has_no_name, account.home, user=user):
             command = ["sudo", "-iu", user.name, "git", "config", "--global"]
             yield f"{user.name} has no name in git, without which it commits nothing:"
             for key, value in (("user.name", "AI Agent"), ("user.email", "agent@example.org")):
                 yield f"  {quote.shell([*command, key, value])}"
 
 
-def _has_no_name() -> bool:
+def _has_no_name(home: str) -> bool:
     with suppress(FileNotFoundError, subprocess.TimeoutExpired):
-        home = accounts.find(str(os.geteuid())).home
         done = subprocess.run(
             ["git", "config", "user.email"], env={**ENVIRONMENT, "HOME": home}, timeout=5,
             check=False,

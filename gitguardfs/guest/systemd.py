@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from gitguardfs.base import quote
+from gitguardfs.base import installation, quote
 from gitguardfs.base.errors import UserError
 from gitguardfs.options.guarded_share import GuardedShare
 
@@ -41,63 +41,6 @@ Where={where}
 Type={transport}
 Options={options}
 DirectoryMode=0700
-"""
-
-_SERVICE = """\
-[Unit]
-Description=Guarded view %f
-# A start that fails over and over is given up.
-StartLimitIntervalSec=60
-StartLimitBurst=15
-# Logins wait, since the raw share may be mounted and not yet sealed. If this fails, they go on.
-Before=systemd-user-sessions.service cron.service crond.service atd.service
-
-[Service]
-Type=notify
-# As a variable: systemd does not expand a $ in the value of a variable.
-Environment="GITGUARDFS_MOUNTPOINT=%f"
-ExecStart={command} -o ${{GITGUARDFS_OPTIONS}} -- \
-${{GITGUARDFS_SOURCE}} ${{GITGUARDFS_MOUNTPOINT}}
-# No ExecStopPost= that unmounts: after a crash the mount point stays dead, not open, until the next
-# start replaces it.
-Restart=on-failure
-# The main process starts a killed daemon again, and passes signals on. If it is killed itself, the
-# daemon must not get SIGTERM, which opens the share, but SIGKILL.
-KillMode=mixed
-# On systemctl restart the daemon keeps the seal for the next one.
-RestartKillSignal=SIGUSR2
-# 1 is a mistake in the options: the next start would fail in the same way.
-RestartPreventExitStatus=1
-# SIGTERM means that root wants the seal removed. So systemd must not send it when a start takes too
-# long, nor when the kernel's OOM killer has killed a process of this unit.
-TimeoutStartFailureMode=kill
-OOMPolicy=continue
-
-# None of these makes a mount namespace. PrivateTmp=, ProtectSystem= and the like would: then only
-# the daemon would see the mount.
-NoNewPrivileges=yes
-# SYS_CHROOT and SYS_ADMIN: setns(2) to a mount namespace, by which a restart opens the source below
-# a seal that a crash left, without removing it.
-# SYS_PTRACE: finding processes that opened files of the share before the seal.
-CapabilityBoundingSet=CAP_SYS_ADMIN CAP_SYS_CHROOT CAP_SYS_PTRACE
-CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH
-CapabilityBoundingSet=CAP_CHOWN CAP_FOWNER CAP_FSETID CAP_SETUID CAP_SETGID CAP_MKNOD
-# Mount namespaces, and user namespaces to examine mounts that only such a namespace still has.
-RestrictNamespaces=mnt user
-RestrictRealtime=yes
-RestrictAddressFamilies=AF_UNIX
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service @mount
-SystemCallErrorNumber=EPERM
-IPAddressDeny=any
-DevicePolicy=closed
-DeviceAllow=/dev/fuse rw
-KeyringMode=private
-
-[Install]
-WantedBy=multi-user.target
 """
 
 _DROP_IN = """\
@@ -160,7 +103,9 @@ def share_unit(spec: GuardedShare) -> str:
 def template(command: str = COMMAND) -> str:
     """Return the guard's template unit; ``command`` is the absolute path of gitguardfs."""
     plain = re.fullmatch(r"[A-Za-z0-9/._+-]+", command)
-    return HEADER + _SERVICE.format(command=command if plain else quote.systemd_argument(command))
+    program = command if plain else quote.systemd_argument(command)
+    text = installation.text(f"guest/files/{TEMPLATE}")
+    return text.replace(f"ExecStart={COMMAND} ", f"ExecStart={program} ")
 
 
 def drop_in(spec: GuardedShare) -> str:

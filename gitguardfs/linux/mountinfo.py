@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gitguardfs.linux import processes, syscalls
+from gitguardfs.base.errors import os_error
+from gitguardfs.linux import syscalls
 
 _USER_ID = re.compile(r"(?:^|,)user_id=([0-9]+)(?:,|$)")
 LOCAL_TYPES = frozenset(
@@ -18,9 +20,6 @@ LOCAL_TYPES = frozenset(
     )
 )  # fmt: skip
 """Types of file systems on this machine's disks and memory. Any other may wait for a server."""
-
-_CACHES = frozenset(("mmap", "loose", "fscache"))
-"""Caches of 9p that kernels before 6.4 show without "cache="."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +60,13 @@ class MountInfo:
 
     @property
     def owner(self) -> int | None:
-        """The uid of the user that mounted it (user_id); None unless it is a FUSE file system."""
+        """The uid of the user who mounted it (user_id); None unless it is a FUSE file system."""
         found = _USER_ID.search(self.super_options) if self.fstype.startswith("fuse") else None
         return int(found[1]) if found else None
 
     @property
     def identity(self) -> tuple[int, str, str, str]:
-        """What stays the same while it is mounted, wherever it is moved to.
+        """The values that stay the same while it is mounted, wherever it is moved to.
 
         mnt_id alone is not enough: the kernel gives the number of an unmounted one to another.
         """
@@ -84,21 +83,6 @@ class MountInfo:
         return self.fstype in LOCAL_TYPES
 
     @property
-    def asks_server(self) -> bool:
-        """Whether each stat(2) of a name asks the server whether that name is still there.
-
-        9p's client does so unless it caches attributes (v9fs_vfs_getattr_dotl), and QEMU's server
-        then goes by the path. cache=mmap caches none; kernels show it as "cache=5" or "mmap".
-        virtiofs remembers names for as long as its server says.
-        """
-        caches = {
-            option.removeprefix("cache=")
-            for option in self.super_options.split(",")
-            if option.startswith("cache=") or option in _CACHES
-        }
-        return self.fstype == "9p" and caches <= {"none", "mmap", "5"}
-
-    @property
     def is_ninep(self) -> bool:
         """Whether a descriptor leads to whatever is at its path by now, as with QEMU's 9p server.
 
@@ -108,7 +92,7 @@ class MountInfo:
 
 
 def parse(text: bytes) -> list[MountInfo]:
-    """Return the mounts in the order of mountinfo, which is that in which they were mounted."""
+    """Return the mounts in the order of mountinfo: the oldest first."""
     found = []
     for line in text.split(b"\n"):
         if not line:
@@ -138,14 +122,12 @@ def unescape(field: bytes) -> bytes:
     return re.sub(rb"\\([0-3][0-7]{2})", lambda m: bytes([int(m[1], 8)]), field)
 
 
-def listed(process: str = "/proc/self", proc: int | None = None) -> list[MountInfo]:
+def listed(process: str = "/proc/self") -> list[MountInfo]:
     """Return the mounts of a process's namespace that lie below its root directory.
 
-    ``process`` is its directory in /proc; ``proc`` is a descriptor of a /proc that ``process`` is
-    relative to. Raises OSError.
+    ``process`` is its directory in /proc. Raises OSError.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC
-    with open(os.open(f"{process}/mountinfo", flags, dir_fd=proc), "rb") as file:
+    with open(f"{process}/mountinfo", "rb") as file:
         return parse(file.read())
 
 
@@ -162,7 +144,7 @@ def top_at(path: str, table: Iterable[MountInfo] | None = None) -> MountInfo | N
 
 
 def stack_of(fd: int) -> list[MountInfo]:
-    """Return the mount that a descriptor is of, then those that it covers at the same path.
+    """Return a descriptor's mount, then the mounts that it covers at the same path.
 
     Returns [] if the descriptor's mount is not in this namespace.
     """
@@ -186,7 +168,7 @@ def on_top_of(number: int, path: str) -> MountInfo | None:
 
 
 def current(mount: MountInfo) -> MountInfo | None:
-    """Return the same mount as it is listed now, maybe at another path; None if it is gone."""
+    """Return a mount as it is listed now, maybe at another path; None if it is gone."""
     return next((m for m in listed() if m.identity == mount.identity), None)
 
 
@@ -196,9 +178,17 @@ def of_device(device: int) -> MountInfo | None:
     return next((m for m in listed() if m.device == number), None)
 
 
-def number_of(fd: int) -> int:
-    """Return the mnt_id of the mount that a descriptor is of. Raises OSError."""
-    return processes.fdinfo(fd).mnt_id
+def number_of(fd: int | str, process: str = "/proc/self") -> int:
+    """Return the mnt_id of a descriptor's mount. Raises OSError.
+
+    ``process`` is the directory in /proc of the process that has the descriptor. The number is 0
+    for an object that is mounted nowhere, such as a memfd.
+    """
+    with open(f"{process}/fdinfo/{fd}", "rb") as file:
+        for line in file:
+            if line.startswith(b"mnt_id:"):
+                return int(line.split()[1])
+    raise os_error(errno.EBADF)
 
 
 def detach(mount: MountInfo) -> bool:

@@ -9,59 +9,14 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import AnyStr
-
-from gitguardfs.base.errors import os_error
 
 PROC = "/proc"
 
 
-@dataclass(frozen=True)
-class FdInfo:
-    """The fields of an fdinfo file that are used here."""
-
-    mnt_id: int
-    """The mnt_id of its mount; 0 for an object that is mounted nowhere, such as a memfd."""
-    flags: int = 0
-    """The O_* flags with which it was opened."""
-    fuse_connection: int | None = None
-    """The minor device number of the FUSE mount that it serves; None before Linux 6.17."""
-    scm_fds: int = 0
-    """How many sent descriptors wait in this socket (SCM_RIGHTS)."""
-
-
-def fdinfo(fd: int | str, process: str = f"{PROC}/self", proc: int | None = None) -> FdInfo:
-    """Return the fdinfo of a descriptor of a process.
-
-    ``process`` is its directory in /proc; ``proc`` is a descriptor of a /proc that ``process`` is
-    relative to. Raises OSError.
-    """
-    opened = os.open(f"{process}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
-    with open(opened, "rb") as file:
-        return parse_fdinfo(file.read())
-
-
-def parse_fdinfo(text: bytes) -> FdInfo:
-    """Parse the text of an fdinfo file. Raises OSError(EBADF) if it has no mnt_id."""
-    fields = {
-        key: value.split()[0]
-        for key, _, value in (line.partition(b":") for line in text.split(b"\n"))
-        if value.split()
-    }
-    if b"mnt_id" not in fields:
-        raise os_error(errno.EBADF)
-    connection = fields.get(b"fuse_connection")
-    return FdInfo(
-        int(fields[b"mnt_id"]),
-        int(fields.get(b"flags", b"0"), 8),
-        int(connection) if connection is not None and connection.isdigit() else None,
-        int(fields.get(b"scm_fds", b"0")),
-    )
-
-
 def link_of(path: AnyStr) -> AnyStr | None:
-    """Return what a link in /proc leads to; None if that is longer than a path can be.
+    """Return the target of a link in /proc; None if it is longer than a path can be.
 
     Any user can make directories so deep, and open them. Raises OSError.
     """
@@ -71,6 +26,20 @@ def link_of(path: AnyStr) -> AnyStr | None:
         if error.errno == errno.ENAMETOOLONG:
             return None
         raise
+
+
+def held_by(process: str) -> Iterator[tuple[str, str]]:
+    """Yield the links in /proc to a process's working and root directories and open files.
+
+    Each comes with its name for a message. Raises OSError.
+    """
+    # Threads may have directories and descriptors of their own (unshare(2), CLONE_FS).
+    for task in os.listdir(f"{process}/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield f"{process}/task/{task}/cwd", "its working directory"
+            yield f"{process}/task/{task}/root", "its root directory"
+            for number in sorted(map(int, os.listdir(f"{process}/task/{task}/fd"))):
+                yield f"{process}/task/{task}/fd/{number}", f"descriptor {number}"
 
 
 def pids(proc: str = PROC) -> Iterator[str]:
@@ -108,18 +77,8 @@ def name_of(process: str) -> bytes:
 def arguments_of(process: str) -> tuple[str, ...]:
     """Return the arguments of a process, the program first. Raises OSError."""
     with open(_file(process, "cmdline"), "rb") as file:
-        return parse_arguments(file.read())
-
-
-def parse_arguments(cmdline: bytes) -> tuple[str, ...]:
-    """Return the arguments in a /proc/PID/cmdline, with or without a NUL at the end."""
-    return tuple(os.fsdecode(word) for word in cmdline.removesuffix(b"\0").split(b"\0") if cmdline)
-
-
-def start_of(process: str) -> int:
-    """Return a process's start, in ticks since boot (proc_pid_stat(5)). Raises OSError."""
-    with open(_file(process, "stat"), "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+        text = file.read()
+    return tuple(os.fsdecode(word) for word in text.removesuffix(b"\0").split(b"\0") if text)
 
 
 def _file(process: str, name: str) -> str:

@@ -42,7 +42,7 @@ class RootsBlocks:
     """Leaves the reserved blocks of a disk alone, for a process that runs as root."""
 
     def __init__(self, fd: int) -> None:
-        """Take the rights that threads have between the calls. Raises OSError.
+        """Note the process's rights, which threads have between the calls. Raises OSError.
 
         ``fd`` is a descriptor on the disk, which its owner closes after the last call.
         """
@@ -58,7 +58,7 @@ class RootsBlocks:
             raise os_error(ctypes.get_errno())
 
     def left_alone(self, call: Callable[[*Ts], R], *args: *Ts) -> R:
-        """Make a call that takes none of them, on any thread; what it makes may be another user's.
+        """Make a call that takes no reserved block, on any thread; its files may be another user's.
 
         Raises what ``call`` raises.
         """

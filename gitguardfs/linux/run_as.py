@@ -108,7 +108,6 @@ def run_as(
     function: Callable[..., Any],
     *arguments: Any,
     user: User | None = None,
-    root: str | None = None,
     on_request: Callable[[int], None] | None = None,
     limit: float = LIMIT,
 ) -> Any:
@@ -118,14 +117,13 @@ def run_as(
     UndoFailed; Hung after ``limit`` seconds; NoAnswer if the child did not end by itself;
     SwitchUserFailed if it cannot switch to ``user``.
 
-    ``root`` is the child's root directory; the child calls chroot before it gives up root. If that
-    fails, SetupFailed is raised. ``on_request`` gets the child's pid when the child calls
-    ``ask_parent``; its OSError becomes NoAnswer.
+    ``on_request`` gets the child's pid when the child calls ``ask_parent``; its OSError becomes
+    NoAnswer.
     """
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        _child(theirs.fileno(), lambda: function(*arguments), user, root)
+        _child(theirs.fileno(), lambda: function(*arguments), user)
     theirs.close()
     try:
         data = _read(ours, pid, on_request, time.monotonic() + limit)
@@ -141,7 +139,6 @@ def _child(
     answer: int,
     call: Callable[[], object],
     user: User | None,
-    root: str | None,
 ) -> None:  # pragma: no cover - another process
     status = 0
     try:
@@ -155,7 +152,7 @@ def _child(
         os.closerange(ANSWER_FD + 1, os.sysconf("SC_OPEN_MAX"))
         os.chdir("/")
         os.umask(0o022)
-        outcome = _outcome(call, user, root)
+        outcome = _outcome(call, user)
         _write(ANSWER_FD, json.dumps(outcome).encode())
         with socket.socket(fileno=ANSWER_FD) as sender:
             sender.shutdown(socket.SHUT_WR)
@@ -165,12 +162,8 @@ def _child(
         os._exit(status)
 
 
-def _outcome(call: Callable[[], object], user: User | None, root: str | None) -> list[object]:
+def _outcome(call: Callable[[], object], user: User | None) -> list[object]:
     try:
-        if root is not None:
-            with preparing():
-                os.chroot(root)
-                os.chdir("/")
         if user is not None:
             try:
                 switch_user(user)

@@ -9,19 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
-from typing import TypeVar
 
 from gitguardfs.base.constants import DEAD, MAX_SYMLINKS
 from gitguardfs.base.errors import Exit, UserError, os_error, shown
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 
-_T = TypeVar("_T")
-_Asking = Generator[None, list[MountInfo], _T]
-"""A walk that yields whenever it needs the mounts, and is sent a list read after that."""
 _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -96,44 +92,13 @@ def resolve(path: str, also: int | None = None) -> ResolvedPath:
     redirect root, before or during the walk. Raises UserError for any other symlink,
     ForeignMountError, NotADirectoryError, and OSError if a component cannot be opened.
     """
-    return resolve_all([path], also)[0]
-
-
-def resolve_all(paths: Sequence[str], also: int | None = None) -> list[ResolvedPath]:
-    """Walk several paths at once, as ``resolve`` does, reading mountinfo less often.
-
-    Raises what ``resolve`` raises, for the first path that fails, and leaves no descriptor open.
-    """
-    walks = [_walk(path, also) for path in paths]
-    found: dict[int, ResolvedPath] = {}
-    try:
-        tables: list[list[MountInfo]] = []
-        while len(found) < len(walks):
-            for number, walk in enumerate(walks):
-                if number not in found:
-                    try:
-                        walk.send(tables[-1] if tables else None)  # type: ignore[arg-type]
-                    except StopIteration as end:
-                        found[number] = end.value
-            if len(found) < len(walks):
-                tables.append(mountinfo.listed())
-    except BaseException:
-        for walk in walks:
-            walk.close()
-        for one in found.values():
-            os.close(one.fd)
-        raise
-    return [found[number] for number in range(len(walks))]
-
-
-def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
     if not path:
         raise os_error(errno.ENOENT)
     fd = os.open("/" if path.startswith("/") else ".", _DIRECTORY)
     rest = _names(path)
     links = 0
     try:
-        number = yield from _passed(fd, 0, also)
+        number = _passed(fd, 0, also)
         # The stats of the directories from / down to ``fd``, and their names.
         stats, names = [_stat(fd)], _names(path_of(fd))
         while rest:
@@ -142,7 +107,7 @@ def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
             except FileNotFoundError:
                 break
             try:
-                number = yield from _passed(step, number, also)
+                number = _passed(step, number, also)
                 name, st = rest.pop(0), _stat(step)
                 if st is not None and S_ISLNK(st.st_mode):
                     links += 1
@@ -166,6 +131,19 @@ def _walk(path: str, also: int | None) -> _Asking[ResolvedPath]:
         raise
 
 
+def resolve_all(paths: Sequence[str]) -> list[ResolvedPath]:
+    """Walk several paths as ``resolve`` does. On an error no descriptor is left open."""
+    found: list[ResolvedPath] = []
+    try:
+        for path in paths:
+            found.append(resolve(path))
+    except BaseException:
+        for one in found:
+            os.close(one.fd)
+        raise
+    return found
+
+
 class _Root:
     """The mnt_id of the mount of this process's root directory; 0 until ``note_root``.
 
@@ -186,17 +164,15 @@ def note_root(table: Iterable[MountInfo]) -> None:
         _Root.number = number
 
 
-def _passed(fd: int, former: int, also: int | None) -> _Asking[int]:
+def _passed(fd: int, former: int, also: int | None) -> int:
     """Return the mnt_id of the mount of ``fd``; ``former`` is that of a checked mount.
 
-    Yields for a table that is read while ``fd`` is open, so that the kernel cannot give the
-    number to another mount. Raises ForeignMountError for a user's FUSE file system, without
-    sending a request to it.
+    Raises ForeignMountError for a user's FUSE file system, without sending a request to it.
     """
     number = mountinfo.number_of(fd)
     if number not in (former, _Root.number):
-        table = yield
-        mount = next((m for m in table if m.mnt_id == number), None)
+        # Read while ``fd`` is open, so that the kernel cannot give the number to another mount.
+        mount = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
         if mount is not None and is_foreign(mount, also):
             raise ForeignMountError(mount, mount.path)
     return number

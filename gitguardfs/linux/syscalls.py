@@ -18,6 +18,7 @@ STATX_MNT_ID = 0x1000
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_NOATIME = 1, 2, 4, 8, 32, 1024
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, AT_RECURSIVE = 1, os.O_CLOEXEC, 0x8000
@@ -209,11 +210,6 @@ def unshare_user_and_mounts() -> None:
 def enter_mounts(namespace: int) -> None:
     """Enter the mount namespace behind a descriptor (setns(2))."""
     _check(_libc.setns(namespace, CLONE_NEWNS))
-
-
-def enter_user_namespace(namespace: int) -> None:
-    """Enter the user namespace behind a descriptor, with all its capabilities (setns(2))."""
-    _check(_libc.setns(namespace, CLONE_NEWUSER))
 
 
 def clone_tree(path: bytes, *, recursive: bool = True) -> int:

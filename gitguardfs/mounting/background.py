@@ -21,28 +21,28 @@ log = logging.getLogger(__name__)
 
 
 def in_service(name: str, run: Run, again: Again, notify: Callable[[], None]) -> NoReturn:
-    """Run ``run(ready)`` in a child, and ``again`` if that one is killed (``keeper``).
+    """Run a daemon in a child, and ``again`` if it is killed (``keeper``).
 
-    We stay the main process of the service. ``notify`` is called when the first one is ready.
-    ``name`` is the mount point.
+    This process stays the main process of the service. ``notify`` is called when the first daemon
+    is ready. ``name`` is the mount point.
     """
 
-    def tell(answer: bytes) -> None:
+    def report(answer: bytes) -> None:
         if keeper.is_ready(answer):
             notify()
         elif not answer:
-            _say_that_it_died()
+            _print_that_it_died()
 
-    keeper.keep(name, run, again, tell, log.error)
+    keeper.keep(name, run, again, report, log.error)
 
 
 def in_background(name: str, run: Run, again: Again | None) -> int:
-    """Run ``run(ready)`` in a child; return 0 when it calls ``ready``, else its exit code.
+    """Run a daemon in a child; return 0 when it calls ``ready``, else its exit code.
 
     The child writes its errors to our standard error until it is ready. Then it closes the terminal
-    and our pipes, since mount(8) and shells wait until these are closed. With ``again`` a process
-    between them stays, and starts another daemon if that one is killed (``keeper``); that one logs
-    to syslog from the start. ``name`` is the mount point.
+    and our pipes, since mount(8) and shells wait until these are closed. With ``again``, a keeper
+    stays between them, and starts another daemon if the first is killed; the next one logs to
+    syslog from the start. ``name`` is the mount point.
     """
     readable, writable = os.pipe()
     if os.fork() == 0:
@@ -58,17 +58,17 @@ def in_background(name: str, run: Run, again: Again | None) -> int:
     with os.fdopen(readable, "rb") as pipe:
         answer = pipe.read(1)
     if not answer:
-        _say_that_it_died()
+        _print_that_it_died()
         return Exit.SYSTEM
     return answer[0]
 
 
-def _say_that_it_died() -> None:
+def _print_that_it_died() -> None:
     print("gitguardfs: the daemon died before the mount was up", file=sys.stderr)
 
 
 def _run_detached(run: Run, ready: Ready) -> int:
-    """Run it; once it is ready, it leaves the terminal."""
+    """Run a daemon that leaves the terminal once it is ready."""
 
     def detach(state: bytes) -> None:
         try:
@@ -80,22 +80,22 @@ def _run_detached(run: Run, ready: Ready) -> int:
     return run(detach)
 
 
-def _keep_detached(name: str, run: Run, again: Again, told: int) -> NoReturn:
+def _keep_detached(name: str, run: Run, again: Again, pipe: int) -> NoReturn:
     def first(ready: Ready) -> int:
-        os.close(told)
+        os.close(pipe)
         return _run_detached(run, ready)
 
-    def following(former: bytes, ready: Ready) -> int:
+    def following(state: bytes, ready: Ready) -> int:
         log_to_syslog()
-        return again(former, ready)
+        return again(state, ready)
 
-    def tell(answer: bytes) -> None:
+    def report(answer: bytes) -> None:
         with suppress(OSError):  # the caller was killed
-            os.write(told, answer[:1])
+            os.write(pipe, answer[:1])
         keeper.leave_the_terminal()
 
     syslog.openlog("gitguardfs", syslog.LOG_PID, syslog.LOG_DAEMON)
-    keeper.keep(name, first, following, tell, partial(syslog.syslog, syslog.LOG_ERR))
+    keeper.keep(name, first, following, report, partial(syslog.syslog, syslog.LOG_ERR))
 
 
 def notify(address: str | None, message: str) -> None:

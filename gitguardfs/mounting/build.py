@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from gitguardfs.base.constants import SYSTEM_PATH
-from gitguardfs.base.errors import Exit, UserError, warn
+from gitguardfs.base.errors import UserError, failing, warn
 from gitguardfs.base.paths import is_inside
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.fs.mount import Mount, Surroundings
-from gitguardfs.fs.numbers import LOCAL_NUMBERS
-from gitguardfs.fs.operations import Operations
+from gitguardfs.fs.nodes import LOCAL_NUMBERS
+from gitguardfs.fs.parts import SourceTraits
+from gitguardfs.fs.tree import Tree
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
@@ -29,8 +29,9 @@ from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.options.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.private.repositories import PrivateRepositories
 from gitguardfs.private.store import default as default_store
-from gitguardfs.sessions.base import Requests
-from gitguardfs.view.trees import Trees
+from gitguardfs.view.git_files import GitFiles
+from gitguardfs.view.own_directories import OwnDirectories
+from gitguardfs.view.view import View
 
 RESERVED_DESCRIPTORS = 64
 """Descriptors left for Python, the session, worker threads and the log."""
@@ -47,8 +48,8 @@ def assemble(
     audit: AuditLog,
     root_fd: int,
     reports_names_only: bool,
-) -> tuple[ExitStack, Requests]:
-    """Return what to close at the end, and the requests that serve the directory of ``root_fd``.
+) -> tuple[ExitStack, View]:
+    """Return the tables to close at the end, and the view of the directory of ``root_fd``.
 
     ``reports_names_only`` says that the session can report entries without attributes. Raises
     UserError.
@@ -59,23 +60,21 @@ def assemble(
         warn("git is not installed here: .git stays closed, as with --git deny")
         options = replace(options, rules=replace(options.rules, git=GitMode.DENY))
     tables = ExitStack()
-    try:
-        around = surroundings(options, paths, root_fd)
-        share = Mount(options, around)
-    except OSError as error:
-        raise UserError(f"source {options.source}: {error.strerror}", code=Exit.SYSTEM) from None
+    with failing(f"source {options.source}"):
+        traits = traits_of(options, paths, root_fd)
+        share = Tree(options, traits, reports_names_only)
     tables.callback(share.close)
-    requests = Operations(share, audit, reports_names_only, repositories)
-    if not options.local:
-        return tables, requests
-    store = local_store.open_for(
-        options.local_store, _name(paths, root_fd).removesuffix(" /"), paths.mountpoint
-    )
-    tables.callback(store.close)
-    local = Mount(_local_options(options), _local_surroundings(around, store.root))
-    tables.callback(local.close)
-    own = Operations(local, audit, reports_names_only)
-    return tables, Trees(requests, share, own, local, LocalNames(options.local))
+    own = None
+    if options.local:
+        store = local_store.open_for(
+            options.local_store, _name(paths, root_fd).removesuffix(" /"), paths.mountpoint
+        )
+        tables.callback(store.close)
+        local = Tree(_local_options(options), _local_traits(traits, store.root), reports_names_only)
+        tables.callback(local.close)
+        own = OwnDirectories(share, local, LocalNames(options.local))
+    git_files = None if repositories is None else GitFiles(share, repositories)
+    return tables, View(share, audit, own, git_files)
 
 
 def _local_options(options: MountOptions) -> MountOptions:
@@ -90,12 +89,12 @@ def _local_options(options: MountOptions) -> MountOptions:
     )  # fmt: skip
 
 
-def _local_surroundings(share: Surroundings, root_fd: int) -> Surroundings:
-    """Return the surroundings of a mount of the guest's own directories.
+def _local_traits(share: SourceTraits, root_fd: int) -> SourceTraits:
+    """Return the traits of the guest's own directories.
 
-    It answers FLUSH as the share does: the kernel asks no more for either after one ENOSYS.
+    They answer FLUSH as the share does: the kernel asks no more for either after one ENOSYS.
     """
-    return Surroundings(
+    return SourceTraits(
         root_fd, IdMapSpec().resolve((0, 0), (0, 0)), share.descriptor_limit // 2,
         share.can_chown, closes_late=share.closes_late, numbers=LOCAL_NUMBERS, is_exclusive=True,
     )  # fmt: skip
@@ -125,8 +124,8 @@ def _name(paths: MountPaths, root_fd: int) -> str:
     return paths.source
 
 
-def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surroundings:
-    """Return what a mount of ``root_fd`` has to know of its source and of this process.
+def traits_of(options: MountOptions, paths: MountPaths, root_fd: int) -> SourceTraits:
+    """Return the traits of the source behind ``root_fd``.
 
     Raises UserError for a bad map, OSError.
     """
@@ -149,7 +148,7 @@ def surroundings(options: MountOptions, paths: MountPaths, root_fd: int) -> Surr
             f" (to keep them apart, add --map {missing}; with -o and in fstab, add one more option:"
             f" map={missing})"
         )
-    return Surroundings(
+    return SourceTraits(
         root_fd,
         idmap,
         descriptor_limit=_descriptor_budget(),

@@ -8,22 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import Exit, UserError, failing
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import covers, lid, preflight, seal, seal_bypasses
+from gitguardfs.mounting import bypasses, covers, lid, preflight, seal
 from gitguardfs.options.mount_options import MountOptions
 
 log = logging.getLogger(__name__)
 
 
 def recognized(fd: int) -> bytes:
-    """Return a text by which the next daemon recognizes a source's root, or the root of a seal.
-
-    Nobody changes a seal's ctime: it is the time of its mount, and tells seals apart.
-    """
+    """Return a text by which the next daemon recognizes a source's root."""
     st = os.fstat(fd)
-    is_seal = seal.sealing(fd) is not None
-    return b"%d:%d:%d" % (st.st_dev, st.st_ino, st.st_ctime_ns if is_seal else 0)
+    return b"%d:%d" % (st.st_dev, st.st_ino)
 
 
 @dataclass
@@ -63,7 +59,7 @@ class ClosedPlaces:
 
 
 def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedPlaces:
-    """Put on the seal, or take over one that is there; and a lid. Raises UserError, OSError."""
+    """Put on the seal, or take over a former daemon's seal and lid. Raises UserError, OSError."""
     was_sealed = seal.sealing(paths.source_fd) is not None
     if os.geteuid() == 0 and paths.covers_itself:
         # The place of view and source is one: a seal closes both.
@@ -77,44 +73,30 @@ def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedP
 
 def open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
     """Return a descriptor of the directory below a seal or lid. Raises UserError."""
-    try:
+    needs = "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT"
+    with failing(f"cannot reach {path} below its seal or lid", needs):
         return covers.open_covered(path, root, is_cover)
-    except OSError as error:
-        raise UserError(
-            f"cannot reach {path} below its seal or lid: {error.strerror}",
-            "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT",
-            Exit.SYSTEM,
-        ) from None
 
 
 def _seal(paths: preflight.MountPaths) -> seal.Seal:
-    try:
+    with failing(f"cannot seal {paths.source}", "the option no-seal leaves it open", Exit.MOUNT):
         return seal.Seal(paths.source, paths.source_fd)
-    except OSError as error:
-        raise UserError(
-            f"cannot seal {paths.source}: {error.strerror}",
-            "the option no-seal leaves it open",
-            Exit.MOUNT,
-        ) from None
 
 
-def refuse_holders(
+def check_seal(
     options: MountOptions, paths: preflight.MountPaths, sealed: seal.Seal, device: int
 ) -> None:
-    """Raise UserError if a process holds something below the seal, and can still use it.
+    """Raise UserError if a process reaches the source past its seal, or a mount lies on the seal.
 
-    ``device`` is the st_dev of the source below the seal.
+    A seal is searched for bypasses once. ``device`` is the st_dev of the source below the seal.
     """
-    text, hint = seal_bypasses.describe(paths.source, sealed.covers, device)
-    if text and not options.allow_holders:
-        raise UserError(text, hint, Exit.MOUNT)
-    if text:
-        log.warning("%s", text)
-
-
-def check_seal(sealed: seal.Seal, paths: preflight.MountPaths) -> None:
-    """Raise UserError if something else was mounted over the seal meanwhile."""
-    try:
+    if not sealed.is_checked:
+        text, hint = bypasses.describe(paths.source, sealed.covers, device)
+        if text and not options.allow_holders:
+            raise UserError(text, hint, Exit.MOUNT)
+        if text:
+            log.warning("%s", text)
+        else:
+            sealed.note_checked()
+    with failing(f"cannot seal {paths.source}", code=Exit.MOUNT):
         sealed.check()  # a fusermount3 that was started below can mount over the seal
-    except OSError as error:
-        raise UserError(f"cannot seal {paths.source}: {error.strerror}", code=Exit.MOUNT) from None

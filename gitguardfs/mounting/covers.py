@@ -93,7 +93,7 @@ def open_top(path: str) -> int:
 
 
 def open_covered(path: str, root: int, is_cover: Callable[[MountInfo], bool]) -> int:
-    """Return an O_PATH descriptor of what the cover with this root at ``path`` covers.
+    """Return an O_PATH descriptor of the directory below the cover with this root at ``path``.
 
     The cover stays on: a process that opened a raw share without it could keep that. The cover is
     unmounted only in a new mount namespace that no other process sees, and the mounts below are

@@ -28,7 +28,7 @@ class NotMountedError(UserError):
 
 
 def expected_mountpoint(source: str, mountpoint: str) -> str | None:
-    """Return the mount point that fstab has for the guard of ``source``, if mount(8) started us.
+    """Return the mount point of the guard of ``source`` in fstab, if mount(8) started us.
 
     The path in fstab is walked by descriptors. Returns None if mount(8) did not start us, or if
     fstab has no guard of ``source``: then root gave the mount point. Raises UserError if fstab has

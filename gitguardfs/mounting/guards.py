@@ -1,21 +1,30 @@
-"""Finds running guards, their daemons, and the options with which these were started."""
+"""Finds running guards, their daemons, and the options with which these were started.
+
+Each daemon of root's writes that down in ``RECORDS``, in a file that it keeps locked and that is
+named after its process id. A file without a lock is of a daemon that was killed.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from gitguardfs.base.constants import DEAD, FSTYPE, FUSE_DEVICE, SUBTYPE
+from gitguardfs.base.constants import DEAD, FSTYPE
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.linux import mountinfo, processes, run_as
+from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
-from gitguardfs.options.parsing import parse_o, quote_o, read_arguments
+from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.options.table import OPTIONS
 
+RECORDS = "/run/gitguardfs"
+"""The directory of the daemons' records, which only root reads."""
+Identity = tuple[int, str, str, str]
+"""``MountInfo.identity``."""
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard counts as hanging; a busy one answers within one second."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
@@ -42,14 +51,16 @@ def is_dead(path: bytes) -> bool:
     A child process asks, since a process that waits for a hanging daemon cannot always be killed.
     Raises UserError if the guard does not answer within ``ANSWER_LIMIT``.
     """
-    place = os.fsdecode(path)
+    from gitguardfs.linux import run_as  # takes time to load, and a daemon does without
+
+    mountpoint = os.fsdecode(path)
     try:
         run_as.run_as(_ask, path, limit=ANSWER_LIMIT)
     except OSError as error:
         return error.errno in DEAD
     except run_as.NoAnswer:
-        hint = f"end its daemon, or {shlex.join(['umount', '-i', '-l', place])}"
-        raise UserError(f"the guard at {place} does not answer", hint, Exit.SYSTEM) from None
+        hint = f"end its daemon, or {shlex.join(['umount', '-i', '-l', mountpoint])}"
+        raise UserError(f"the guard at {mountpoint} does not answer", hint, Exit.SYSTEM) from None
     return False
 
 
@@ -59,185 +70,103 @@ def _ask(path: bytes) -> None:
 
 @dataclass(frozen=True)
 class GuardDaemon:
-    """A process that has a FUSE device open, as the daemon of a guard has.
-
-    Any user may have such a process, and chooses its arguments. So paths in the arguments are used
-    only if root started the process.
-    """
+    """A running daemon of root's, as its record in ``RECORDS`` has it."""
 
     pid: int
-    uid: int
-    """0 only if its real and its effective user are root."""
-    arguments: tuple[str, ...]
-    """The program and its arguments; () if they cannot be read."""
-    connections: frozenset[int | None] = field(default=frozenset(), compare=False)
-    """The minor device numbers of the mounts that it serves; None if the kernel gives none."""
-    real_uid: int = 0
-    """The user who started it, and so chose its arguments; differs for a set-user-id program."""
-    start: int = 0
-    """When it was started, in clock ticks since boot."""
-    held: tuple[str, ...] = field(default=(), compare=False)
-    """The directories that it has open, without those inside another of them; for the doctor."""
-
-    @property
-    def options(self) -> tuple[str, ...] | None:
-        """The options it was started with, as in ``-o``, unquoted; None if they cannot be read."""
-        return self._read_arguments()[1]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """SOURCE and MOUNTPOINT as they were given; () if they cannot be read."""
-        return tuple(self._read_arguments()[0])
-
-    def _read_arguments(self) -> tuple[Sequence[str], tuple[str, ...] | None]:
-        return read_arguments(_arguments(self.arguments)) or ((), None)
-
-    @property
-    def is_named(self) -> bool:
-        """Whether its command line is that of gitguardfs."""
-        return _is_named(self.arguments)
+    view: Identity
+    """The identity of the mount that it serves, wherever that was moved to."""
+    source: str
+    """The path of the guarded directory."""
+    options: tuple[str, ...]
+    """The options that it was started with, as in ``-o``, unquoted."""
 
 
-def servers(pids: Iterable[str] | None = None) -> Iterator[GuardDaemon]:
-    """Yield the processes of any user that have a FUSE device open.
+class Record:
+    """The record of this process. It is valid while this process holds its lock."""
 
-    ``pids`` are the processes to look at; None means all. Only root sees those of other users. A
-    call reads every descriptor of every process, so use its result more than once. A process that
-    ends meanwhile is left out.
+    def __init__(self, view: MountInfo, source: str, options: Sequence[str]) -> None:
+        """Write the record of a mounted view, for root alone. Raises OSError."""
+        os.makedirs(RECORDS, 0o700, exist_ok=True)
+        for name in os.listdir(RECORDS):
+            if name.isdecimal() and _read(name) is None:  # the record of a daemon that was killed
+                with suppress(FileNotFoundError):
+                    os.unlink(f"{RECORDS}/{name}")
+        self._path = f"{RECORDS}/{os.getpid()}"
+        new = f"{self._path}.new"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(new, flags, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Not JSON, whose module takes time to load. No option and no path has a NUL.
+        os.write(self._fd, os.fsencode("\0".join([*map(str, view.identity), source, *options])))
+        os.rename(new, self._path)
+
+    def remove(self) -> None:
+        """Remove the record."""
+        with suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+
+def servers() -> tuple[GuardDaemon, ...]:
+    """Return the running daemons of root's guards, the last one started first.
+
+    Only root may read their records: to others, there are none.
     """
-    for pid in processes.pids() if pids is None else pids:
-        with suppress(OSError, ValueError, StopIteration):
-            if connections := _connections(pid):
-                real, effective = processes.uids_of(pid)[:2]
-                yield GuardDaemon(
-                    int(pid),
-                    real or effective,
-                    processes.arguments_of(pid),
-                    connections,
-                    real,
-                    processes.start_of(pid),
+    try:
+        names = os.listdir(RECORDS)
+    except (FileNotFoundError, PermissionError):
+        return ()
+    found = [read for name in names if (read := _read(name)) is not None]
+    return tuple(daemon for _, daemon in sorted(found, key=lambda one: one[0], reverse=True))
+
+
+def _read(name: str) -> tuple[int, GuardDaemon] | None:
+    """Return when a record was written, and the record; None if its daemon has ended."""
+    try:
+        fd = os.open(f"{RECORDS}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with open(fd, "rb") as file:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if name.isdecimal():
+                number, device, fstype, mounted, source, *options = os.fsdecode(file.read()).split(
+                    "\0"
                 )
-
-
-def _connections(pid: str) -> frozenset[int | None]:
-    """Return the connections of a process's FUSE devices. Raises OSError if it has ended."""
-    found: set[int | None] = set()
-    for number in os.listdir(f"/proc/{pid}/fd"):
-        with suppress(FileNotFoundError):  # closed since it was listed
-            if processes.link_of(f"/proc/{pid}/fd/{number}") == FUSE_DEVICE:
-                found.add(processes.fdinfo(number, f"/proc/{pid}").fuse_connection)
-    return frozenset(found)
+                view = int(number), device, fstype, mounted
+                daemon = GuardDaemon(int(name), view, source, tuple(options))
+                return os.fstat(fd).st_mtime_ns, daemon
+    return None
 
 
 def daemon_of(
     guard: MountInfo, candidates: Iterable[GuardDaemon] | None = None
 ) -> GuardDaemon | None:
-    """Return the daemon of a guard; None if it is not found among ``candidates``, or at all.
-
-    Only a process that root started counts, since users choose the arguments of their own. Before
-    Linux 6.17, the kernel does not say which mount a process serves. Then a process counts that was
-    started with the guard's source and mount point.
-
-    Of several, the one that was started last is returned. The kernel may reuse a connection's
-    number while the process that served the old one still ends. An earlier daemon of the same
-    guard also stays while a copy of its view exists in another mount namespace.
-    """
-    minor = os.minor(guard.st_dev)
-    serving: list[GuardDaemon] = []
-    likely: list[GuardDaemon] = []
-    for process in servers() if candidates is None else candidates:
-        if process.real_uid != 0:
-            continue
-        if minor in process.connections:
-            serving.append(process)
-        elif process.connections == {None} and _matches_arguments(process, guard):
-            likely.append(process)
-    return max(serving or likely, key=lambda process: process.start, default=None)
-
-
-def _process_of_root(pid: str) -> GuardDaemon | None:
-    """Return the process if root has started it and it has a FUSE device open."""
-    return next((process for process in servers([pid]) if process.real_uid == 0), None)
+    """Return the daemon of a guard among ``candidates``, by default all; None if there is none."""
+    daemons = servers() if candidates is None else candidates
+    return next((daemon for daemon in daemons if daemon.view == guard.identity), None)
 
 
 def is_daemon(pid: str) -> bool:
-    """Return whether a process is a gitguardfs that root has started."""
-    process = _process_of_root(pid)
-    return process is not None and process.is_named
+    """Return whether a process is the daemon of a guard."""
+    return any(daemon.pid == int(pid) for daemon in servers())
 
 
-def is_orphan(pid: str) -> bool:
-    """Return whether a process is root's gitguardfs, and all its views are unmounted here.
+def orphan_of(source: str) -> GuardDaemon | None:
+    """Return the daemon of a source whose view is unmounted here; None if there is none.
 
-    Copies of a view may still exist in other mount namespaces.
+    Copies of the view may still exist in other mount namespaces.
     """
-    process = _process_of_root(pid)
-    if process is None or not process.is_named:
-        return False
-    listed = mountinfo.listed()
-    if process.connections != {None}:
-        served = {f"0:{minor}" for minor in process.connections}
-        return not any(mount.device in served for mount in listed)
-    return bool(process.paths) and not any(
-        mount.fstype == FSTYPE
-        and (
-            any(_leads_to(path, mount.mount_point) for path in process.paths[1:])
-            or mount.source in (os.path.normpath(path) for path in process.paths[:1])
-        )
-        for mount in listed
-    )
-
-
-def _matches_arguments(process: GuardDaemon, guard: MountInfo) -> bool:
-    """Return whether the arguments of root's process are those of this guard."""
-    if not any(_leads_to(path, guard.mount_point) for path in process.paths[1:]):
-        return False
-    source = process.paths[0]
-    names = [f"fsname={guard.source}"] if guard.source != SUBTYPE else []
-    return (
-        guard.source in (source, os.path.normpath(source), os.path.realpath(source), SUBTYPE)
-        or any(name in (process.options or ()) for name in names)
-        or not os.path.isabs(source)  # relative to a directory that is not known
-    )
-
-
-def _leads_to(given: str, path: bytes) -> bool:
-    """Return whether a mount point, as it was given, may be the directory ``path``.
-
-    It may end with a slash, contain symlinks, or be relative to a directory that is not known.
-    """
-    real = os.fsdecode(path)
-    given = os.path.normpath(given)
-    if not os.path.isabs(given):
-        return real.endswith(f"/{given.removeprefix('../').removeprefix('./')}") or given == "."
-    parent, name = os.path.split(given)  # the mount point itself may not answer
-    return real in (given, os.path.join(os.path.realpath(parent), name))
+    views = {mount.identity for mount in mountinfo.listed()}
+    orphans = (daemon for daemon in servers() if daemon.view not in views)
+    return next((daemon for daemon in orphans if daemon.source == source), None)
 
 
 def options_of(guard: MountInfo) -> tuple[str, ...] | None:
     """Return the options that the daemon of a guard was started with; None if unknown."""
     daemon = daemon_of(guard)
     return None if daemon is None else daemon.options
-
-
-def _is_named(words: Sequence[str]) -> bool:
-    programs = (SUBTYPE, f"mount.{FSTYPE}")
-    for index, word in enumerate(words):
-        if word in ("-m", "-c"):
-            return SUBTYPE in "".join(words[index + 1 : index + 2])
-        if os.path.basename(word) in programs:
-            return True
-    return False
-
-
-def _arguments(words: Sequence[str]) -> Sequence[str]:
-    """Return the words after the program, which Python runs as a file, by -m or by -c."""
-    for index, word in enumerate(words):
-        if word in ("-m", "-c"):
-            return words[index + 2 :]
-        if os.path.basename(word) in (SUBTYPE, f"mount.{FSTYPE}"):
-            return words[index + 1 :]
-    return words
 
 
 def normalized(options: Sequence[str]) -> dict[str, object]:
@@ -274,19 +203,12 @@ def lost_options(
     """
     try:
         kept = normalized(after)
-        gone = []
-        for option in before:
-            one = normalized([option])
-            names = parse_o([quote_o(option)]).keys() & one.keys() - {"map", "seal"}
-            if not all(_is_kept(kept, name, one[name]) for name in names) and option not in unasked:
-                gone.append(option)
+        return [
+            option
+            for option in before
+            if option not in unasked
+            and not parse_o([quote_o(option)]).keys() & {"map", "seal"}
+            and normalized([*after, option]) != kept
+        ]
     except (UserError, ValueError, KeyError):
         return []
-    return gone
-
-
-def _is_kept(kept: dict[str, object], name: str, value: object) -> bool:
-    here = kept.get(name)
-    if isinstance(value, frozenset):
-        return isinstance(here, frozenset) and value <= here
-    return here == value

@@ -1,7 +1,7 @@
 """Starts a daemon again after it was killed, sooner than a service manager could.
 
 The keeper is the daemon's parent. It has done Python's imports, which take most of the time of a
-start. It has nothing of the mount open, and ends as the daemon does when that ends by itself.
+start. It has no file of the mount open. When the daemon ends by itself, the keeper ends likewise.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ only a service manager knows whether it is wanted. Others get Exit.SYSTEM."""
 _PASSED_ON = (*ENDING, REREAD)
 
 Ready = Callable[[bytes], None]
-"""Is called when the mount answers, with what the next daemon has to know."""
+"""Receives the state for the next daemon, once the mount answers."""
 Run = Callable[[Ready], int]
-"""Is a daemon from its start to its exit code."""
+"""Runs a daemon from its start to its end; returns its exit code."""
 Again = Callable[[bytes, Ready], int]
-"""Is the next daemon. It gets what the one before it said when it was ready."""
+"""Runs the next daemon, which receives the state of the one before it."""
 
 
 def keep(
-    name: str, first: Run, again: Again, tell: Callable[[bytes], None], log: Callable[[str], None]
+    name: str,
+    first: Run,
+    again: Again,
+    report: Callable[[bytes], None],
+    log: Callable[[str], None],
 ) -> NoReturn:
-    """Run a daemon in a child, ``tell`` what it answers, and keep it running; then end as it did.
+    """Run a daemon in a child, start another one whenever it is killed, and end as the last did.
 
-    It answers as in ``be_daemon``. One that never was ready is not started again: the caller gets
-    its error. ``name`` is the mount point, for the ``log``.
+    ``report`` gets the first daemon's answer, as ``be_daemon`` writes it. A daemon that never was
+    ready is not started again. ``name`` is the mount point, for the ``log``.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
     keeper = _Keeper()
@@ -53,7 +57,7 @@ def keep(
         signal.signal(number, keeper.pass_on)
     gc.freeze()  # its marks are in the objects, whose memory both processes share
     answer = keeper.start(first)
-    tell(answer)
+    report(answer)
     was_ready = is_ready(answer)
     # It must not keep the source's file system busy, nor the caller's pipes open.
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -70,50 +74,51 @@ def keep(
     keeper.end()
 
 
-def be_daemon(run: Run, told: int) -> NoReturn:
-    """Run it, and end by its exit code. Write to the pipe ``told`` what it answers.
+def be_daemon(run: Run, pipe: int) -> NoReturn:
+    """Run a daemon and end by its exit code. The pipe gets its answer.
 
-    That is OK (a byte) and what the next daemon has to know, once it is ready, or its exit code.
+    The answer is the byte OK and the state for the next daemon, once the daemon is ready; or its
+    exit code.
     """
 
     def ready(state: bytes) -> None:
-        _tell(told, bytes([Exit.OK]) + state)
-        os.close(told)
+        _write(pipe, bytes([Exit.OK]) + state)
+        os.close(pipe)
 
     code = int(Exit.SYSTEM)
     try:
         code = run(ready)
     finally:
         logging.shutdown()
-        _tell(told, bytes([for_others(code)]))
+        _write(pipe, bytes([for_others(code)]))
         os._exit(code)
 
 
 def is_ready(answer: bytes) -> bool:
-    """Return whether the daemon that gave this answer was ready."""
+    """Return whether a daemon's answer says that it was ready."""
     return answer[:1] == bytes([Exit.OK])
 
 
 def for_others(code: int) -> int:
-    """Return the exit code that others than the keeper get."""
+    """Return the exit code that processes other than the keeper get."""
     return Exit.SYSTEM if code == TAKEN_AWAY else code
 
 
 def leave_the_terminal() -> None:
-    """Let the standard streams lead nowhere."""
+    """Redirect the standard streams to /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     os.close(null)
 
 
-def _tell(told: int, message: bytes) -> None:
+def _write(pipe: int, answer: bytes) -> None:
     with suppress(OSError):  # ready was called, or the reader was killed
-        os.write(told, message)
+        os.write(pipe, answer)
 
 
 class _Keeper:
-    """The daemon that runs now, and how the last one ended."""
+    """The daemon that runs now, and the end of the last one."""
 
     def __init__(self) -> None:
         self._child = 0
@@ -122,7 +127,7 @@ class _Keeper:
         self._is_told_to_end = False
 
     def start(self, run: Run) -> bytes:
-        """Start a daemon; return what it answers, b"" if nothing."""
+        """Start a daemon; return its answer, b"" if it ended without one."""
         self._child, self._failed = 0, ""
         readable, writable = os.pipe()
         try:
@@ -141,7 +146,7 @@ class _Keeper:
             return pipe.read()
 
     def pass_on(self, number: int, _frame: FrameType | None) -> None:
-        """Send a signal on to the daemon. After one that ends the mount no other is started."""
+        """Send a signal on to the daemon; after one that ends the mount, start no other daemon."""
         if self._child:
             with suppress(ProcessLookupError):
                 os.kill(self._child, number)
@@ -150,7 +155,7 @@ class _Keeper:
         self._is_told_to_end |= number in ENDING
 
     def why_ended(self) -> str:
-        """Wait for the daemon's end; return why it has to be started again, "" if it has not."""
+        """Wait for the daemon's end; return the reason to start another one, "" for none."""
         if not self._child:
             return self._failed
         _, self._status = os.waitpid(self._child, 0)
@@ -164,7 +169,7 @@ class _Keeper:
         return "" if code in (Exit.OK, Exit.USAGE, TAKEN_AWAY) else f"exit code {code}"
 
     def end(self) -> NoReturn:
-        """End as the daemon did, by its exit code or its signal."""
+        """End this process by the exit code or the signal of the daemon."""
         if os.WIFSIGNALED(self._status):
             number = os.WTERMSIG(self._status)
             with suppress(OSError):  # SIGKILL

@@ -34,7 +34,7 @@ def lid_of(fd: int) -> MountInfo | None:
 
 
 def mount_below(view: Callable[[int], None], directory: int) -> int:
-    """Let ``view`` mount a view on the lid that it gets; both appear on ``directory`` at once.
+    """Let ``view`` mount a view on a new lid; both appear on ``directory`` at once.
 
     Returns the lid's mnt_id. The caller checks what the lid lies on: that may be a mount on top of
     ``directory``. To be called before any thread is started. Raises OSError, and what ``view``

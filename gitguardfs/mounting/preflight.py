@@ -15,6 +15,7 @@ from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.mounting import lid
 from gitguardfs.names import dotgit, repository
 from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.options.mount_options import MountOptions
 
 FUSERMOUNT = "fusermount3"
 
@@ -34,32 +35,33 @@ class MountPaths:
         return self.source == self.mountpoint
 
 
-def check(
-    source: str,
-    mountpoint: str,
-    rules: GuardRules,
-    is_root: bool,
-    source_owner: int | None = None,
-    nonempty: bool = False,
-) -> MountPaths:
+def check(options: MountOptions, expected: str | None, is_root: bool) -> MountPaths:
     """Resolve and check both directories and the system. Raises UserError.
 
-    ``source_owner`` is a user other than root whose FUSE file system the source may be in.
-    ``nonempty`` says that the mount point may hold files, which the view hides.
+    ``expected`` is the mount point in fstab: mount(8) resolves it, and follows symlinks of any
+    user, before it passes it on.
     """
+    source, mountpoint, also = options.source, options.mountpoint, options.source_owner
+    if expected is not None:  # before anything is done there
+        fd = _open(mountpoint, "mount point", is_root)
+        try:
+            _check_is(safe_open.path_of(fd), expected)
+        finally:
+            os.close(fd)
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
-    source_fd = _open(source, "source", is_root, answers=True, also=source_owner)
+    source_fd = _open(source, "source", is_root, answers=True, also=also)
     if lid.lid_of(source_fd) is not None:
         raise UserError(
             f"{source} is the place of a view that is not mounted", "mount that view", Exit.MOUNT
         )
-    _refuse_mounts_of_users(source_fd, source, source_owner)
+    _refuse_mounts_of_users(source_fd, source, also)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     _refuse_mounts_of_users(mountpoint_fd, mountpoint, None)
     paths = MountPaths(
         safe_open.path_of(source_fd), source_fd, safe_open.path_of(mountpoint_fd), mountpoint_fd
     )
+    _check_is(paths.mountpoint, expected)
     top = mountinfo.top_at(paths.mountpoint)
     if top is not None and top.fstype == FSTYPE:
         unmount = ["umount"] if is_root else [FUSERMOUNT, "-u"]
@@ -75,9 +77,9 @@ def check(
             "choose a mount point outside of the source",
         )
     # Below a lid, and where the view takes the place of its source, nothing more gets hidden.
-    if not (nonempty or paths.covers_itself or lid.lid_of(mountpoint_fd) is not None):
+    if not (options.nonempty or paths.covers_itself or lid.lid_of(mountpoint_fd) is not None):
         check_empty(mountpoint, is_empty(mountpoint_fd))
-    _check_not_below_git(source, paths.source, rules)
+    _check_not_below_git(source, paths.source, options.rules)
     return paths
 
 
@@ -117,21 +119,7 @@ def _refuse_mounts_of_users(fd: int, path: str, also: int | None) -> None:
             raise safe_open.ForeignMountError(mount, path)
 
 
-def check_expected(mountpoint: str, expected: str | None, is_root: bool) -> None:
-    """Raise UserError for a mount point other than ``expected``, before anything is done there.
-
-    mount(8) resolves the mount point, and follows symlinks of any user, before it passes it on.
-    """
-    if expected is None:
-        return
-    fd = _open(mountpoint, "mount point", is_root)
-    try:
-        check_is(safe_open.path_of(fd), expected)
-    finally:
-        os.close(fd)
-
-
-def check_is(real: str, expected: str | None) -> None:
+def _check_is(real: str, expected: str | None) -> None:
     """Raise UserError if the mount point, resolved, is not ``expected``."""
     if expected is not None and real != expected:
         raise UserError(

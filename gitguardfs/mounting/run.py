@@ -24,7 +24,7 @@ from signal import Signals
 from threading import Thread
 
 from gitguardfs.base.constants import FUSE_DEVICE
-from gitguardfs.base.errors import Exit, UserError, shown, warn
+from gitguardfs.base.errors import Exit, UserError, failing, shown, warn
 from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.linux import mountinfo, safe_open
@@ -34,6 +34,7 @@ from gitguardfs.mounting import (
     build,
     closed_places,
     fstab_check,
+    guards,
     keeper,
     lid,
     logs,
@@ -142,23 +143,14 @@ def _prepare(
     launch: Callable[[_Serve, MountOptions], int],
     former: bytes,
 ) -> int:
-    """Check, and launch a function that serves; tell it what to mount after a crash."""
+    """Check the options and paths, and launch a function that serves the mount."""
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
     expected = options.expected_mountpoint
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
-    preflight.check_expected(options.mountpoint, expected, is_root)
-    paths = preflight.check(
-        options.source,
-        options.mountpoint,
-        options.rules,
-        is_root,
-        options.source_owner,
-        options.nonempty,
-    )
-    preflight.check_is(paths.mountpoint, expected)
+    paths = preflight.check(options, expected, is_root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
     seal_it = _wants_seal(options, paths, is_root)
@@ -218,12 +210,8 @@ def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, sea
 def _open_audit(path: str | None) -> AuditLog:
     if path is None:
         return AuditLog(None)
-    try:
+    with failing(f"cannot write the audit log {path}"):
         return AuditLog(RotatingFile(path, os.geteuid() == 0))
-    except OSError as error:
-        raise UserError(
-            f"cannot write the audit log {path}: {error.strerror}", code=Exit.SYSTEM
-        ) from None
 
 
 def _serve(
@@ -240,7 +228,7 @@ def _serve(
     if seal.sealing(root_fd) is not None:
         root_fd = closed_places.open_covered(paths.source, root_fd, seal.is_seal)
     root = closed_places.recognized(root_fd)
-    if former and former.split()[0] != root:
+    if former not in (b"", root):
         raise UserError(
             f"{paths.source} is another directory than before: it is not guarded again",
             f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
@@ -260,15 +248,8 @@ def _serve(
     session = new_session(operations)
     closed = closed_places.close(paths, target_fd, seal_it)
     try:
-        state = b"%s %s" % (
-            root,
-            b"" if closed.seal is None else closed_places.recognized(closed.seal.root),
-        )
         if closed.seal is not None and seal_it:
-            # Under the seal of the daemon before this one nobody has opened anything since.
-            if state != former:
-                closed_places.refuse_holders(options, paths, closed.seal, os.fstat(root_fd).st_dev)
-            closed_places.check_seal(closed.seal, paths)
+            closed_places.check_seal(options, paths, closed.seal, os.fstat(root_fd).st_dev)
         signals.hold()
         mounted = view.mount(session, options, paths, closed)
     except BaseException:
@@ -278,17 +259,24 @@ def _serve(
         # If the mount point is removed in another namespace, the kernel keeps the view on the lid
         # for as long as the lid is open, and this process would not end.
         os.close(closed.target_fd)
+    record = None
     if mounted is not None:
         utab.add(mounted)
+        try:
+            record = guards.Record(mounted, paths.source, options.given)
+        except OSError as error:
+            log.warning("umount and vm-mount will not know this daemon: %s", error)
     audit.start()
     logs.start()
     signal, fault = _serve_session(
-        session, tables, options, paths, mounted, closed, lambda: ready(state)
+        session, tables, options, paths, mounted, closed, lambda: ready(root)
     )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
     # UNMOUNTED: the helper has removed the lid, and another view may have put on one like it.
     closed.end(keep_seal=stays_closed, keep_lid=stays_closed or signal is UNMOUNTED)
+    if record is not None:
+        record.remove()
     audit.close()
     if fault:
         places = [paths.source, *([paths.mountpoint] if closed.lid else [])]

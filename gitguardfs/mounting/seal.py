@@ -22,18 +22,18 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError, os_error
-from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import covers, utab
+from gitguardfs.mounting import covers, guards, utab
 
 NAME = "gitguardfs-seal"
-_FSTYPES = (covers.FSTYPE, "tmpfs")
-"""The types that a seal may have: daemons of earlier versions used tmpfs."""
+_CHECKED = "noatime"
+"""The mount option by which the kernel keeps that ``bypasses`` has found nothing at this seal."""
 _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
 class Seal:
-    """A seal that is on, and locked by this process until it ends."""
+    """A mounted seal, locked by this process until the process ends."""
 
     def __init__(self, source: str, source_fd: int) -> None:
         """Cover a directory, or take over the seal of a daemon that died.
@@ -78,6 +78,17 @@ class Seal:
                 errno.ESTALE, "another mount is directly below or above the seal", self._source
             )
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether ``bypasses`` has found nobody who reaches the source past this seal."""
+        return _CHECKED in covers.listed(mountinfo.number_of(self._lock)).options.split(",")
+
+    def note_checked(self) -> None:
+        """Note ``is_checked`` as an option of the mount, which stays with it. Raises OSError."""
+        flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
+        flags |= syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_NOATIME
+        syscalls.mount("none", f"/proc/self/fd/{self._lock}", flags=flags)
+
     def remove(self) -> None:
         """Remove the seal: unmount exactly this mount, by its descriptor. Raises OSError."""
         try:
@@ -96,7 +107,7 @@ def _lock(root: int) -> None:
 
 def is_seal(mount: MountInfo) -> bool:
     """Return whether a mount is a seal, with or without a daemon."""
-    return mount.fstype in _FSTYPES and mount.source == NAME
+    return mount.fstype == covers.FSTYPE and mount.source == NAME
 
 
 def sealing(fd: int) -> MountInfo | None:
@@ -131,7 +142,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
 
 
 def remark(source: str) -> str:
-    """Return what ``fail_closed`` adds to an error when it has sealed ``source``."""
+    """Return the remark that ``fail_closed`` adds to an error when it has sealed ``source``."""
     return f"{source} is sealed until it is guarded; umount {shlex.quote(source)} opens it"
 
 
@@ -220,22 +231,11 @@ def check_unlocked(fd: int, source: str) -> None:
     except OSError as error:
         if error.errno != errno.EWOULDBLOCK:
             raise
-        raise UserError(
-            f"{source} is guarded already and sealed",
-            f"unmount its view, or if that is gone: kill -USR2 {holder(lock)}",
-            Exit.MOUNT,
-        ) from None
+        orphan = guards.orphan_of(source)
+        hint = "unmount its view" if orphan is None else f"kill -USR2 {orphan.pid}"
+        raise UserError(f"{source} is guarded already and sealed", hint, Exit.MOUNT) from None
     finally:
         os.close(lock)
-
-
-def holder(lock: int) -> str:
-    """Return the pid of the process that has locked the file of ``lock`` (/proc/locks), or "?"."""
-    st = os.fstat(lock)
-    where = f"{os.major(st.st_dev):02x}:{os.minor(st.st_dev):02x}:{st.st_ino}"
-    with open("/proc/locks") as file:
-        held = [line.split() for line in file]
-    return next((f[4] for f in held if len(f) > 5 and f[1] == "FLOCK" and f[5] == where), "?")
 
 
 def remove_stale(source: str) -> None:
@@ -247,7 +247,7 @@ def remove_stale(source: str) -> None:
 
 
 def open_covered(source: str, seal_fd: int) -> int:
-    """Return an O_PATH descriptor of what the seal covers whose root ``seal_fd`` is.
+    """Return an O_PATH descriptor of the directory below the seal whose root ``seal_fd`` is.
 
     The seal stays on; see ``covers.open_covered``. Raises OSError.
     """

@@ -63,7 +63,7 @@ class SignalReceiver:
         """The signal by which root ended the view; None if it has sent none."""
 
     def install(self) -> None:
-        """Handle the signals from now on, those that were held as well."""
+        """Handle the signals from now on, held ones as well."""
         for number in _RECEIVED:
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _RECEIVED)

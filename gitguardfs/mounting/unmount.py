@@ -26,7 +26,7 @@ STOP_LIMIT = 15.0
 END_LIMIT = 5.0
 """Seconds to wait for a busy share: a daemon that is ending may still hold it."""
 START_LIMIT = 1.0
-"""Seconds for which a daemon may have no view, since it is about to mount it or to end."""
+"""Seconds for which a daemon may have no view, since it is about to end."""
 _PAUSE = 0.05
 
 
@@ -89,23 +89,17 @@ def stop_keeping_seal(guard: MountInfo, source: str) -> bool:
     found = mountinfo.current(guard)
     if found is None:
         return False
-    daemon = _daemon_of(guard, found)
+    daemon = guards.daemon_of(found)
     if daemon is None:
         # The daemon may be in another pid namespace. Its seal stays anyway.
         unmount(found)
         return True
     _check_unused(found, daemon)
-    if not _stop(daemon.pid, lambda: _daemon_of(guard, found) == daemon):
+    if not _stop(daemon.pid, lambda: guards.daemon_of(found) == daemon):
         return stop_keeping_seal(guard, source)
     left = mountinfo.current(found)
-    if left is None:
-        return True
-    if not guards.is_dead(left.mount_point):  # the process that ended was not its daemon
-        path = left.path
-        raise UserError(
-            f"the view at {path} is still served, and its daemon was not found", code=Exit.SYSTEM
-        )
-    unmount(left, lazy=True)  # its daemon ended without unmounting
+    if left is not None:
+        unmount(left, lazy=True)  # its daemon ended without unmounting
     return True
 
 
@@ -138,34 +132,17 @@ def _stop(pid: int, is_it: Callable[[], bool]) -> bool:
 
 
 def stop_orphan(source: str) -> None:
-    """Stop a daemon that holds the seal of ``source`` but has no view mounted here.
+    """Stop the daemon of a sealed source whose view is not mounted here. The seal stays.
 
     A copy of its view in another mount namespace, which any user can make, keeps the daemon
-    running. The share could then not be guarded again. The seal stays.
+    running. The share could then not be guarded again.
     """
     deadline = time.monotonic() + START_LIMIT
-    while (pid := _holder_of(source)) is not None and guards.is_orphan(pid):
+    while seal.is_sealed(source) and (orphan := guards.orphan_of(source)) is not None:
         if time.monotonic() > deadline:
-            _stop(int(pid), lambda: _holder_of(source) == pid and guards.is_orphan(pid))
+            _stop(orphan.pid, lambda: guards.orphan_of(source) == orphan)
             return
         time.sleep(_PAUSE)
-
-
-def _holder_of(source: str) -> str | None:
-    """Return the pid of the process that holds the seal of ``source``, as text, or None."""
-    if not seal.is_sealed(source):
-        return None
-    fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        holder = seal.holder(fd)
-    finally:
-        os.close(fd)
-    return holder if holder.isdecimal() else None
-
-
-def _daemon_of(guard: MountInfo, found: MountInfo) -> guards.GuardDaemon | None:
-    # Before Linux 6.17 it is found by its arguments, which may have the path before a move.
-    return guards.daemon_of(found) or guards.daemon_of(guard)
 
 
 def _check_unused(mount: MountInfo, daemon: guards.GuardDaemon) -> None:
@@ -244,43 +221,31 @@ def seal_or_unmount(source: str) -> str:
 def _users_of(mount: MountInfo, ignored_pid: int = 0, at_most: int = 5) -> list[str]:
     """Return the processes that have something in ``mount`` or in a copy of it open."""
     found = []
-    path = mount.path
     for pid in processes.pids():
-        if int(pid) == ignored_pid:
-            continue
         with suppress(OSError):  # it has ended
-            held = _links_into(pid, path)
-            if held and not _is_covered(pid, held, mount):
-                with open(
-                    f"/proc/{pid}/comm", "rb"
-                ) as file:  # any bytes: the process chooses its name
-                    name = shown(file.read().removesuffix(b"\n"))
-                found.append(f"{name} ({pid})")
+            if int(pid) != ignored_pid and _uses(pid, mount):
+                found.append(f"{shown(processes.name_of(pid))} ({pid})")
     return found[:at_most]
 
 
-def _links_into(pid: str, path: str) -> list[str]:
-    """Return the links of a process (proc(5)) that lead to ``path`` or below it."""
-    links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root"]
-    links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-    found = []
-    for link in links:
-        with suppress(OSError):  # closed; our own listing above is one
-            if f"{os.readlink(link)}/".startswith(f"{path}/"):
-                found.append(link)
-    return found
+def _uses(pid: str, mount: MountInfo) -> bool:
+    """Return whether a process holds something in ``mount`` or in a copy of it.
 
-
-def _is_covered(pid: str, held: list[str], mount: MountInfo) -> bool:
-    """Return whether a process is a daemon that holds only the directory below ``mount``.
-
-    The daemon of an earlier guard at the same path does, while a copy of its view exists.
+    The daemon of an earlier guard at the same path holds the directory below, while a copy of its
+    view exists. That does not count.
     """
-    path = mount.path
-    for link in held:
-        kind, _, number = link.removeprefix(f"/proc/{pid}/").partition("/")
-        if kind != "fd" or os.readlink(link) != path:
-            return False
-        if processes.fdinfo(number, f"/proc/{pid}").mnt_id == mount.mnt_id:
-            return False
-    return guards.is_daemon(pid)
+    held = []
+    for link, _ in processes.held_by(f"{processes.PROC}/{pid}"):
+        with suppress(OSError):  # closed; the listing's own descriptor is one
+            path = os.readlink(link)
+            if f"{path}/".startswith(f"{mount.path}/"):
+                held.append((path, link))
+    return bool(held) and not (
+        all(path == mount.path and _is_below(link, mount) for path, link in held)
+        and guards.is_daemon(pid)
+    )
+
+
+def _is_below(link: str, mount: MountInfo) -> bool:
+    process, is_descriptor, number = link.rpartition("/fd/")
+    return bool(is_descriptor) and mountinfo.number_of(number, process) != mount.mnt_id

@@ -46,7 +46,7 @@ def remove(mount: mountinfo.MountInfo) -> None:
 
 
 def add_cover(mount: mountinfo.MountInfo, cover: mountinfo.MountInfo) -> None:
-    """Let systemd take a seal or a lid for remote if it takes the share or view there for that.
+    """Mark a seal or a lid as remote for systemd if the share or view there counts as remote.
 
     To be called when the cover is on: any user can hold the lock of the file and so delay this.
     systemd watches the file. The entry is left when the cover goes: ``umount --fake`` could remove
@@ -60,7 +60,7 @@ def add_cover(mount: mountinfo.MountInfo, cover: mountinfo.MountInfo) -> None:
 
 
 def _options(mount: mountinfo.MountInfo) -> set[str]:
-    """Return the options that are recorded for mounts of this source at this mount point."""
+    """Return the recorded options for mounts of this source at this mount point."""
     found: set[str] = set()
     with suppress(OSError), open(PATH, "rb") as file:
         for line in file:

@@ -96,16 +96,14 @@ class LocalNames:
         """Returns the marker for a name; None if no such directory is the guest's. Cached."""
 
     def _marker(self, name: bytes) -> Marker | None:
-        if dotgit.is_dotgit(name):
-            return None
+        found = self._directories.get(name)
         if self._pattern is not None and self._pattern.match(name.decode(errors="surrogateescape")):
-            return ALWAYS
-        if name in self._directories:
-            return self._directories[name]
-        for first, last, marker in FIRST_NAMES:
-            if first.fullmatch(name) and self._marker(last) is not None:
-                return marker
-        return None
+            found = ALWAYS
+        if found is None:
+            for first, last, marker in FIRST_NAMES:
+                if first.fullmatch(name) and self._marker(last) is not None:
+                    found = marker
+        return None if found is None or dotgit.is_dotgit(name) else found
 
     def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
         """Return the directories above these files of a share that a view does not show.

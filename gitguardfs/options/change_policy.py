@@ -94,10 +94,6 @@ class ChangePolicy:
             group = idmap.share_gid(gid)
         return -1 if user is None else user, -1 if group is None else group
 
-    def new_mode(self, mode: int) -> int:
-        """Return the mode, with its type, of a new object that was requested with ``mode``."""
-        return mode if self.create_with_perms is None else self.create_with_perms.apply(mode)
-
     def owners(
         self, uid: GuestUid | None, gid: GuestGid | None
     ) -> tuple[GuestUid | None, GuestGid | None]:
@@ -126,13 +122,3 @@ class ChangePolicy:
         if self.chmod is ChangeRule.DENY:
             raise os_error(errno.EPERM)
         return None
-
-    def check_removal_allowed(self) -> None:
-        """Raise OSError(EPERM) if the policy denies every removal."""
-        if self.delete_deny:
-            raise os_error(errno.EPERM)
-
-    def check_rename_allowed(self) -> None:
-        """Raise OSError(EPERM) if the policy denies every rename."""
-        if self.rename_deny:
-            raise os_error(errno.EPERM)

@@ -24,17 +24,17 @@ class FstabEntry:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether gitguardfs wrote the line."""
+        """Whether gitguardfs wrote the line."""
         return MARK in self.options
 
     @property
     def is_share(self) -> bool:
-        """Return whether the line mounts a share of the host."""
+        """Whether the line mounts a share of the host."""
         return self.fstype in SHARE_TYPES
 
     @property
     def is_guard(self) -> bool:
-        """Return whether the line mounts a gitguardfs."""
+        """Whether the line mounts a gitguardfs."""
         return self.fstype == FSTYPE
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
@@ -21,11 +20,11 @@ MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
 DEFAULT_GIT = GitMode.PRIVATE
-"""What the agent has of git in a guest that is set up here; gitguardfs alone has another default.
+"""Default mode for .git in a guest that is set up here; gitguardfs alone has another default.
 In a guest without git, the daemon falls back to ``deny``."""
 
 DEFAULT_LOCAL = (DEPS,)
-"""What a guest that is set up here keeps on its own disk; vm-mount and gitguardfs have none."""
+"""Default of ``--local`` in a guest that is set up here; vm-mount and gitguardfs have none."""
 
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
@@ -43,19 +42,6 @@ _MEANT_FOR_OTHERS = ("user", "users", "owner", "group")
 _OF_THE_GUEST = ("map_passwd", "map_group")
 
 
-class Cache(StrEnum):
-    """What v9fs (the kernel's 9p client) may cache of a share.
-
-    ``none`` is the default: the guest sees at once what the host writes. It costs nothing: the
-    guard caches pages itself, checks them at each open, and serves memory maps. ``mmap`` is for
-    programs that map files of the raw share. ``loose`` and ``fscache`` are not offered: with them
-    v9fs never asks the host again.
-    """
-
-    NONE = "none"
-    MMAP = "mmap"
-
-
 @dataclass(frozen=True)
 class GuardedShare:
     """A host's share with the mount tag ``tag`` at ``mount``, and the guard's view of it.
@@ -70,7 +56,6 @@ class GuardedShare:
     map_mount: str
     map: str
     options: tuple[str, ...] = ()
-    cache: Cache = Cache.NONE
 
     def __post_init__(self) -> None:
         if self.transport not in SHARE_TYPES:
@@ -91,22 +76,22 @@ class GuardedShare:
 
     @property
     def module_units(self) -> tuple[str, ...]:
-        """Return the units of systemd that load MODULES (modprobe@.service never fails)."""
+        """Units of systemd that load MODULES (modprobe@.service never fails)."""
         return tuple(f"modprobe@{module}.service" for module in MODULES[self.transport])
 
     @property
     def share_options(self) -> tuple[str, ...]:
-        """Return the mount options of the raw share."""
-        return share_options(self.transport, self.cache)
+        """Mount options of the raw share."""
+        return share_options(self.transport)
 
     @property
     def guard_options(self) -> tuple[str, ...]:
-        """Return the options of the guard, the map first, each quoted for ``-o``."""
+        """Options of the guard, the map first, each quoted for ``-o``."""
         return (f"map={quote_o(self.map)}", *map(quote_o, self._further()))
 
     @property
     def no_cpu_idle(self) -> bool:
-        """Return whether the guard has the option ``no-cpu-idle``."""
+        """Whether the guard has the option ``no-cpu-idle``."""
         return bool(parse_o(self._quoted()).get("no_cpu_idle"))
 
     def _further(self) -> tuple[str, ...]:
@@ -141,10 +126,11 @@ def with_local(options: tuple[str, ...], globs: tuple[str, ...]) -> tuple[str, .
     return (*options, *(f"local={glob}" for glob in globs))
 
 
-def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
+def share_options(transport: str) -> tuple[str, ...]:
     """Return the mount options of a raw share.
 
-    On 9p, ``access=0`` lets only root use it, even without the seal.
+    On 9p, ``access=0`` lets only root use it, even without the seal. With ``cache=none`` the guest
+    sees at once what the host writes; the guard itself caches pages, and checks them at each open.
     """
     if transport == "virtiofs":
         return ("nosuid", "nodev")
@@ -152,7 +138,7 @@ def share_options(transport: str, cache: Cache) -> tuple[str, ...]:
         "trans=virtio",
         "version=9p2000.L",
         f"msize={MESSAGE_BYTES}",
-        f"cache={cache}",
+        "cache=none",
         "access=0",
         "nosuid",
         "nodev",

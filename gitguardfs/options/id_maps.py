@@ -43,7 +43,7 @@ class IdMapSpec:
 
     @property
     def missing(self) -> str:
-        """Return the further ``--map`` that keeps all ids of the share apart; "" if they are.
+        """Further ``--map`` that keeps all ids of the share apart; "" if they are.
 
         An id without a rule is shown unchanged, even if another id is mapped to it: then the
         guest sees both as one. It is spelled without commas, which would divide ``-o``. With an

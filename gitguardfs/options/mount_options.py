@@ -23,7 +23,7 @@ from gitguardfs.options.change_policy import (
 )
 from gitguardfs.options.id_maps import IdMapSpec, add_passwd_files, parse_maps, parse_mirror
 from gitguardfs.options.overrides import Overrides
-from gitguardfs.options.parsing import RawOptions, seconds
+from gitguardfs.options.parsing import RawOptions, seconds, spelled
 from gitguardfs.options.permissions import Perms
 
 _SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
@@ -78,6 +78,8 @@ class MountOptions:
     """Mount options that are only passed to the kernel (noatime, sync, noexec, dev ...)."""
     needs_root: str | None = None
     """The name of a given option that needs root; None if there is none."""
+    given: tuple[str, ...] = field(default=(), compare=False)
+    """The options that were given, as in ``-o``, unquoted."""
 
 
 def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
@@ -124,6 +126,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         expected_mountpoint=values.text("mountpoint"),
         kernel=tuple(values.texts("kernel")),
         needs_root=_needs_root(given),
+        given=spelled(given),
     )
 
 

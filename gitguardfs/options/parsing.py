@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.options.table import BY_NAME, BY_SHORT, Option
+from gitguardfs.options.table import BY_NAME, OPTIONS, Option
 
 RawOptions = dict[str, object]
 """Values by ``Option.key``: a string, a list of strings where several add up, or the value of a
@@ -167,38 +168,19 @@ def _wants_devices(words: Sequence[str]) -> bool:
     return wanted and "suid" not in words
 
 
-def read_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the paths among the arguments of ``gitguardfs``, and the options as in ``-o``.
-
-    Options of the command line come last, since they take precedence over ``-o``. Returns None if
-    an argument is unknown.
-    """
-    paths: list[str] = []
-    outer: list[str] = []
-    inner: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        name, has_value, value = word.removeprefix("--").partition("=")
-        option = BY_NAME.get(name) if word.startswith("--") else BY_SHORT.get(word[:2])
-        if not word.startswith("--") and len(word) > 2:
-            has_value, value = "-", word[2:]  # the value follows the letter: -uUSER
-        if word == "--":
-            paths += rest
-            rest = []
-        elif not word.startswith("-") or word == "-":
-            paths.append(word)
-        elif word.startswith("-o") and (len(word) > 2 or rest):
-            inner += split_o(word[2:] or rest.pop(0))
-        elif option is None or (option.metavar and not (has_value or rest)):
-            return None
-        elif option.metavar:
-            outer.append(f"{option.name}={value if has_value else rest.pop(0)}")
-        elif not has_value:
-            outer.append(option.name)
-        else:
-            return None
-    return tuple(paths), (*inner, *outer)
+def spelled(given: RawOptions) -> tuple[str, ...]:
+    """Return the options as in ``-o``, unquoted."""
+    found: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        value = given.get(option.key)
+        if option.metavar and value is not None:
+            values = value if isinstance(value, list) else [value]
+            found[option.key] = [f"{option.name}={one}" for one in values]
+        elif not option.metavar and value == option.const:
+            found.setdefault(option.key, [option.name])
+    kernel = given.get("kernel", [])
+    assert isinstance(kernel, list)
+    return (*chain(*found.values()), *kernel)
 
 
 def seconds(text: str) -> float:

@@ -33,7 +33,7 @@ class Option:
     multiple: bool = False
     """Whether it can be repeated; otherwise the last value counts."""
     dest: str = ""
-    """What it sets; by default its name. Several flags can set the same."""
+    """Name of the value that the option sets, which several flags can share; by default its own."""
     const: object = True
     """The value of a flag."""
     aliases: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Option:
 
     @property
     def key(self) -> str:
-        """Return the key of its value in ``RawOptions``."""
+        """Key of the option's value in ``RawOptions``."""
         return (self.dest or self.name).replace("-", "_")
 
 
@@ -196,4 +196,3 @@ OPTIONS = (
 )  # fmt: skip
 
 BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}
-BY_SHORT = {option.short: option for option in OPTIONS if option.short}

@@ -36,14 +36,14 @@ _TAKEN = {
     b"i18n.logoutputencoding": _WORD,
     b"i18n.filesencoding": _WORD,
 }
-"""The keys that are taken over, and what their values look like."""
+"""The keys that are taken over, with a pattern for the values of each."""
 _LFS = {
     b"filter.lfs.clean": b"git-lfs clean -- %f",
     b"filter.lfs.smudge": b"git-lfs smudge -- %f",
     b"filter.lfs.process": b"git-lfs filter-process",
     b"filter.lfs.required": b"true",
 }
-"""What ``git lfs install --local`` writes."""
+"""Settings of ``git lfs install --local``."""
 _ABOUT = """This is the agent's own git repository of a project that a human works on as well.
 The files of the work tree are shared, live. The human's .git is not here, and nothing changes it.
 
@@ -166,17 +166,9 @@ def notes(why_empty: str, limited: int, former: Sequence[str]) -> bytes:
     return (_ABOUT + more).encode(errors="surrogateescape")
 
 
-def hook() -> bytes:
-    """Return the script that publishes the agent's commits. Raises OSError."""
-    return _file("private/files/reference-transaction.sh").encode()
-
-
-def sync() -> bytes:
-    """Return the script of ``git sync``. Raises OSError."""
-    return _file("private/files/sync.sh").encode()
-
-
-def _file(path: str) -> str:
+def script(name: str) -> bytes:
+    """Return a script: HOOK publishes the agent's commits, SYNC is ``git sync``. Raises OSError."""
     from gitguardfs.base.installation import text  # not at the start: it imports a lot
 
-    return text(path)
+    file = {HOOK: HOOK, SYNC: "sync"}[name]
+    return text(f"private/files/{file}.sh").encode()

@@ -20,11 +20,11 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.private import git
 from gitguardfs.private.share import (
     DIRECTORY,
-    MAX_TEXT,
     OUT,
     Share,
     Unusable,
     content_of,
+    cut,
     is_guarded,
     line_of,
     names_in,
@@ -33,7 +33,6 @@ from gitguardfs.private.share import (
     open_path,
     read,
     stat_of,
-    told,
 )
 
 MAX_REFS = 64 << 20
@@ -64,7 +63,7 @@ Config = dict[bytes, bytes]
 
 
 class Head(NamedTuple):
-    """What the host has checked out: a branch, which may have no commit yet, or a commit."""
+    """The host's HEAD: a branch, which may have no commit yet, or a commit."""
 
     branch: bytes
     """The full name; empty if HEAD is detached."""
@@ -73,18 +72,18 @@ class Head(NamedTuple):
 
 
 def head_of(text: bytes) -> Head:
-    """Return what a HEAD says. Raises Unusable."""
+    """Parse the content of a file HEAD. Raises Unusable."""
     text = line_of(text)
     branch = text.removeprefix(b"ref:").strip()
     if text.startswith(b"ref:") and _REF.fullmatch(branch):
         return Head(branch, b"")
     if _OBJECT.fullmatch(text):
         return Head(b"", text)
-    raise Unusable(f"has a HEAD that names no branch and no commit: {told(text)}")
+    raise Unusable(f"has a HEAD that names no branch and no commit: {cut(text)}")
 
 
 class Objects(NamedTuple):
-    """A directory with objects: descriptors of it and its ``pack``, and what is in them."""
+    """An object directory: descriptors of it and its ``pack``, and the names in them."""
 
     fd: int
     loose: tuple[bytes, ...]
@@ -104,14 +103,14 @@ class HostRepository:
         self._own = git_dir
         self._path = path
         _check_guarded(git_dir)
-        common = self._text(git_dir, b"commondir")
+        common = read(git_dir, b"commondir")
         if common is not None:  # a worktree, whose branches and objects are elsewhere
             self._path = share.below(path, line_of(common))
-            git_dir = share.open_directory(self._path, f"commondir leads to {told(common)}")
+            git_dir = share.open_directory(self._path, f"commondir leads to {cut(common)}")
             _check_guarded(git_dir)
         self._common = git_dir
 
-    # What is compared
+    # For the comparison with the last fetch
 
     def state(self) -> bytes:
         """Return a text that changes when HEAD, a branch or a tag does. Raises Unusable, OSError.
@@ -169,11 +168,11 @@ class HostRepository:
             finally:
                 os.close(fd)
 
-    # What is copied
+    # For a copy
 
     def head(self) -> Head:
-        """Return what is checked out. Raises Unusable, OSError."""
-        return head_of(self._text(self._own, b"HEAD") or b"")
+        """Return the host's HEAD. Raises Unusable, OSError."""
+        return head_of(read(self._own, b"HEAD") or b"")
 
     def refs(self) -> dict[bytes, bytes]:
         """Return the branches and tags, with the object of each. Raises Unusable, OSError."""
@@ -181,19 +180,19 @@ class HostRepository:
         links: dict[bytes, bytes] = {}
         # Before packed-refs: a branch that is packed meanwhile is in one of the two.
         for name, _ in self._loose_refs():
-            text = line_of(self._text(self._common, name) or b"")
+            text = line_of(read(self._common, name) or b"")
             if _OBJECT.fullmatch(text):
                 found[name] = text
             elif text.startswith(b"ref:"):
                 links[name] = text.removeprefix(b"ref:").strip()
-        packed = self._text(self._common, b"packed-refs", MAX_REFS) or b""
+        packed = read(self._common, b"packed-refs", MAX_REFS) or b""
         for name, value in refs_in(packed).items():
             found.setdefault(name, value)
         found.update({name: found[to] for name, to in links.items() if to in found})
         return found
 
     def reftables(self) -> list[dict[bytes, bytes]]:
-        """Return the files of ``reftable``: with HEAD in it, and with the branches in it.
+        """Return the tables with HEAD, and those with the branches: contents by file name.
 
         Raises Unusable, OSError.
         """
@@ -201,9 +200,9 @@ class HostRepository:
 
     def _tables(self, fd: int) -> dict[bytes, bytes]:
         for _ in range(_TRIES):  # git joins tables meanwhile, and removes the old ones
-            listed = self._text(fd, b"reftable/tables.list") or b""
+            listed = read(fd, b"reftable/tables.list") or b""
             names = [name for name in listed.split() if _TABLE.fullmatch(name)]
-            found = {name: self._text(fd, b"reftable/" + name, MAX_REFS) for name in names}
+            found = {name: read(fd, b"reftable/" + name, MAX_REFS) for name in names}
             whole = {name: text for name, text in found.items() if text is not None}
             if len(whole) == len(names):
                 return {**whole, b"tables.list": listed}
@@ -222,7 +221,7 @@ class HostRepository:
         return found
 
     def _parsed(self, fd: int, name: bytes) -> Config:
-        content = self._text(fd, name) or b""
+        content = read(fd, name) or b""
         try:
             listing = git.run(
                 ("config", "--file", "-", "--list", "-z", "--no-includes"),
@@ -235,13 +234,13 @@ class HostRepository:
 
     def shallow(self) -> bytes:
         """Return the commits at which a shallow repository ends. Raises Unusable, OSError."""
-        lines = (self._text(self._common, b"shallow") or b"").split()
+        lines = (read(self._common, b"shallow") or b"").split()
         return b"".join(line + b"\n" for line in lines if _OBJECT.fullmatch(line))
 
     def information(self, name: bytes) -> bytes | None:
         """Return a file of ``info``; None if there is none. Raises Unusable, OSError."""
         for fd in (self._own, self._common):
-            text = self._text(fd, b"info/" + name)
+            text = read(fd, b"info/" + name)
             if text is not None:
                 return text
         return None
@@ -277,13 +276,13 @@ class HostRepository:
             if len(seen) > MAX_ALTERNATES:
                 raise Unusable(f"has objects in more than {MAX_ALTERNATES} places")
             found.append(self._listed(fd))
-            for line in (self._text(fd, b"info/alternates") or b"").split(b"\n"):
+            for line in (read(fd, b"info/alternates") or b"").split(b"\n"):
                 if line and not line.startswith(b"#"):
                     rest.append((path, -1, line))
         return found
 
     def _listed(self, fd: int) -> Objects:
-        """Look through an object directory: git would wait for ever for a FIFO in it."""
+        """List an object directory, without special files: git would wait for ever for a FIFO."""
         names = names_in(fd)
         loose = tuple(name for name in names if _LOOSE.fullmatch(name) and _is_loose(fd, name))
         if b"pack" not in names:
@@ -300,21 +299,23 @@ class HostRepository:
                 os.close(opened)
         return Objects(fd, loose, pack_fd, tuple(packs), size)
 
-    def _text(self, fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
-        """Return the content of a file; None if there is none. Raises Unusable, OSError."""
-        return read(fd, path, limit)
-
 
 @contextmanager
-def opened(root: int, work_tree: int, path: bytes) -> Iterator[HostRepository]:
+def opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
     """Open the repository of a work tree, which is at ``path`` in the share.
 
-    ``root`` and ``work_tree`` are descriptors of the two. Raises Unusable, OSError.
+    ``root`` and ``work_tree`` are descriptors of the two. Yields None, and why, if it cannot be
+    used. Raises OSError.
     """
     with ExitStack() as stack:
-        share = Share(stack, root, work_tree, path)
-        where, fd = share.open_git_dir()
-        yield HostRepository(stack, share, fd, where)
+        try:
+            share = Share(stack, root, work_tree, path)
+            where, fd = share.open_git_dir()
+            repository = HostRepository(stack, share, fd, where)
+        except Unusable as error:
+            yield None, str(error)
+            return
+        yield repository, ""
 
 
 def _check_guarded(git_dir: int) -> None:

@@ -6,19 +6,15 @@ object is missing. A commit whose top directory is missing it refuses before tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from gitguardfs.private import git
-from gitguardfs.private.git import GitFailed
+from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.reader import Source
 
-SECONDS = 600.0
-"""For each git command: as long as a whole copy may take."""
 LOOKED_AT = 1000
 """Of how many commits the files come over, if they are there: the checked-out one, the branches and
 tags, and the newest others."""
-LACKS = "lacks-files"
-"""A file of the copy that is there while an object is missing."""
 COMMAND = "git fetch --refetch --no-filter"
 """The host's command that fetches all missing objects."""
 MAX_BYTES = 1 << 30
@@ -28,16 +24,18 @@ _DIRECTORY, _MODULE = b"40000", b"160000"
 
 Tree = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 """The directories and the files in a directory, by their objects."""
+Ask = Callable[[tuple[str, ...], Collection[bytes]], bytes]
+"""Runs git with lines of input."""
 
 
-def chosen(path: str, source: Source) -> tuple[set[bytes], bool]:
+def chosen(path: str, source: Source, copied: set[bytes]) -> tuple[set[bytes], bool]:
     """Return the objects of a reader, at ``path``, that are to be copied, and whether some lack.
 
-    Of the checked-out commit it is what is there: the human's work tree may be sparse. Raises
-    GitFailed, OSError.
+    ``copied`` are those that the copy has. Of the checked-out commit all are chosen that are there:
+    the human's work tree may be sparse. Raises GitFailed, OSError.
     """
 
-    def ask(*words: str, given: set[bytes] | list[bytes]) -> bytes:
+    def ask(words: tuple[str, ...], given: Collection[bytes]) -> bytes:
         content = b"".join(one + b"\n" for one in given)
         return git.run(
             words, directory=path, limit=SECONDS, content=content, keep=source.descriptors
@@ -45,55 +43,22 @@ def chosen(path: str, source: Source) -> tuple[set[bytes], bool]:
 
     tips = list(source.all_refs.values())
     listed = ("rev-list", "--objects", "--no-object-names", "--stdin")
-    every = ask(*listed, "--missing=print", given=tips)
+    every = ask((*listed, "--missing=print"), tips)
     if b"?" not in every:
         return set(every.split()), False
     del every  # the names of millions
-    found = set(ask(*listed, "--filter=tree:0", "--missing=allow-any", given=tips).split())
-    newest = ask("rev-list", f"--max-count={LOOKED_AT}", "--stdin", given=tips).split()
+    found = set(ask((*listed, "--filter=tree:0", "--missing=allow-any"), tips).split())
+    newest = ask(("rev-list", f"--max-count={LOOKED_AT}", "--stdin"), tips).split()
     words = ("rev-list", "--no-walk=unsorted", "--no-commit-header", "--format=%T", "--stdin")
     first = [source.commit] if source.commit else []
-    commits = list(dict.fromkeys([*first, *tips[:LOOKED_AT], *newest]))
-    roots = ask(*words, given=commits).split()
-    trees: dict[bytes, Tree | None] = {}
-    known: dict[bytes, bytes] = {}
-    left = MAX_BYTES
-
-    def read(wanted: set[bytes]) -> Iterator[tuple[bytes, Tree | None]]:
-        nonlocal left
-        batch: list[bytes] = []
-        size = 0
-        rest = ask("cat-file", "--batch-check", given=wanted).splitlines()
-        while rest:
-            name, _, *length = rest.pop().split()
-            batch.append(name)
-            size += int(length[0]) if length else 0
-            if rest and size < _AT_ONCE:
-                continue
-            left -= size
-            if left < 0:
-                raise GitFailed(f"has too large directories for a partial clone: {COMMAND}")
-            yield from _trees(ask("cat-file", "--batch", given=batch), len(name) // 2, known)
-            batch, size = [], 0
-
-    wanted = set(roots)
-    while wanted:
-        new = dict(read(wanted))
-        trees |= new
-        wanted = {one for tree in new.values() if tree for one in tree[0]} - trees.keys()
+    roots = ask(words, list(dict.fromkeys([*first, *tips[:LOOKED_AT], *newest]))).split()
+    own = set(roots[: len(first)])
+    new = own | (set(roots) - copied)
+    trees = _read(ask, new)
     files = {one for tree in trees.values() if tree for one in tree[1]}
-    answers = ask("cat-file", "--batch-check", given=files).splitlines()
+    answers = ask(("cat-file", "--batch-check"), files).splitlines()
     there = {line.split()[0] for line in answers if not line.endswith(b" missing")}
-    lacking = {
-        name for name, tree in trees.items() if tree is None or not there.issuperset(tree[1])
-    }
-    while more := {name for name, tree in trees.items()
-                   if tree and name not in lacking
-                   and not lacking.isdisjoint(tree[0])}:  # fmt: skip
-        lacking |= more
-    rest = [root for root in roots if root not in lacking]
-    if first:
-        rest.append(roots[0])
+    rest = [*new.difference(_lacking(trees, there)), *own]
     while rest:
         name = rest.pop()
         tree = trees[name]
@@ -105,12 +70,33 @@ def chosen(path: str, source: Source) -> tuple[set[bytes], bool]:
     return found, True
 
 
-def _trees(
-    listing: bytes, length: int, known: dict[bytes, bytes]
-) -> Iterator[tuple[bytes, Tree | None]]:
-    """Yield what ``git cat-file --batch`` says of directories; None for one that is missing.
+def _read(ask: Ask, roots: set[bytes]) -> dict[bytes, Tree | None]:
+    """Return the directories at and below ``roots``; None for one that is missing."""
+    trees: dict[bytes, Tree | None] = {}
+    names: dict[bytes, bytes] = {}
+    left, wanted = MAX_BYTES, roots
+    while wanted:
+        sizes = [line.split() for line in ask(("cat-file", "--batch-check"), wanted).splitlines()]
+        read = dict[bytes, Tree | None]()
+        while sizes:
+            batch, size = list[bytes](), 0
+            while sizes and size < _AT_ONCE:
+                name, _, *length = sizes.pop()
+                batch.append(name)
+                size += int(length[0]) if length else 0
+            left -= size
+            if left < 0:
+                raise GitFailed(f"has too large directories for a partial clone: {COMMAND}")
+            read |= _parsed(ask(("cat-file", "--batch"), batch), names)
+        trees |= read
+        wanted = {one for tree in read.values() if tree for one in tree[0]} - trees.keys()
+    return trees
 
-    Most versions of a directory have the same entries: ``known`` keeps each name once.
+
+def _parsed(listing: bytes, names: dict[bytes, bytes]) -> Iterator[tuple[bytes, Tree | None]]:
+    """Yield the directories in an answer of ``git cat-file --batch``.
+
+    Most versions of a directory have the same entries: ``names`` keeps each name once.
     """
     at = 0
     while at < len(listing):
@@ -125,9 +111,21 @@ def _trees(
         while kind == b"tree" and at < end:
             mode = listing[at : listing.index(b" ", at)]
             at = listing.index(b"\0", at) + 1
-            one = listing[at : at + length].hex().encode()
-            at += length
+            one = listing[at : at + len(name) // 2].hex().encode()
+            at += len(name) // 2
             if mode != _MODULE:
-                (directories if mode == _DIRECTORY else files).append(known.setdefault(one, one))
+                (directories if mode == _DIRECTORY else files).append(names.setdefault(one, one))
         at = end + 1
         yield name, (tuple(directories), tuple(files))
+
+
+def _lacking(trees: dict[bytes, Tree | None], there: set[bytes]) -> set[bytes]:
+    """Return the directories below which a file or a directory is missing."""
+    found = {name for name, tree in trees.items() if tree is None or not there.issuperset(tree[1])}
+    while more := {
+        name
+        for name, tree in trees.items()
+        if tree and name not in found and not found.isdisjoint(tree[0])
+    }:
+        found |= more
+    return found

@@ -43,7 +43,7 @@ _CONFIG = """[core]
 
 @dataclass(frozen=True)
 class Source:
-    """What is fetched: the host's HEAD, branches and tags, and where its objects are."""
+    """The host's HEAD, branches, tags and object directories, as one fetch takes them."""
 
     head: Head
     refs: dict[bytes, bytes]
@@ -171,10 +171,10 @@ def made(directory: str, source: Source) -> Iterator[str]:
     try:
         for name in ("refs", "objects", "objects/info"):
             os.mkdir(os.path.join(path, name))
-        places = ["objects", *(f"objects-{n}" for n in range(1, len(source.objects)))]
-        for place, objects in zip(places, source.objects, strict=True):
-            _link(os.path.join(path, place), objects)
-        others = b"".join(os.fsencode(f"{path}/{place}\n") for place in places[1:])
+        names = ["objects", *(f"objects-{n}" for n in range(1, len(source.objects)))]
+        for name, objects in zip(names, source.objects, strict=True):
+            _link(os.path.join(path, name), objects)
+        others = b"".join(os.fsencode(f"{path}/{name}\n") for name in names[1:])
         for name, content in (
             ("config", config_of(source.object_format)),
             ("HEAD", head_text(source.head)),

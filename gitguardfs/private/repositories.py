@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from errno import EACCES, EAGAIN
 from threading import Event, Lock, Thread
 from typing import NamedTuple, Protocol
@@ -14,7 +13,7 @@ from typing import NamedTuple, Protocol
 from gitguardfs.base.errors import os_error, shown
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import restart, seeding, sparse
-from gitguardfs.private.git import GitFailed
+from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.host_repository import HostRepository, opened
 from gitguardfs.private.partial import COMMAND
 from gitguardfs.private.reader import Source, source_of
@@ -36,16 +35,16 @@ from gitguardfs.private.store import (
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often the host's repository is looked at, at most."""
+"""The shortest time between two looks at the host's repository."""
 WAIT_SECONDS = 10.0
-"""How long an open waits for a fetch, at most."""
+"""The longest time that an open waits for a fetch."""
 _TRIES = 3
 """How often a repository is copied anew that the host changes meanwhile."""
 RETRY_SECONDS = 60.0
-"""How long it is not looked at again after an error, unless the host was changing it."""
+"""The pause after an error, unless the host was changing the repository."""
 
 
-class Place(Protocol):
+class WorkTree(Protocol):
     """A work tree of the share, and its owner."""
 
     @property
@@ -61,7 +60,17 @@ class Place(Protocol):
         """The group of the work tree's directory."""
 
 
-class _Look:
+class _Task(NamedTuple):
+    """One work tree to seed or refresh."""
+
+    directory: str
+    """Its directory in the store."""
+    tree: WorkTree
+    fd: int
+    """An O_PATH descriptor of its directory in the source."""
+
+
+class _Refresh:
     """A look at the host, and the fetch that it may need, on a thread of its own."""
 
     def __init__(self) -> None:
@@ -85,23 +94,24 @@ class PrivateRepositories:
         self._share = share
         self._root = root
         self._next_look: dict[str, float] = {}
-        self._said: dict[str, str] = {}
-        self._looks: dict[str, _Look] = {}
-        """Those under way, by directory; changed with ``_starting`` held."""
+        self._reasons: dict[str, str] = {}
+        """The last logged reason, by directory."""
+        self._refreshes: dict[str, _Refresh] = {}
+        """The running ones, by directory; changed with ``_starting`` held."""
         self._starting = Lock()
 
-    def text(self, place: Place) -> bytes:
+    def text(self, place: WorkTree) -> bytes:
         """Return the content of the virtual file of a work tree. It costs a stat of the store."""
         return os.fsencode(f"gitdir: {self._directories(place)[-1]}/{AGENT}\n")
 
-    def _directories(self, place: Place) -> list[str]:
-        return self._store.directories(self._share, place.path, place.uid)
+    def _directories(self, tree: WorkTree) -> list[str]:
+        return self._store.directories(self._share, tree.path, tree.uid)
 
-    def prepare(self, place: Place, work_tree: int) -> None:
+    def prepare(self, place: WorkTree, work_tree: int) -> None:
         """Make a work tree's repository if it is not there; else fetch what is new on the host.
 
-        ``work_tree`` is an O_PATH descriptor of its directory in the source. Raises OSError. Once
-        a repository is there, an error in fetching is only logged. A fetch that takes longer than
+        ``work_tree`` is an O_PATH descriptor of its directory in the source. Raises OSError. Once a
+        repository is there, an error in fetching is only logged. A fetch that takes longer than
         ``WAIT_SECONDS`` goes on after the return.
         """
         if os.geteuid() not in (0, place.uid):
@@ -109,146 +119,146 @@ class PrivateRepositories:
         *former, directory = self._directories(place)
         begins_anew = False
         if has_agent(directory):
-            begins_anew = self._look(directory, place, work_tree)
+            begins_anew = self._refresh(_Task(directory, place, work_tree))
             *former, directory = self._directories(place)  # there may be another project now
         if begins_anew or not has_agent(directory):
-            self._make(directory, place, work_tree, former)
+            self._make(_Task(directory, place, work_tree), former)
 
-    def _make(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
+    def _make(self, task: _Task, former: list[str]) -> None:
         try:
-            with locked(directory, seeding.SECONDS):
-                if not has_agent(directory) or restart.is_unused(directory):
-                    self._seed(directory, place, work_tree, former)
+            with locked(task.directory, SECONDS):
+                if not has_agent(task.directory) or restart.is_unused(task.directory):
+                    self._seed(task, former)
         except OSError as error:
-            self._say(directory, place, f"the system says: {error.strerror or error}")
-            if not has_agent(directory):
+            self._say(task, f"the system says: {error.strerror or error}")
+            if not has_agent(task.directory):
                 raise
-            self._pause(directory, LOOK_SECONDS if error.errno == EAGAIN else RETRY_SECONDS)
+            self._pause(task, LOOK_SECONDS if error.errno == EAGAIN else RETRY_SECONDS)
 
-    def _seed(self, directory: str, place: Place, work_tree: int, former: list[str]) -> None:
+    def _seed(self, task: _Task, former: list[str]) -> None:
+        directory, tree, fd = task
         is_replaced = has_agent(directory)
-        seen: set[_Looks | None] = set()
+        seen: set[_Snapshot | None] = set()
         for left in reversed(range(_TRIES)):
-            with _opened(self._root, work_tree, place.path) as (host, problem):
-                source, looks, why = seeding.NOTHING, _looks(host), problem
+            with opened(self._root, fd, tree.path) as (host, problem):
+                source, snapshot, why = seeding.NOTHING, _snapshot(host), problem
                 try:
                     if host is not None:
                         source = source_of(host, f"{directory}.refs")
-                        self._seed_host(directory, place, host, source, looks)
+                        self._seed_host(task, host, source, snapshot)
                 except (Unusable, GitFailed) as error:
                     why = str(error)
                 if why:
-                    seen |= {looks, _looks(host)}
+                    seen |= {snapshot, _snapshot(host)}
                     if left:
                         continue
-                    self._say(directory, place, f"it {why}")
+                    self._say(task, f"it {why}")
                     if is_replaced:
-                        self._pause(directory, LOOK_SECONDS if len(seen) > 1 else RETRY_SECONDS)
+                        self._pause(task, LOOK_SECONDS if len(seen) > 1 else RETRY_SECONDS)
                         return
                     source, why = _former_copy(directory, why)
                     if why:
                         if len(seen) > 1:  # the host was changing it: this says nothing
                             raise os_error(EAGAIN)
-                        self._make_host(directory, place, source, b"")
-                        self._say(directory, place, f"it {why}")  # in the copy that is new
-                owner = (place.uid, place.gid)
+                        self._make_host(task, source, b"")
+                        self._say(task, f"it {why}")  # in the copy that is new
+                owner = (tree.uid, tree.gid)
                 let_in(directory, *owner)
                 seeding.seed_agent(directory, owner, host, source, why, former, self._local)
                 if seeding.lacks_files(directory):
                     log.warning(
                         "%s: the human's clone is partial: the agent's git refuses to switch to a"
-                        " commit that lacks files (on the host: %s)", shown(place.path), COMMAND,
+                        " commit that lacks files (on the host: %s)", shown(tree.path), COMMAND,
                     )  # fmt: skip
-            self._pause(directory, LOOK_SECONDS)
+            self._pause(task, LOOK_SECONDS)
             return
 
     def _seed_host(
-        self, directory: str, place: Place, host: HostRepository, source: Source,
-        looks: _Looks | None,
-    ) -> None:  # fmt: skip
-        state = looks.state if looks is not None else b""
+        self, task: _Task, host: HostRepository, source: Source, snapshot: _Snapshot | None
+    ) -> None:
+        directory = task.directory
+        state = snapshot.state if snapshot is not None else b""
         is_reset = os.path.lexists(directory) and not has_agent(directory)
         # What was empty for a reason may have become something else.
         is_reset = is_reset and seeding.is_same_kind(seeding.copied(directory), source)
-        if is_reset and not _is_another_project(directory, host, source, looks):
+        if is_reset and not _is_another_project(directory, host, source, snapshot):
             seeding.refresh_host(directory, source, state)
             note_reason(directory, "")
         else:
-            self._make_host(directory, place, source, state)
+            self._make_host(task, source, state)
 
-    def _make_host(self, directory: str, place: Place, source: Source, state: bytes) -> None:
-        name = description(self._share, place.uid, place.path)
-        others = of_agent(self._store.path, self._share, place.uid)
+    def _make_host(self, task: _Task, source: Source, state: bytes) -> None:
+        directory, tree, _ = task
+        name = description(self._share, tree.uid, tree.path)
+        others = of_agent(self._store.path, self._share, tree.uid)
         seeding.seed_host(
             directory, source, name, state, (one for one in others if one != directory)
         )
 
     # Later looks at the host
 
-    def _look(self, directory: str, place: Place, work_tree: int) -> bool:
+    def _refresh(self, task: _Task) -> bool:
         """Look at the host, if that is due; return whether the agent's repository begins anew.
 
         Waits for ``WAIT_SECONDS`` after the look began, at most. Raises OSError.
         """
         with self._starting:
-            look = self._looks.get(directory)
-            if look is None:
-                if not self._is_due(directory):
+            refresh = self._refreshes.get(task.directory)
+            if refresh is None:
+                if time.monotonic() < self._next_look.get(task.directory, 0.0):
                     return False
-                look = _Look()
-                arguments = (look, directory, place, os.dup(work_tree))
+                refresh = _Refresh()
+                arguments = (refresh, task._replace(fd=os.dup(task.fd)))
                 Thread(target=self._run, args=arguments, daemon=True).start()
-                self._looks[directory] = look
-        look.ended.wait(max(0.0, look.until - time.monotonic()))
-        return look.begins_anew
+                self._refreshes[task.directory] = refresh
+        refresh.ended.wait(max(0.0, refresh.until - time.monotonic()))
+        return refresh.begins_anew
 
-    def _run(self, look: _Look, directory: str, place: Place, work_tree: int) -> None:
+    def _run(self, refresh: _Refresh, task: _Task) -> None:
         try:
-            with locked(directory, WAIT_SECONDS):
-                look.begins_anew = self._refresh(directory, place, work_tree)
+            with locked(task.directory, WAIT_SECONDS):
+                refresh.begins_anew = self._fetch(task)
         except OSError as error:
-            self._pause(directory, RETRY_SECONDS)
-            self._say(directory, place, f"the system says: {error.strerror or error}")
+            self._pause(task, RETRY_SECONDS)
+            self._say(task, f"the system says: {error.strerror or error}")
         finally:
-            os.close(work_tree)
+            os.close(task.fd)
             with self._starting:
-                del self._looks[directory]
-            look.ended.set()
+                del self._refreshes[task.directory]
+            refresh.ended.set()
 
-    def _is_due(self, directory: str) -> bool:
-        return time.monotonic() >= self._next_look.get(directory, 0.0)
+    def _pause(self, task: _Task, seconds: float) -> None:
+        self._next_look[task.directory] = time.monotonic() + seconds
 
-    def _pause(self, directory: str, seconds: float) -> None:
-        self._next_look[directory] = time.monotonic() + seconds
-
-    def _refresh(self, directory: str, place: Place, work_tree: int) -> bool:
-        pause = LOOK_SECONDS
-        with _opened(self._root, work_tree, place.path) as (host, problem):
-            looks = None
+    def _fetch(self, task: _Task) -> bool:
+        """Fetch what is new; return whether the agent's repository begins anew. Raises OSError."""
+        directory, pause = task.directory, LOOK_SECONDS
+        with opened(self._root, task.fd, task.tree.path) as (host, problem):
+            snapshot = None
             try:
                 if host is None:
                     raise Unusable(problem)
                 state = host.state()
                 if state != read(os.path.join(directory, "host.state")):
-                    looks = _looks(host)
+                    snapshot = _snapshot(host)
                     source = source_of(host, f"{directory}.refs")
-                    if self._begins_anew(directory, place, host, source, looks):
+                    if self._begins_anew(task, host, source, snapshot):
                         return True
                     seeding.refresh_host(directory, source, state)
                     sparse.note(os.path.join(directory, HOST), self._local)
-                self._said.pop(directory, None)
+                self._reasons.pop(directory, None)
                 note_reason(directory, "")
             except (GitFailed, Unusable) as error:
-                self._say(directory, place, f"it {error}")
-                if isinstance(error, GitFailed) and looks == _looks(host):
+                self._say(task, f"it {error}")
+                if isinstance(error, GitFailed) and snapshot == _snapshot(host):
                     pause = RETRY_SECONDS
-        self._pause(directory, pause)
+        self._pause(task, pause)
         return False
 
     def _begins_anew(
-        self, directory: str, place: Place, host: HostRepository, source: Source,
-        looks: _Looks | None,
-    ) -> bool:  # fmt: skip
+        self, task: _Task, host: HostRepository, source: Source, snapshot: _Snapshot | None
+    ) -> bool:
+        directory, path = task.directory, shown(task.tree.path)
         if source.commit and restart.is_unborn(directory):
             if restart.is_unused(directory):
                 return True
@@ -256,44 +266,47 @@ class PrivateRepositories:
             log.warning(
                 "%s: the agent worked here when the human's repository had no commit that could be"
                 " read, so its repository stays as it was begun (gitguard private reset %s makes it"
-                " anew)", shown(place.path), directory,
+                " anew)", path, directory,
             )  # fmt: skip
-        if not _is_another_project(directory, host, source, looks):
+        if not _is_another_project(directory, host, source, snapshot):
             return False
         set_aside(directory)
         log.warning(
             "%s: another project, or another history, is here now; the agent's repository of the"
-            " former one stays in %s", shown(place.path), directory,
+            " former one stays in %s", path, directory,
         )  # fmt: skip
         return True
 
-    def _say(self, directory: str, place: Place, reason: str) -> None:
+    def _say(self, task: _Task, reason: str) -> None:
         """Log why a repository was not fetched, once for each reason, and let git sync say it."""
         text = f"the human's repository was not fetched: {shown(reason)}"
-        if self._said.get(directory) != reason:
-            self._said[directory] = reason
-            log.warning("%s: %s", shown(place.path), text)
+        if self._reasons.get(task.directory) != reason:
+            self._reasons[task.directory] = reason
+            log.warning("%s: %s", shown(task.tree.path), text)
         with suppress(OSError):  # there is no copy yet, or no room: the log has it
-            note_reason(directory, text)
+            note_reason(task.directory, text)
 
 
-class _Looks(NamedTuple):
-    """What a fetch depends on: if it is the same afterwards, the host has changed nothing."""
+class _Snapshot(NamedTuple):
+    """The parts of the host's repository on which a fetch depends.
+
+    If they are the same before and after it, the host has changed nothing meanwhile.
+    """
 
     state: bytes
     objects: tuple[tuple[tuple[bytes, ...], tuple[bytes, ...]], ...]
-    """The directories of objects, and the packs, of each place with objects."""
+    """The names of the loose objects' directories and of the packs, by object directory."""
 
 
-def _looks(host: HostRepository | None) -> _Looks | None:
+def _snapshot(host: HostRepository | None) -> _Snapshot | None:
     with suppress(Unusable):
         if host is not None:
-            return _Looks(host.state(), tuple((one.loose, one.packs) for one in host.objects()))
+            return _Snapshot(host.state(), tuple((one.loose, one.packs) for one in host.objects()))
     return None
 
 
 def _is_another_project(
-    directory: str, host: HostRepository, source: Source, looks: _Looks | None
+    directory: str, host: HostRepository, source: Source, snapshot: _Snapshot | None
 ) -> bool:
     """Return whether there is another project now. Raises Unusable, GitFailed, OSError.
 
@@ -301,30 +314,15 @@ def _is_another_project(
     """
     if not restart.is_another_project(directory, source):
         return False
-    if looks is None or _looks(host) != looks:
+    if snapshot is None or _snapshot(host) != snapshot:
         raise GitFailed("was changed meanwhile")
     return True
 
 
 def _former_copy(directory: str, why: str) -> tuple[Source, str]:
-    """Return what the copy has, if only the agent's repository was deleted; else ``why``, too."""
+    """Return the copy's branches if only the agent's repository was deleted; else NOTHING, why."""
     with suppress(GitFailed, Unusable, FileNotFoundError):
         source = seeding.copied(directory)
         if source is not seeding.NOTHING:
             return source, ""
     return seeding.NOTHING, why
-
-
-@contextmanager
-def _opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
-    """Open the host's repository; yield None, and why, if it cannot be used. Raises OSError."""
-    context = opened(root, work_tree, path)
-    try:
-        host = context.__enter__()
-    except Unusable as error:
-        yield None, str(error)
-        return
-    try:
-        yield host, ""
-    finally:
-        context.__exit__(None, None, None)

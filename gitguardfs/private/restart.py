@@ -10,12 +10,11 @@ import hashlib
 import os
 from contextlib import suppress
 from itertools import islice
-from stat import S_ISREG
 
-from gitguardfs.linux import syscalls
 from gitguardfs.private import git, reader, store
 from gitguardfs.private.git import GitFailed
 from gitguardfs.private.reader import Source
+from gitguardfs.private.share import DIRECTORY, Unusable, open_path, read
 
 SECONDS = 60.0
 """How long git may take to list the first commits: of a million it takes about ten."""
@@ -23,20 +22,20 @@ _UNBORN = "agent.unborn"
 _FILES = (b"HEAD", b"config", b"packed-refs", b"info/exclude")
 _DIRECTORIES = (b".", b"refs/heads", b"refs/tags", b"objects", b"objects/pack", b"hooks", b"info")
 _NO_USE = ("FETCH_HEAD", "gitguard-")
-"""What begins the names that git, and git sync, leave in a repository that is only looked at."""
+"""First letters of files that git, and git sync, leave in a repository without using it."""
 _MAX_NAMES = 40
-"""Entries of such a directory that are looked at: those of a new repository have ten at most."""
+"""The most entries of a directory that are read: those of a new repository have ten."""
 _MAX_BYTES = 64 << 20
 
 
 def note_unborn(new: str) -> None:
-    """Note what an agent's repository is like that is made of no commit. Raises OSError.
+    """Note the state of an agent's repository that is made of no commit. Raises OSError.
 
     ``new`` is its directory, which nobody else can change yet, beside the copy.
     """
     fd = os.open(new, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        store.write(os.path.join(os.path.dirname(new), _UNBORN), _looks_like(fd), 0o600)
+        store.write(os.path.join(os.path.dirname(new), _UNBORN), _digest(fd), 0o600)
     finally:
         os.close(fd)
 
@@ -64,49 +63,33 @@ def is_unused(directory: str) -> bool:
             noted = file.read()
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            agent = _opened(fd, os.fsencode(store.AGENT), os.O_PATH | os.O_DIRECTORY)
+            flags = os.O_PATH | os.O_DIRECTORY
+            agent = open_path(fd, os.fsencode(store.AGENT), flags, crosses_mounts=False)
         finally:
             os.close(fd)
         try:
-            return _looks_like(agent) == noted
+            return _digest(agent) == noted
         finally:
             os.close(agent)
-    except OSError:
+    except (OSError, Unusable):
         return False
 
 
-def _looks_like(git_dir: int) -> bytes:
-    seen: list[object] = [_content(git_dir, name) for name in _FILES]
+def _digest(git_dir: int) -> bytes:
+    """Return a digest of a repository's files and names. Raises Unusable, OSError."""
+    seen: list[object] = [read(git_dir, name, _MAX_BYTES, crosses_mounts=False) for name in _FILES]
     seen += [_names(git_dir, name) for name in _DIRECTORIES]
     return hashlib.sha256(repr(seen).encode()).hexdigest().encode()
 
 
-def _content(git_dir: int, name: bytes) -> bytes | None:
-    try:
-        fd = _opened(git_dir, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError:
-        return None
-    try:
-        st = os.fstat(fd)
-        if not S_ISREG(st.st_mode) or st.st_size > _MAX_BYTES:
-            return b""
-        return os.read(fd, _MAX_BYTES)
-    finally:
-        os.close(fd)
-
-
 def _names(git_dir: int, name: bytes) -> list[str]:
-    fd = _opened(git_dir, name, os.O_RDONLY | os.O_DIRECTORY)
+    fd = open_path(git_dir, name, DIRECTORY, crosses_mounts=False)
     try:
         with os.scandir(fd) as entries:
             names = sorted(entry.name for entry in islice(entries, _MAX_NAMES))
             return [name for name in names if not name.startswith(_NO_USE)]
     finally:
         os.close(fd)
-
-
-def _opened(fd: int, path: bytes, flags: int) -> int:
-    return syscalls.open_beneath(fd, path, flags, crosses_mounts=False)
 
 
 def is_another_project(directory: str, source: Source) -> bool:

@@ -18,13 +18,11 @@ from gitguardfs.base import store_directory
 from gitguardfs.base.errors import os_error
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import agent_files, git, partial, reader, restart, sparse, store
-from gitguardfs.private.git import GitFailed
+from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.host_repository import Config, Head, HostRepository, head_of, refs_in
 from gitguardfs.private.reader import Source
 from gitguardfs.private.share import Unusable
 
-SECONDS = 600.0
-"""How long a copy or a fetch may take; the first one of 1,000 commits takes about one."""
 INDEX_SECONDS = 60.0
 PACKS_BYTES = 2 << 30
 """Of a repository with larger packs the last commits are copied only."""
@@ -138,15 +136,15 @@ def _clone(new: str, source: Source) -> None:
 
 
 def _copy_part(directory: str, source: Source) -> None:
-    """Copy what the host has of its branches, where some objects are missing (``partial``).
+    """Copy the branches of a partial clone, as far as their objects are there (``partial``).
 
     git fetches no such repository: the objects are packed here, and the branches written.
     """
     copy = os.path.join(directory, store.HOST)
     words = ("cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
-    had = git.run(words, directory=copy, limit=SECONDS).split()
+    had = set(git.run(words, directory=copy, limit=SECONDS).split())
     with reader.made(directory, source) as path:
-        chosen, lacks = partial.chosen(path, source)
+        chosen, lacks = partial.chosen(path, source, had)
         names = git.run(
             (
                 "pack-objects", "--quiet", "--non-empty", "--delta-base-offset",
@@ -162,18 +160,18 @@ def _copy_part(directory: str, source: Source) -> None:
         store.write(os.path.join(copy, "shallow"), source.shallow)
     store.write(os.path.join(copy, "packed-refs"), reader.packed(source.all_refs))
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(copy, partial.LACKS))
+        os.unlink(os.path.join(copy, store.LACKS))
     if lacks:
-        store.write(os.path.join(copy, partial.LACKS), partial.COMMAND.encode() + b"\n")
+        store.write(os.path.join(copy, store.LACKS), partial.COMMAND.encode() + b"\n")
 
 
 def lacks_files(directory: str) -> bool:
     """Return whether the human's clone is partial, and lacks files."""
-    return os.path.exists(os.path.join(directory, store.HOST, partial.LACKS))
+    return os.path.exists(os.path.join(directory, store.HOST, store.LACKS))
 
 
 def copied(directory: str) -> Source:
-    """Return what the copy has; NOTHING without a branch. Raises GitFailed, Unusable, OSError."""
+    """Return the copy's branches; NOTHING without one. Raises GitFailed, Unusable, OSError."""
     copy = os.path.join(directory, store.HOST)
     if not os.path.isdir(copy):
         return NOTHING
@@ -213,7 +211,7 @@ def refresh_host(directory: str, source: Source, state: bytes) -> None:
 
 
 def _clear(copy: str) -> None:
-    """Remove what a git that was killed has left: locks, and parts of packs of any size."""
+    """Remove the leftovers of a killed git: locks, and parts of packs of any size."""
     for directory, _, names in os.walk(copy):
         is_objects = os.path.relpath(directory, copy).split("/")[0] == "objects"
         for name in names:
@@ -237,7 +235,13 @@ def seed_agent(
     store_directory.remove_tree(new)
     os.mkdir(new, 0o700)
     try:
-        config = _config(host)
+        config, information = Config(), dict[str, bytes]()
+        if host is not None:
+            with suppress(Unusable):
+                config = host.config()
+            for name in ("exclude", "sparse-checkout"):
+                with suppress(Unusable):
+                    information[name] = host.information(name.encode()) or b""
         for name in ("refs", "refs/heads", "refs/tags", "objects", "objects/info", "objects/pack",
                      "info", "hooks"):  # fmt: skip
             store_directory.make_directory(os.path.join(new, name), 0o755)
@@ -252,24 +256,24 @@ def seed_agent(
             "objects/info/alternates": os.fsencode(f"{copy}/objects\n"),
             "shallow": shallow,
             agent_files.NOTES: agent_files.notes(why, limited, former),
-            agent_files.SYNC: agent_files.sync(),
+            agent_files.SYNC: agent_files.script(agent_files.SYNC),
         }
-        for name in ("exclude", "sparse-checkout"):
-            files[f"info/{name}"] = _information(host, name.encode())
-        files["info/exclude"] = agent_files.exclude(files["info/exclude"], local)
+        exclude = information.get("exclude", b"")
+        files["info/exclude"] = agent_files.exclude(exclude, local)
+        patterns = information.get("sparse-checkout", b"")
         _make_index(new, copy, host, source)
         left_out = set[bytes]()
         if local is not None:
             left_out = sparse.leave_out(new, copy, local) | sparse.tracked(copy, local)
         if left_out:
             files["config"] += sparse.CONFIG
-            files["info/sparse-checkout"] = sparse.patterns(
-                files["info/sparse-checkout"] if sparse.is_on(config) else b"", left_out
-            )
+            patterns = sparse.patterns(patterns if sparse.is_on(config) else b"", left_out)
+        files["info/sparse-checkout"] = patterns
         for name, content in files.items():
             if content:
                 store.write(os.path.join(new, name), content)
-        store.write(os.path.join(new, "hooks", agent_files.HOOK), agent_files.hook(), 0o755)
+        hook = agent_files.script(agent_files.HOOK)
+        store.write(os.path.join(new, "hooks", agent_files.HOOK), hook, 0o755)
         restart.forget_unborn(directory)
         if not source.commit:
             restart.note_unborn(new)
@@ -282,20 +286,8 @@ def seed_agent(
         raise
 
 
-def _config(host: HostRepository | None) -> Config:
-    with suppress(Unusable):
-        return host.config() if host is not None else {}
-    return {}
-
-
-def _information(host: HostRepository | None, name: bytes) -> bytes:
-    with suppress(Unusable):
-        return (host.information(name) or b"") if host is not None else b""
-    return b""
-
-
 def _make_index(new: str, copy: str, host: HostRepository | None, source: Source) -> None:
-    """Make the agent's index: what HEAD has, with the sizes and times of the host's index.
+    """Make the agent's index: the files of HEAD, with the sizes and times of the host's index.
 
     So the first status reads no file. What the human has staged is left out: its objects are not
     in the copy. An index that is damaged or split is not used.

@@ -20,7 +20,7 @@ MAX_TEXT = 1 << 20
 """Bytes of a config, a gitfile or another small file: real ones have a few thousand."""
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 OUT = (errno.EXDEV, errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
-"""What opening a path says that leads out of the share, through a symlink, or nowhere."""
+"""Errnos for a path that leads out of the share, through a symlink, or nowhere."""
 _MAX_PATH = 4096
 """Bytes of a path that a system call takes."""
 _MOVES = 5
@@ -53,7 +53,7 @@ class Share:
         root. Raises Unusable for an absolute one: that is the host's, and may be anything here.
         """
         if path.startswith(b"/") or re.match(rb"[A-Za-z]:[\\/]", path):
-            raise Unusable(f"has parts at {told(path)}, a path of the host")
+            raise Unusable(f"has parts at {cut(path)}, a path of the host")
         return os.path.normpath(os.path.join(directory, path))
 
     def root(self) -> int:
@@ -75,7 +75,7 @@ class Share:
         return open_directory(self._stack, self.root(), path, why)
 
     def open_git_dir(self) -> tuple[bytes, int]:
-        """Open what the work tree's ``.git`` is, or leads to in the share.
+        """Open the work tree's git directory, to which its ``.git`` may lead.
 
         Returns its path and a descriptor. Raises Unusable, OSError.
         """
@@ -101,11 +101,11 @@ class Share:
         target = line_of(text.removeprefix(b"gitdir:").lstrip(b" "))
         if not target.startswith(b"/"):
             path = self.below(self.path, target)
-            return path, self.open_directory(path, f"leads to {told(target)}")
+            return path, self.open_directory(path, f"leads to {cut(target)}")
         found = self._open_worktree(target)
         if found is None:
             raise Unusable(
-                f"leads to {told(target)}, which is not known to be in this share. If it is, let"
+                f"leads to {cut(target)}, which is not known to be in this share. If it is, let"
                 " .git have a relative path: gitdir: ../PATH"
             )
         return found
@@ -124,14 +124,14 @@ class Share:
         return None
 
     def open_alternate(self, objects: bytes, line: bytes) -> tuple[bytes, int]:
-        """Open what a line of ``info/alternates`` names, in the object directory ``objects``.
+        """Open the object directory that a line of ``info/alternates`` in ``objects`` names.
 
         Returns its path and a descriptor. Of an absolute path the longest end counts at which a
         repository has objects. If that is another one, it has none of those that are wanted: their
         names are their hashes. Raises Unusable, OSError.
         """
         why = (
-            f"borrows objects from {told(line)}, which is not in this share. On the host, this"
+            f"borrows objects from {cut(line)}, which is not in this share. On the host, this"
             " brings them in: git repack -a -d && rm .git/objects/info/alternates"
         )
         if not line.startswith(b"/"):
@@ -160,7 +160,7 @@ class Share:
 
 
 def is_guarded(git_dir: int) -> bool:
-    """Return whether it is a directory that the guard keeps the agent from making.
+    """Return whether the guard keeps the agent from making a directory like ``git_dir``.
 
     The agent could make the rest: a HEAD, a packed-refs and alternates to what it may not read.
     """
@@ -169,12 +169,12 @@ def is_guarded(git_dir: int) -> bool:
     return is_file(git_dir, b"HEAD") and (has_refs or is_file(git_dir, b"commondir"))
 
 
-def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
+def read(fd: int, path: bytes, limit: int = MAX_TEXT, crosses_mounts: bool = True) -> bytes | None:
     """Return the content of a regular file below ``fd``; None if there is no such file.
 
     Raises Unusable for anything else and for a longer file, OSError.
     """
-    opened = open_file(fd, path)
+    opened = open_file(fd, path, crosses_mounts)
     if opened is None:
         return None
     try:
@@ -182,26 +182,26 @@ def read(fd: int, path: bytes, limit: int = MAX_TEXT) -> bytes | None:
     finally:
         os.close(opened)
     if len(content) > limit:
-        raise Unusable(f"has a {told(path)} of more than {limit} bytes")
+        raise Unusable(f"has a {cut(path)} of more than {limit} bytes")
     return content
 
 
-def open_file(fd: int, path: bytes) -> int | None:
+def open_file(fd: int, path: bytes, crosses_mounts: bool = True) -> int | None:
     """Open a regular file below ``fd``; None if there is none. Raises Unusable, OSError.
 
     What is opened for reading is the object that was looked at: a FIFO or a device never is.
     """
     try:
-        found = open_path(fd, path, os.O_PATH)
+        found = open_path(fd, path, os.O_PATH, crosses_mounts)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
         if error.errno in OUT:
-            raise Unusable(f"has a symlink at {told(path)}") from None
+            raise Unusable(f"has a symlink at {cut(path)}") from None
         raise
     try:
         if not S_ISREG(os.fstat(found).st_mode):
-            raise Unusable(f"has at {told(path)} something that is not a file")
+            raise Unusable(f"has at {cut(path)} something that is not a file")
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(found)
@@ -228,21 +228,21 @@ def is_file(fd: int, name: bytes) -> bool:
     return st is not None and S_ISREG(st.st_mode)
 
 
-def open_path(fd: int, path: bytes, flags: int) -> int:
+def open_path(fd: int, path: bytes, flags: int, crosses_mounts: bool = True) -> int:
     """Return a descriptor of a path below ``fd``.
 
     Raises OSError; ESTALE if the host goes on moving directories.
     """
     for _ in range(_MOVES):
         try:
-            return syscalls.open_beneath(fd, path, flags)
+            return syscalls.open_beneath(fd, path, flags, crosses_mounts=crosses_mounts)
         except BlockingIOError:  # a directory was moved meanwhile
             continue
     raise os_error(errno.ESTALE)
 
 
 def stat_of(fd: int, name: bytes) -> os.stat_result | None:
-    """Return what lstat(2) says of an entry; None if there is none. Raises OSError."""
+    """Return the stat of an entry, a symlink's own; None if there is none. Raises OSError."""
     try:
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
@@ -270,6 +270,6 @@ def line_of(text: bytes) -> bytes:
     return text.rstrip(b"\r\n").partition(b"\0")[0]
 
 
-def told(text: bytes) -> str:
+def cut(text: bytes) -> str:
     """Return a path or value of the host's as messages show it."""
     return shown(text[:200].strip())

@@ -1,4 +1,4 @@
-"""Leaves out of the agent's work tree what the view does not show: the guest's own directories.
+"""Leaves the guest's own directories out of the agent's work tree: the view shows no file there.
 
 git would take the files that the human tracks there for deleted, and so would the agent's next
 commit. A sparse checkout is git's own way to say that they are not in this work tree.

@@ -42,10 +42,10 @@ from gitguardfs.base.constants import PRIVATE_STORE
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.store_directory import remove_tree
 
-STORE = PRIVATE_STORE
-"""Root's store: outside of gitguardfs's own directory, which only root may enter."""
 AGENT = "agent"
 HOST = "host.git"
+LACKS = "lacks-files"
+"""A file of the copy, while an object is missing: the host's command that fetches it."""
 REASON = "gitguard-reason"
 _KEY_BYTES = 32
 _ID = re.compile("[0-9a-f]{32}")
@@ -53,7 +53,7 @@ KEPT = {AGENT, HOST, "host.path", "host.state", "agent.unborn"}
 """The names in a work tree's directory. Anything else was left by a process that was killed."""
 _KEY_SECONDS = 10.0
 TIDY_SECONDS = 5.0
-"""How long the start of a daemon may take to remove what others have left."""
+"""How long the start of a daemon may take to remove leftovers."""
 _POLL = 0.02
 """Seconds between two looks at a lock."""
 
@@ -61,7 +61,7 @@ _POLL = 0.02
 def default() -> str:
     """Return the path of this user's store."""
     if os.geteuid() == 0:
-        return STORE
+        return PRIVATE_STORE
     base = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".local/state")
@@ -98,7 +98,6 @@ class Store:
         self._tidy()
 
     def _made_key(self) -> bytes:
-        """Return the store's secret."""
         path = os.path.join(self.path, "key")
         if not os.path.exists(path):
             with locked(path, _KEY_SECONDS):
@@ -112,7 +111,7 @@ class Store:
         return key
 
     def _tidy(self) -> None:
-        """Remove what processes that were killed have left; not what another daemon is making."""
+        """Remove leftovers of killed processes; a directory that another daemon is making stays."""
         deadline = time.monotonic() + TIDY_SECONDS
         left: dict[str, list[str]] = {}
         for name in os.listdir(self.path):
@@ -143,12 +142,12 @@ class Store:
         return found
 
 
-def entries(place: str) -> list[Entry]:
-    """Return what is in the store ``place``, by share and path; [] without one. Raises OSError."""
+def entries(store: str) -> list[Entry]:
+    """Return the directories of the store, by share and path. Raises OSError."""
     found = []
     with suppress(FileNotFoundError):
-        for name in filter(_ID.fullmatch, os.listdir(place)):
-            path = os.path.join(place, name)
+        for name in filter(_ID.fullmatch, os.listdir(store)):
+            path = os.path.join(store, name)
             with suppress(FileNotFoundError):
                 share, uid, work_tree = read(os.path.join(path, "host.path")).split(b"\n", 2)
                 found.append(
@@ -160,12 +159,12 @@ def entries(place: str) -> list[Entry]:
     return sorted(found, key=lambda one: (one.share, one.work_tree, one.is_former, one.path))
 
 
-def of_agent(place: str, share: str, uid: int) -> list[str]:
+def of_agent(store: str, share: str, uid: int) -> list[str]:
     """Return the directories of an agent's work trees in a share, the newest one first.
 
     Raises OSError.
     """
-    found = [one for one in entries(place) if (one.share, one.uid) == (share, uid)]
+    found = [one for one in entries(store) if (one.share, one.uid) == (share, uid)]
     return [one.path for one in sorted(found, key=lambda one: one.made, reverse=True)]
 
 
@@ -241,21 +240,8 @@ def _acl(uid: int) -> bytes:
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
-def reset(directory: str) -> None:
-    """Delete the agent's repository; the next open makes it anew. Called with the lock held.
-
-    Raises OSError.
-    """
-    remove_tree(os.path.join(directory, AGENT))
-
-
-def remove(directory: str) -> None:
-    """Delete a work tree's directory. Called with the lock held. Raises OSError."""
-    remove_tree(directory)
-
-
 def note_reason(directory: str, text: str) -> None:
-    """Note in the copy why nothing new came from the human; nothing if it came. Raises OSError."""
+    """Note in the copy why nothing new came from the human; "" removes the note. Raises OSError."""
     path = os.path.join(directory, HOST, REASON)
     content = text.encode(errors="surrogateescape")
     with suppress(FileNotFoundError):

@@ -205,5 +205,5 @@ async def test_what_cannot_be_shown_is_not_kept(make_world: MakeWorld) -> None:
             )  # fmt: skip
     listed = await world.list("")
     assert len(listed) == 40, "the listing has names alone"
-    assert len(world.state.nodes) == 1
+    assert len(world.tree.nodes) == 1
     assert open_descriptors() == before

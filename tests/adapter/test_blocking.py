@@ -54,7 +54,7 @@ async def test_writes_that_wait_for_the_disk_go_to_a_thread(
     again = int((await world.ops.open(node, os.O_WRONLY | flag, world.ctx)).fh)
     for each in (handle, again):
         await world.ops.write(each, 0, b"x")
-        fd = world.state.handles.file(each).fd
+        fd = world.tree.handles.file(each).fd
         assert fcntl.fcntl(fd, fcntl.F_GETFL) & flag == flag
         await world.ops.release(each)
     assert threads == ["write"] * 2

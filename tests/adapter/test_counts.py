@@ -25,7 +25,7 @@ FEW = 16
 
 
 def lookups(world: World, node: int) -> int:
-    return world.state.nodes.get(node).lookup_count
+    return world.tree.nodes.get(node).lookup_count
 
 
 async def test_each_reply_that_names_a_node_counts_once(world: World) -> None:
@@ -73,9 +73,9 @@ async def test_what_did_not_fit_into_a_listing_was_not_told(world: World) -> Non
 
 async def test_a_lookup_of_nothing_counts_nothing(world: World) -> None:
     (world.source / "f").touch()
-    before = len(world.state.nodes)
+    before = len(world.tree.nodes)
     await world.ops.lookup(ROOT_ID, b"none", world.ctx)
-    assert len(world.state.nodes) == before
+    assert len(world.tree.nodes) == before
 
 
 async def test_an_entry_that_does_not_fit_is_undone(world: World) -> None:
@@ -86,7 +86,7 @@ async def test_an_entry_that_does_not_fit_is_undone(world: World) -> None:
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
     token = Token(room=5)
     await world.ops.readdir(handle, 0, token)
-    assert len(world.state.nodes) == 1 + 3, "the root and the entries; dots are no lookups"
+    assert len(world.tree.nodes) == 1 + 3, "the root and the entries; dots are no lookups"
     assert all(lookups(world, entry.st_ino) == 1 for _, entry, _ in token.entries[2:])
     for _, entry, _ in token.entries[2:]:
         await world.ops.forget([(entry.st_ino, 1)])
@@ -237,7 +237,7 @@ class Kernel:
                 os.rename(root + name, root + other)
 
     def check(self) -> None:
-        nodes = self.world.state.nodes
+        nodes = self.world.tree.nodes
         assert {node.id: node.lookup_count for node in nodes if node.id != ROOT_ID} == self.counts
 
 
@@ -252,8 +252,8 @@ async def _run(source: Path, steps: list[tuple[str, int, bytes, int, bytes]]) ->
     for handle in kernel.handles:
         await world.ops.release(handle)
     await world.ops.forget(list(kernel.counts.items()))
-    assert len(world.state.nodes) == 1
-    assert len(world.state.handles) == 0
+    assert len(world.tree.nodes) == 1
+    assert len(world.tree.handles) == 0
     assert open_descriptors() == before
     world.close()
 

@@ -110,7 +110,7 @@ async def test_an_owner_that_cannot_be_set_undoes_it(
     before = open_descriptors()
     await refused(MAKERS[maker](world, Context(uid=5555, gid=5555)), errno.EPERM)
     assert os.listdir(world.source) == []
-    assert len(world.state.nodes) == 1
+    assert len(world.tree.nodes) == 1
     assert open_descriptors() == before
 
 

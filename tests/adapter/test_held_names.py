@@ -134,7 +134,7 @@ async def test_an_open_file_that_nobody_may_read_is_changed(world: World) -> Non
 
     handle, number = await world.create(ROOT_ID, b"f")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.state.source, "open_file_at", unreadable)
+        patch.setattr(world.tree.source, "open_file_at", unreadable)
         await world.setattr(number, mode=0o600)
     assert (world.source / "f").stat().st_mode & 0o777 == 0o600
     await world.ops.release(handle)
@@ -253,7 +253,7 @@ async def test_a_directory_is_made_that_gets_the_number_which_its_directory_had(
     await world.list("d/sub")
     (world.source / "d").rename(world.source / "free")
     (world.source / "d").mkdir()
-    mkdir = world.state.source.mkdir
+    mkdir = world.tree.source.mkdir
 
     def reusing(dir_fd: int, name: bytes, mode: int) -> None:
         mkdir(dir_fd, name, mode)
@@ -261,7 +261,7 @@ async def test_a_directory_is_made_that_gets_the_number_which_its_directory_had(
         (world.source / "free/sub").rmdir()
         (world.source / "free").rename(world.source / "d/new")
 
-    monkeypatch.setattr(world.state.source, "mkdir", reusing)
+    monkeypatch.setattr(world.tree.source, "mkdir", reusing)
     assert (await world.ops.mkdir(parent, b"new", 0o755, world.ctx)).st_ino != parent
     assert await world.id("d/new") not in (parent, await world.id("d"))
 

@@ -52,67 +52,6 @@ async def content(world: World, path: str) -> bytes:
         await world.ops.release(handle)
 
 
-LEADING = [
-    ("dir/file", b"near"), ("dir//sub/./file", b"content"), ("./dir/sub/../file", b"near"),
-    ("way/file", b"near"), ("way/../dir/file", b"near"),
-    ("{source}/dir/file", b"near"), ("{source}//./dir/sub/file", b"content"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("target", "found"), LEADING)
-async def test_a_file_takes_the_place_of_a_link_to_it(
-    world: World, target: str, found: bytes
-) -> None:
-    link(world, "way", "dir")
-    link(world, "link", target.format(source=world.source))
-    entry = await world.entry("link")
-    assert S_IFMT(entry.st_mode) == S_IFREG
-    assert await content(world, "link") == found
-    listed = (await world.list(""))[b"link"]
-    assert (listed.st_ino, listed.st_mode) == (entry.st_ino, entry.st_mode)
-    real = os.stat(world.source / "link")
-    assert (entry.st_ino, entry.st_size) == (real.st_ino, real.st_size)
-
-
-async def test_a_directory_takes_the_place_of_a_link_to_it(world: World) -> None:
-    link(world, "way", "dir/sub/..")
-    entry = await world.entry("way")
-    assert S_IFMT(entry.st_mode) == S_IFDIR
-    assert await content(world, "way/sub/file") == b"content"
-    assert set(await world.list("way")) == {b"sub", b"file"}
-
-
-PLAIN = [
-    "nowhere",
-    "dir/nowhere/file",
-    "dir/file/x",
-    "dir/file/",
-    ".",
-    "dir/../.",
-    "loop",
-    "{source}",
-    "way",
-]
-
-
-@pytest.mark.parametrize("target", PLAIN)
-async def test_what_leads_nowhere_or_round_stays_a_symlink(world: World, target: str) -> None:
-    link(world, "loop", "way")
-    link(world, "way", "loop")
-    link(world, "link", target.format(source=world.source))
-    entry = await world.entry("link")
-    assert S_IFMT(entry.st_mode) == S_IFLNK and S_IMODE(entry.st_mode) == 0o777
-    text = await world.ops.readlink(entry.st_ino, world.ctx)
-    assert text == os.fsencode(target.format(source=world.source))
-
-
-async def test_a_link_to_a_directory_that_it_lies_in_stays_a_symlink(world: World) -> None:
-    link(world, "dir/sub/up", "..")
-    link(world, "dir/sub/self", ".")
-    for name in ("up", "self"):
-        assert S_IFMT((await world.entry(f"dir/sub/{name}")).st_mode) == S_IFLNK
-
-
 FORBIDDEN = [
     "../outside/file", "../outside", "..", "dir/../../outside/file", "/etc/passwd", "/",
     "{source}/../outside/file", "{source}x", ".git", ".git/config", ".GIT/config", "git~1",
@@ -169,29 +108,6 @@ async def test_no_symlink_can_be_made(world: World) -> None:
     await refused(world.ops.symlink(ROOT_ID, b".git", b"dir", world.ctx), errno.EACCES)
 
 
-async def test_changes_go_to_the_target(world: World) -> None:
-    link(world, "link", "dir/file")
-    node = await world.id("link")
-    await world.setattr(node, mode=0o604)
-    handle = await world.open("link", os.O_WRONLY | os.O_TRUNC)
-    await world.ops.write(handle, 0, b"new")
-    await world.ops.release(handle)
-    assert (world.source / "dir/file").read_text() == "new"
-    assert S_IMODE((world.source / "dir/file").stat().st_mode) == 0o604
-    assert (world.source / "link").is_symlink()
-
-
-async def test_renaming_moves_the_link_and_replaces_the_target(world: World) -> None:
-    link(world, "link", "dir/file")
-    await world.rename("link", "lonk")
-    assert os.readlink(world.source / "lonk") == "dir/file"
-    (world.source / "newer").write_text("newer")
-    await world.rename("newer", "lonk")
-    assert (world.source / "dir/file").read_text() == "newer"
-    assert (world.source / "lonk").is_symlink() and not (world.source / "newer").exists()
-    assert await content(world, "dir/file") == b"newer"
-
-
 @pytest.mark.parametrize("target", [".git/config", "../outside/file"])
 async def test_nothing_is_moved_over_what_must_not_be_reached(world: World, target: str) -> None:
     link(world, "link", target)
@@ -200,30 +116,6 @@ async def test_nothing_is_moved_over_what_must_not_be_reached(world: World, targ
     assert (world.source / ".git/config").read_text() == "secret"
     assert (world.source.parent / "outside/file").read_text() == "outside"
     assert (world.source / "newer").exists() and (world.source / "link").is_symlink()
-
-
-@pytest.mark.parametrize("deletion", Deletion)
-@pytest.mark.parametrize("target", ["dir/file", "empty", ".git/config", "../outside/file", "none"])
-async def test_what_removing_a_link_removes(
-    make_world: MakeWorld, deletion: Deletion, target: str
-) -> None:
-    world = make_world(symlinks=SymlinkPolicy(deletion))
-    fill(world)
-    (world.source / "empty").mkdir()
-    link(world, "link", target)
-    await world.entry("link")
-    remove = world.ops.rmdir if target == "empty" else world.ops.unlink
-    call = remove(ROOT_ID, b"link", world.ctx)
-    if deletion is Deletion.DENY:
-        await refused(call, errno.EPERM)
-    else:
-        await call
-    assert os.path.lexists(world.source / "link") == (deletion is Deletion.DENY)
-    goes = deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST)
-    for path in ("dir/file", "empty"):
-        assert (world.source / path).exists() == (not goes or path != target)
-    assert (world.source / ".git/config").read_text() == "secret"
-    assert (world.source.parent / "outside/file").read_text() == "outside"
 
 
 @pytest.mark.parametrize("deletion", [Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST])
@@ -237,20 +129,6 @@ async def test_what_may_only_be_read_is_not_removed_by_a_link(
     assert await content(world, "link") == b"secret"
     await refused(world.ops.unlink(ROOT_ID, b"link", world.ctx))
     assert (world.source / "link").read_text() == "secret"
-
-
-async def test_a_target_that_cannot_be_removed(make_world: MakeWorld) -> None:
-    for deletion in (Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST):
-        world = make_world(symlinks=SymlinkPolicy(deletion))
-        (world.source / "full/x").mkdir(parents=True, exist_ok=True)
-        link(world, "link", "full")
-        call = world.ops.rmdir(ROOT_ID, b"link", world.ctx)
-        if deletion is Deletion.TARGET_FIRST:
-            await refused(call, errno.ENOTEMPTY)
-        else:
-            await call
-        assert os.path.lexists(world.source / "link") == (deletion is Deletion.TARGET_FIRST)
-        assert (world.source / "full/x").is_dir()
 
 
 async def _unlinked(world: World) -> None:
@@ -395,10 +273,10 @@ async def test_directories_on_ways_leave_nothing_behind(world: World) -> None:
         assert S_IFMT(listed[b"link"].st_mode) == S_IFREG
         await world.ops.unlink(entry.st_ino, b"file", world.ctx)
         await world.ops.rmdir(ROOT_ID, b"made", world.ctx)
-        told = {node.id: node.lookup_count for node in world.state.nodes if node.id != ROOT_ID}
-        assert not any(node.is_pinned for node in world.state.nodes)
+        told = {node.id: node.lookup_count for node in world.tree.nodes if node.id != ROOT_ID}
+        assert not any(node.is_pinned for node in world.tree.nodes)
         await world.ops.forget([(number, times) for number, times in told.items() if times])
-        assert len(world.state.nodes) == 1
+        assert len(world.tree.nodes) == 1
 
 
 async def test_a_link_with_a_name_that_is_too_long_stays_a_symlink(world: World) -> None:

@@ -8,8 +8,8 @@ from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG
 import pytest
 from pyfuse3 import EntryAttributes
 
+from gitguardfs.fs.handles import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.readdirplus import ENOUGH, REMEMBERED, ReaddirplusAdvice
 from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from gitguardfs.options.idmap import IdMap
@@ -42,7 +42,7 @@ async def test_git_is_found_by_its_name_and_not_listed(
             (path.touch if kind == "file" else path.mkdir)()
     for _ in range(2):
         assert set(await world.list("")) == {b".gitignore", b"secret"}
-    known = {node.name for node in world.state.nodes} - {b""}
+    known = {node.name for node in world.tree.nodes} - {b""}
     assert known <= {b".gitignore", b"secret"}, "the kernel is told of no other"
     assert (await world.entry(".git")).st_mode == S_IFMT((world.source / ".git").lstat().st_mode)
 
@@ -77,7 +77,7 @@ async def test_files_and_symlinks_come_without_a_node_and_directories_with_one(
     assert found[b"fifo"].st_mode == S_IFIFO | 0o644
     assert len(world.attributes.presented) == 5
     looked_at = {b"", b"dir", b".GIT", b"fifo", b".git", b"git~1"}
-    assert {node.name for node in world.state.nodes} == looked_at
+    assert {node.name for node in world.tree.nodes} == looked_at
 
 
 async def test_who_looks_at_what_is_listed_gets_attributes_from_then_on(world: World) -> None:
@@ -115,7 +115,7 @@ async def test_attributes_can_begin_within_a_directory(world: World) -> None:
 async def test_what_each_entry_has_to_be_looked_at_for(
     make_world: MakeWorld, options: dict[str, object]
 ) -> None:
-    assert not make_world(**options).state.can_list_names_only
+    assert not make_world(**options).tree.can_list_names_only
 
 
 def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:

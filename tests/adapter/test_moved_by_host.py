@@ -93,7 +93,7 @@ async def test_nothing_comes_about_in_what_the_host_has_removed(
     (world.source / "a").mkdir()
     a = await world.id("a")
     await world.ops.getattr(a, world.ctx)
-    world.state.descriptors.of(world.state.nodes.get(a))
+    world.tree.descriptors.of(world.tree.nodes.get(a))
     (world.source / "a").rmdir()
     await refused(world.ops.symlink(a, b"new", b"nowhere", world.ctx), errno.ENOENT)
 
@@ -102,7 +102,7 @@ async def test_descriptors_do_not_stay(world: World) -> None:
     d = await world.id("a/d")
     before = open_descriptors()
     for number, place in enumerate(PLACES * 3):
-        inode = world.state.nodes.get(d).ino
+        inode = world.tree.nodes.get(d).ino
         (old,) = (path for path in world.source.rglob("*") if path.lstat().st_ino == inode)
         old.rename(world.source / place)
         await world.ops.symlink(d, b"l%d" % number, b"../nowhere", world.ctx)

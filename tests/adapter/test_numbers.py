@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE
-from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.numbers import FIRST_OWN_ID
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID
 from gitguardfs.names.rules import GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
@@ -46,9 +45,9 @@ def reuse_number(old: Path, new: Path, text: str) -> None:
 
 def evict_all(world: World) -> None:
     """Close the cached descriptors, as looking at many other objects does."""
-    for node in world.state.nodes:
+    for node in world.tree.nodes:
         if node.id != ROOT_ID:
-            world.state.descriptors.close(node)
+            world.tree.descriptors.close(node)
 
 
 async def with_two_names(world: World, first: str, second: str) -> int:
@@ -206,13 +205,13 @@ async def test_hard_links_keep_their_number_without_descriptors(
     for directory in ("first", "second"):
         (world.source / directory).mkdir()
     numbers = [await with_two_names(world, f"first/{n}", f"second/{n}") for n in range(40)]
-    known = len(world.state.nodes)
+    known = len(world.tree.nodes)
     for _ in range(2):
         for directory in ("first", "second"):
             found = await world.list(directory)
             assert [found[b"%d" % n].st_ino for n in range(40)] == numbers
             evict_all(world)
-    assert len(world.state.nodes) == known
+    assert len(world.tree.nodes) == known
 
 
 @every_source
@@ -259,7 +258,7 @@ async def test_names_exchanged_by_the_host_add_no_nodes(world: World) -> None:
     """As the kernel does, an answer with another number forgets the former one."""
     (world.source / "one").write_text("text")
     number = await world.id("one")
-    known = len(world.state.nodes)
+    known = len(world.tree.nodes)
     for old, new in (("one", "two"), ("two", "one")) * 20:
         (world.source / old).rename(world.source / new)
         following = await world.id(new)
@@ -267,7 +266,7 @@ async def test_names_exchanged_by_the_host_add_no_nodes(world: World) -> None:
         assert following == (world.source / new).stat().st_ino or following >= FIRST_OWN_ID
         await world.ops.forget([(number, 1)])
         number = following
-        assert len(world.state.nodes) == known
+        assert len(world.tree.nodes) == known
 
 
 @every_source
@@ -292,14 +291,14 @@ async def test_a_replaced_file_is_not_another_with_its_number_while_it_is_held(
     world = make_world(**PATHS)
     (world.source / "file").write_text("before")
     old = await world.id("file")
-    node = world.state.nodes.get(old)
-    find_at = world.state.source.find_at
+    node = world.tree.nodes.get(old)
+    find_at = world.tree.source.find_at
 
     def find_held(dir_fd: int, name: bytes) -> os.stat_result | None:
         is_held = node.fd >= 0 and name == node.name
         return os.fstat(node.fd) if is_held else find_at(dir_fd, name)
 
-    monkeypatch.setattr(world.state.source, "find_at", find_held)
+    monkeypatch.setattr(world.tree.source, "find_at", find_held)
     await world.setattr(old, mode=0o600)
     reuse_number(world.source / "file", world.source / "other", "another")
     (world.source / "file").write_text("replaced")
@@ -426,13 +425,13 @@ async def test_a_file_on_a_share_is_a_new_one_once_its_descriptor_is_dead(
     old = await with_two_names(world, "one", "two")
     await world.ops.unlink(ROOT_ID, b"two", world.ctx)
     (world.source / "one").write_text("another")
-    dead = world.state.nodes.get(old).fd
-    stat = world.state.source.stat
+    dead = world.tree.nodes.get(old).fd
+    stat = world.tree.source.stat
 
     def stat_of_a_server(fd: int) -> os.stat_result:
         if fd == dead:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return stat(fd)
 
-    monkeypatch.setattr(world.state.source, "stat", stat_of_a_server)
+    monkeypatch.setattr(world.tree.source, "stat", stat_of_a_server)
     assert await world.id("one") != old

@@ -64,7 +64,7 @@ NAMES = [
 
 def _named(world: World) -> int:
     """Return a file that is ordinary, to be linked or moved to a payload's name."""
-    return world.state.nodes.get(os.stat(world.source / "plain").st_ino).id
+    return world.tree.nodes.get(os.stat(world.source / "plain").st_ino).id
 
 
 MAKES: dict[str, Use] = {

@@ -294,10 +294,10 @@ async def test_where_descriptors_hold_paths_those_of_each_look_count(make_world:
     (world.source / "file").touch()
     other = os.open(world.source / "other", os.O_PATH)
     for name in ("mine", "file"):
-        node = world.state.nodes.get(await world.id(name))
-        os.dup2(other, world.state.descriptors.of(node), inheritable=False)
+        node = world.tree.nodes.get(await world.id(name))
+        os.dup2(other, world.tree.descriptors.of(node), inheritable=False)
         await world.id(name)
-        assert node.matches(os.fstat(world.state.descriptors.of(node)))
+        assert node.matches(os.fstat(world.tree.descriptors.of(node)))
     os.close(other)
 
 
@@ -310,7 +310,7 @@ async def test_a_name_that_goes_takes_no_other_along(world: World) -> None:
     a, node = await world.id("a"), await world.id("a/x")
     assert await world.id("b/y") == node
     await world.ops.unlink(a, b"x", world.ctx)
-    world.state.descriptors.close(world.state.nodes.get(node))
+    world.tree.descriptors.close(world.tree.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_size == 4
 
 
@@ -321,7 +321,7 @@ async def test_a_rename_onto_another_name_of_the_same_file_does_nothing(world: W
     os.link(world.source / "a/x", world.source / "b/y")
     node = await world.id("a/x")
     await world.rename("a/x", "b/y")
-    world.state.descriptors.close(world.state.nodes.get(node))
+    world.tree.descriptors.close(world.tree.nodes.get(node))
     assert (await world.ops.getattr(node, world.ctx)).st_nlink == 2
     assert {await world.id("a/x"), await world.id("b/y")} == {node}
 

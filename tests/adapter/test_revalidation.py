@@ -161,7 +161,7 @@ async def test_places_that_form_a_ring_are_no_way_without_end(world: World, late
     """Renames by the host can leave places like that."""
     planted(world)
     d, deep = await world.id("d"), await world.id("d/sub/deep")
-    world.state.nodes.get(d).parent = world.state.nodes.get(deep)
+    world.tree.nodes.get(d).parent = world.tree.nodes.get(deep)
     later()
     assert (await world.ops.lookup(deep, b"f", world.ctx)).st_ino
 
@@ -261,8 +261,8 @@ async def test_what_the_host_moves_into_git_is_closed(
     assert (await world.ops.lookup(hooks, b"f", world.ctx)).st_ino
     if evicted:
         for path in ("A", "A/b"):
-            node = world.state.nodes.get(os.stat(world.source / path).st_ino)
-            world.state.descriptors.close(node)
+            node = world.tree.nodes.get(os.stat(world.source / path).st_ino)
+            world.tree.descriptors.close(node)
             assert node.fd < 0
     target = _move(world, move)
     before = sorted(os.listdir(target / "b/hooks"))
@@ -297,7 +297,7 @@ async def test_what_was_evicted_is_opened_again(
     _settled(world)
     hooks = await world.id("A/b/hooks")
     for path in ("A", "A/b"):
-        world.state.descriptors.close(world.state.nodes.get(await world.id(path)))
+        world.tree.descriptors.close(world.tree.nodes.get(await world.id(path)))
     later()
     handle, _ = await world.create(hooks, b"new")
     await world.ops.release(handle)
@@ -373,7 +373,7 @@ async def test_numbers_that_are_used_again_cost_no_descriptors(world: World, lat
         os.link(world.source / "store" / name, world.source / f"d{name}/f")
     start = open_descriptors()
     handles = {name: await world.open(f"store/{name}") for name in names}
-    nodes = world.state.nodes
+    nodes = world.tree.nodes
     for _ in range(3):
         for name in names:
             await world.id(f"d{name}/f")

@@ -10,10 +10,9 @@ import pytest
 
 from gitguardfs.base import protocol
 from gitguardfs.base.protocol import Caller, SetAttr
-from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.operations import Operations
+from gitguardfs.fs.parts import SourceTraits
+from gitguardfs.fs.tree import Tree
 from gitguardfs.linux import syscalls
 from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
@@ -25,12 +24,11 @@ OLD = 1_000_000_000_000_000_000
 def _set(path: Path, changes: SetAttr, is_local: bool) -> os.stat_result:
     root = os.open(path.parent, os.O_PATH)
     try:
-        around = Surroundings(root, IdMap(), 16, can_chown=False, is_local=lambda _: is_local)
-        mount = Mount(MountOptions(str(path.parent), ""), around)
-        operations = Operations(mount, AuditLog(None))
-        found = operations.lookup(CALLER, ROOT_ID, os.fsencode(path.name))
-        operations.setattr(CALLER, found.node, changes, None)
-        mount.close()
+        traits = SourceTraits(root, IdMap(), 16, can_chown=False, is_local=lambda _: is_local)
+        tree = Tree(MountOptions(str(path.parent), ""), traits)
+        found = tree.lookup(CALLER, ROOT_ID, os.fsencode(path.name))
+        tree.setattr(CALLER, found.node, changes, None)
+        tree.close()
     finally:
         os.close(root)
     return path.stat()

@@ -29,15 +29,15 @@ def around_rename(
     after: Callable[[], None] = lambda: None,
 ) -> None:
     """Do something before and after the next rename, as another guard or the server may."""
-    rename = world.state.source.rename
+    rename = world.tree.source.rename
 
     def renaming(old_fd: int, *rest: Any) -> None:
-        monkeypatch.setattr(world.state.source, "rename", rename)
+        monkeypatch.setattr(world.tree.source, "rename", rename)
         before(old_fd)
         rename(old_fd, *rest)
         after()
 
-    monkeypatch.setattr(world.state.source, "rename", renaming)
+    monkeypatch.setattr(world.tree.source, "rename", renaming)
 
 
 def swap_x_and_y(directory: int) -> None:
@@ -54,7 +54,7 @@ async def test_over_9p_a_rename_is_not_undone_in_the_root(
     await symlink(world, "r/a/b/D/k/L", b"../../../../f")
     for path in ("r/a/b/D", "r/a/c"):
         await world.id(path)
-    cache = world.state.descriptors
+    cache = world.tree.descriptors
     opens = cache.open
 
     def failing(flags: int, name: bytes, dir_fd: int | None, mode: int = 0) -> int:

@@ -10,28 +10,28 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pyfuse3
 import pytest
 from pyfuse3 import EntryAttributes, FUSEError
 
-from gitguardfs.base.protocol import Attributes, EntryReply, RequestError
-from gitguardfs.fs import mount, revalidation
+from gitguardfs.base.protocol import Attributes, Caller, EntryReply, RequestError
+from gitguardfs.fs import parts, revalidation
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.fs.mount import Mount, Surroundings
 from gitguardfs.fs.nodes import ROOT_ID, Node
-from gitguardfs.fs.operations import Operations
+from gitguardfs.fs.parts import SourceTraits
+from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import GuardRules
 from gitguardfs.options.change_policy import ChangePolicy, SymlinkPolicy, XattrPolicy
 from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
-from gitguardfs.view.private_git import Repositories
+from gitguardfs.view.git_files import GitFiles, Repositories
+from gitguardfs.view.view import View
 
-P = TypeVar("P")
 Later = Callable[[], None]
 
 FAILED = (FUSEError, RequestError)
@@ -139,6 +139,20 @@ def values(entry: EntryAttributes) -> Attributes:
     )  # fmt: skip
 
 
+class Requests:
+    """The requests of a view as methods, for tests without a session."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def request(*args: Any) -> Any:
+            caller, rest = (args[0], args[1:]) if type(args[0]) is Caller else (None, args)
+            return self._view.serve(name, caller, *rest)
+
+        return request
+
+
 class World:
     """One mount without a kernel."""
 
@@ -172,35 +186,34 @@ class World:
             policy=policy or ChangePolicy(xattr=xattr), symlinks=symlinks, read_only=read_only,
             cache_timeout=cache_timeout, read_rate=read_rate, write_rate=write_rate,
         )  # fmt: skip
-        around = Surroundings(
+        traits = SourceTraits(
             self.root_fd, idmap or IdMap(), descriptor_limit,
             os.geteuid() == 0 if can_chown is None else can_chown,
             lambda _: is_local, is_ninep, not is_local, override,
         )  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mount, "AttributeMapper", CountingView)
-            self.state = Mount(options, around)
-        self.attributes = cast("CountingView", self.state.attributes)
+            patch.setattr(parts, "AttributeMapper", CountingView)
+            self.tree = Tree(options, traits, reports_names_only)
+        self.attributes = cast("CountingView", self.tree.attributes)
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []
-        self.operations = Operations(self.state, self.audit, reports_names_only, repositories)
-        self.ops: Any = session(self.operations, self.invalidated.append)
+        git_files = None if repositories is None else GitFiles(self.tree, repositories)
+        self.view = View(self.tree, self.audit, git_files=git_files)
+        self.requests = Requests(self.view)
+        self.ops: Any = session(self.view, self.invalidated.append)
         self.ctx = Context()
+        self._whole: dict[str, Any] = {}
 
     def close(self) -> None:
-        self.state.close()
+        vars(self.tree).update(self._whole)
+        self.tree.close()
         os.close(self.root_fd)
 
     def break_with(self, error: BaseException) -> None:
-        """Let every request fail with ``error``, at the first thing that it uses."""
-        for part in self.operations.parts:
-            for name in vars(part):
-                if name != "boundary":
-                    setattr(part, name, Broken(error))
-
-    def part(self, kind: type[P]) -> P:
-        """Return the part of the operations that is an instance of ``kind``."""
-        return next(part for part in self.operations.parts if isinstance(part, kind))
+        """Let every request fail with ``error``, at the first part of the tree that it uses."""
+        self._whole = dict(vars(self.tree))
+        for name in self._whole:
+            setattr(self.tree, name, Broken(error))
 
     # Requests as the kernel sends them
 

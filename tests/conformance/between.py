@@ -38,6 +38,7 @@ def child(work: Callable[[], None]) -> Iterator[None]:
     """Run ``work`` in a process of its own beside the body; it has to succeed."""
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's is the parent's
         signal.alarm(LIMIT)
         try:
             work()

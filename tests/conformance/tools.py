@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 
 from tests.support.people import CLONE_NEWUSER, as_user
 
-compared = 0
-"""The number of comparisons so far in this process, for the summary."""
-
 
 class User(NamedTuple):
     uid: int
@@ -48,8 +45,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 def equal(label: str, got: object, want: object) -> None:
     """Assert ``got == want`` and say which of many comparisons it was."""
-    global compared
-    compared += 1
     assert got == want, f"{label}: got {got!r}, expected {want!r}"
 
 

@@ -1,4 +1,4 @@
-"""The proxy with a fault put into its addon: ``faulty_proxy.py FAULT STATE_DIR [--port N]``."""
+"""The proxy with a fault put into its addon: ``faulty_proxy.py FAULT STATE_DIR``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import logging
 import sys
 
-from gitguardfs.host.egress import addon, clients, faults, http1, proxy, tunnel
+from gitguardfs.host.egress import addon, clients, closing, http1, proxy, tunnel
 from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.blocked import BlockedLog
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
@@ -33,7 +33,7 @@ def main() -> int:
     elif fault == "all-but-server_connect":
         addon.AllowlistAddon.requestheaders = broken  # type: ignore[assignment, method-assign]
         addon.AllowlistAddon.request = broken  # type: ignore[assignment, method-assign]
-        faults.close_on_hook_fault = lambda *_: None
+        closing.close_on_hook_error = lambda *_: None
         del proxy._ApprovedAddressLoop.getaddrinfo
         del proxy._ApprovedAddressLoop.sock_connect
     elif fault == "server_connect":
@@ -52,6 +52,8 @@ def main() -> int:
         UpstreamProxy.leads_to = lambda *_: False  # type: ignore[assignment, method-assign]
     elif fault == "no automatic collection":
         gc.disable()
+    elif fault.startswith("port "):
+        proxy.OPTIONS["listen_port"] = int(fault.removeprefix("port "))
     elif fault == "trailers":
         http1.install = lambda: None
     elif fault.startswith("hook "):

@@ -44,7 +44,6 @@ async def serve(directory: Path) -> None:
     master = DumpMaster(Options(**options), with_termlog=False, with_dumper=False)
     master.addons.add(Naive(files, master))
     master.options.update(**proxy.upstream_trust(files))
-    proxy._end_with_parent()
     await master.run()
 
 

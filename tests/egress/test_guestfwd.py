@@ -69,7 +69,7 @@ class Guestfwd:
 
     def kernel_memory(self) -> int:
         """Bytes that the kernel keeps in the sockets of QEMU, the relays and the proxy."""
-        pids = {self.process.pid, self.world.proxy.pid, *self.relays()}
+        pids = {self.process.pid, self.world.pid, *self.relays()}
         listed = subprocess.run(["ss", "-Htnmp"], capture_output=True, text=True, check=True)
         total = 0
         for entry in re.split(r"\n(?=\S)", listed.stdout):

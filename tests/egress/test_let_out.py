@@ -89,14 +89,6 @@ def test_an_https_url_without_a_tunnel_needs_a_trusted_server(world: World) -> N
     assert b"ertificate verify failed" in answer.body
 
 
-def test_names_are_compared_in_lower_case(world: World) -> None:
-    world.allow("GET https://xn--bcher-kva.test/ok/*", OK)
-    assert world.get("https://ALLOWED.test/ok/a").status == 200
-    assert world.get("https://XN--BCHER-KVA.test/ok/a").status == 200
-    assert [c.sni for c in world.upstream.connections] == ["allowed.test", "xn--bcher-kva.test"]
-    assert b"Host: allowed.test\r\n" in world.upstream.raw
-
-
 def test_bodies_arrive_whole_with_a_length_and_in_chunks(world: World) -> None:
     world.allow("POST https://allowed.test/post")
     body = bytes(range(256)) * 500

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.host.egress import reports
+from gitguardfs.host.egress import files, reports
 from gitguardfs.host.egress.allowlist import BlockKind
 from gitguardfs.host.egress.blocked import BlockedLog
 from gitguardfs.host.egress.clients import MAX_CONNECTIONS, MAX_WAITING
@@ -40,7 +40,7 @@ def test_an_agent_is_told_what_to_ask_for_and_the_line_lets_it_out(world: World)
     assert world.dns.asked == []
     assert command in reports.blocked_text(world.directory)
 
-    said = reports.allow(world.directory, "GET https://allowed.test/a/it's?q=1%2A&p=2")
+    said = files.allow(world.directory, "GET https://allowed.test/a/it's?q=1%2A&p=2")
     assert "was added" in said
     assert world.get("https://allowed.test/a/it's?q=1*&p=2").status == 200
     assert "allowed meanwhile" in reports.blocked_text(world.directory)
@@ -324,14 +324,14 @@ def test_an_endless_header_of_a_response_ends_at_a_limit_and_others_go_on(
     upstream: Upstream, dns: FakeDns, state: Path
 ) -> None:
     with running(state, upstream, dns) as world:
-        limit = resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA)
+        limit = resource.prlimit(world.pid, resource.RLIMIT_DATA)
         assert limit[0] == MAX_DATA
         world.allow("GET http://allowed.test/*", f"GET http://{SLOW}/*")
         assert world.get("http://allowed.test/").status == 200
-        status = Path(f"/proc/{world.proxy.pid}/status").read_text()
+        status = Path(f"/proc/{world.pid}/status").read_text()
         (used,) = [line.split()[1] for line in status.splitlines() if "VmData" in line]
         lower = (int(used) << 10) + (24 << 20)
-        resource.prlimit(world.proxy.pid, resource.RLIMIT_DATA, (lower, limit[1]))
+        resource.prlimit(world.pid, resource.RLIMIT_DATA, (lower, limit[1]))
         with socket.create_server((PUBLIC, SLOW_PORT)) as server, world.client() as client:
             client.send(head(f"GET http://{SLOW}/", host=SLOW))
             with server.accept()[0] as answering, contextlib.suppress(ConnectionError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.host.egress.proxy import start_proxy
+from tests.egress.world import start_proxy
 
 
 def test_nothing_of_the_current_directory_is_run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -16,13 +15,12 @@ import pytest
 from keyring.backends import fail
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.egress import start
 from gitguardfs.host.egress.files import StateFiles
-from gitguardfs.host.vm import report
+from gitguardfs.host.vm import status_text
 from gitguardfs.host.vm.state import State
+from gitguardfs.host.vm.status import facts
 from tests.egress.company import ESTABLISHED, HELD, PORT, CompanyProxy, company_proxy
 from tests.egress.test_refusals import FAULTY
-from tests.egress.test_websocket import Peer
 from tests.egress.upstream import (
     OTHER,
     PRIVATE,
@@ -32,7 +30,7 @@ from tests.egress.upstream import (
     Upstream,
     dead,
 )  # fmt: skip
-from tests.egress.world import LIMIT, SLOW_PORT, World, running
+from tests.egress.world import LIMIT, SLOW_PORT, World, running, start_proxy
 
 USER, PASSWORD = "me", "hunter:2@\\ä"
 LOGIN = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
@@ -135,36 +133,6 @@ def test_a_servers_certificate_is_checked_through_the_proxy(
     assert "ertificate" in answer.body.decode()
     assert company.targets == [f"{PUBLIC}:{UNTRUSTED_PORT}"]
     assert behind.upstream.requests == []
-
-
-def test_a_connection_is_used_again(behind: World, company: CompanyProxy) -> None:
-    with behind.client() as client:
-        client.tunnel()
-        for _ in range(3):
-            client.send(b"GET /ok HTTP/1.1\r\nHost: allowed.test\r\n\r\n")
-            assert client.answer().status == 200
-    assert company.targets == [f"{PUBLIC}:443"]
-    assert len(behind.upstream.requests) == 3
-
-
-def test_a_websocket_passes(behind: World, company: CompanyProxy) -> None:
-    from wsproto.events import AcceptConnection, BytesMessage
-
-    behind.allow("WS https://allowed.test/ws")
-    with behind.client() as client:
-        peer = Peer(client.tunnel(), "allowed.test", "/ws")
-        assert isinstance(next(peer.events()), AcceptConnection)
-        peer.send(BytesMessage(b"y" * 100_000))
-        assert peer.message() == b"y" * 100_000
-    assert company.targets == [f"{PUBLIC}:443"]
-
-
-def test_a_body_of_some_size_passes_both_ways(behind: World, company: CompanyProxy) -> None:
-    behind.allow("POST https://allowed.test/*")
-    answer = behind.get("https://allowed.test/size=3000000", "POST", body=b"z" * 2_000_000)
-    assert (answer.status, len(answer.body)) == (200, 3_000_000)
-    assert behind.upstream.raw.endswith(b"z" * 2_000_000)
-    assert company.targets == [f"{PUBLIC}:443"]
 
 
 def test_another_address_is_tried_if_the_proxy_refuses_one(
@@ -320,10 +288,10 @@ def test_passwords_are_in_no_log_and_no_argument(behind: World, company: Company
     company.answer = b"HTTP/1.1 407 hunter\r\nX: hunter\r\n\r\nhunter"
     assert behind.get("https://allowed.test/ok").status == 502
     behind.get("https://other.test/blocked/ok", "POST")
-    said = behind.log + report.status(State("/srv/p", str(behind.directory)), 1000)
+    said = behind.log + status_text.text(facts(State("/srv/p", str(behind.directory))), 1000)
     for path in behind.directory.iterdir():
         said += path.read_text() if path.is_file() else ""
-    said += Path(f"/proc/{behind.proxy.pid}/cmdline").read_text()
+    said += Path(f"/proc/{behind.pid}/cmdline").read_text()
     for secret in ("hunter", "%40%5C", LOGIN, LOGIN[5:]):
         assert secret not in said
     assert f"through http://proxy.test:{PORT} (HTTPS_PROXY), but directly to nothing.test" in said
@@ -337,7 +305,7 @@ def test_a_proxy_that_leads_to_itself_is_refused(
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
     with running(state, upstream, dns) as world:
         world.proxy.stop()
-        world.proxy = start.start_proxy(state, port)
+        world.proxy = start_proxy(state, [sys.executable, str(FAULTY), f"port {port}"])
         world.port = world.proxy.port
         world.allow(f"GET http://{PUBLIC}/*")  # in a tunnel to it, it would be allowed again
         answer = world.get(f"http://{PUBLIC}/ok")
@@ -361,25 +329,23 @@ def test_the_setting_counts_before_the_environment(
         world.proxy.stop()
         StateFiles(state).upstream_proxy.write_text(f"http://{USER}@proxy.test:{PORT}\n")
         with pytest.raises(UserError, match=r"no password is kept for me at http://proxy\.test"):
-            start.start_proxy(state)
+            start_proxy(state)
         store.write(f"upstream-proxy/{USER}@proxy.test:{PORT}", PASSWORD)
-        world.proxy = start.start_proxy(state)
+        world.proxy = start_proxy(state)
         world.port = world.proxy.port
         world.allow(*LINES)
         assert world.get("https://allowed.test/ok").status == 200
         assert f"Basic {LOGIN}\r\n" in company.heads[0]
-        status = report.status(State("/srv/p", str(state)), 1000)
-        assert f", through http://proxy.test:{PORT} (--upstream-proxy)\n" in status
-        facts = json.loads(report.as_json(State("/srv/p", str(state))))
-        assert facts["border"]["upstream_proxy"] == (
-            f"through http://proxy.test:{PORT} (--upstream-proxy)"
-        )
+        found = facts(State("/srv/p", str(state)))
+        through = f"through http://proxy.test:{PORT} (--upstream-proxy)"
+        assert f", {through}\n" in status_text.text(found, 1000)
+        assert found["border"]["upstream_proxy"] == through
         world.proxy.stop()
-        status = report.status(State("/srv/p", str(state)), 1000)
+        status = status_text.text(facts(State("/srv/p", str(state))), 1000)
         assert f"not running; the next one: through http://proxy.test:{PORT} (--ups" in status
         StateFiles(state).upstream_proxy.write_text("http://[\n")
         with pytest.raises(UserError, match="upstream-proxy is damaged"):
-            start.start_proxy(state)
+            start_proxy(state)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +362,7 @@ def test_a_value_that_cannot_be_used_keeps_the_proxy_from_starting(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", value)
     with pytest.raises(UserError, match="HTTPS_PROXY") as caught:
-        start.start_proxy(state)
+        start_proxy(state)
     assert "hunter" not in str(caught.value)
     assert "hunter" not in "".join(
         path.read_text() for path in state.iterdir() if path.is_file()

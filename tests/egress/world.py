@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gitguardfs.host.egress import start
 from gitguardfs.host.egress.proxy import ca_certificate
+from gitguardfs.host.egress.start import COMMAND, StartedProxy
 from tests.egress.upstream import FakeDns, Upstream
 
 LIMIT = 20.0
@@ -108,6 +108,22 @@ class Client:
         return self
 
 
+def start_proxy(directory: Path, command: Sequence[str] = COMMAND) -> StartedProxy:
+    """Start a proxy and wait until it listens."""
+    proxy = StartedProxy(directory, command)
+    try:
+        assert proxy.port
+    except BaseException:
+        proxy.stop()
+        raise
+    return proxy
+
+
+def pid_of(directory: Path) -> int:
+    """The process id of the running proxy."""
+    return int(json.loads((directory / "proxy.json").read_text())["pid"])
+
+
 class World:
     """A running proxy whose allowlist the test writes."""
 
@@ -120,7 +136,7 @@ class World:
         directory.mkdir(mode=0o700)
         shutil.copy(upstream.ca["ca"], directory / "upstream-ca.pem")
         self.allow()
-        self.proxy = start.start_proxy(directory, command=command or start.COMMAND)
+        self.proxy = start_proxy(directory, command or COMMAND)
         self.port = self.proxy.port
         self.ca = ca_certificate(directory)
 
@@ -170,14 +186,19 @@ class World:
     def log(self) -> str:
         return (self.directory / "mitmdump.log").read_text()
 
+    @property
+    def pid(self) -> int:
+        """The proxy's process id."""
+        return pid_of(self.directory)
+
     def open_sockets(self) -> int:
         """The number of sockets that the proxy has open."""
-        links = Path(f"/proc/{self.proxy.pid}/fd").iterdir()
+        links = Path(f"/proc/{self.pid}/fd").iterdir()
         return sum(path.is_socket() for path in links)
 
     def peak_memory(self) -> int:
         """Bytes that were resident at most so far."""
-        lines = Path(f"/proc/{self.proxy.pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         (peak,) = [line for line in lines if line.startswith("VmHWM:")]
         return int(peak.split()[1]) * 1024
 

@@ -6,25 +6,16 @@ The modules are numbered because they share that guest: what ends things comes l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.guest.inside.siege import TABLE
 from tests.guest.machine import Machine
-from tests.guest.reporting import show_phases, skip_below
 from tests.guest.setting_up import guard, import_once, install, mount_spares
-from tests.guest.world import GUARDS, PHASES, World, keep, phase, world
-
-PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
-HERE = str(Path(__file__).parent)
+from tests.guest.world import GUARDS, PHASES, World, keep, phase, show_phases, world
 
 _machines: list[Machine] = []
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    skip_below(HERE, items, PROGRAMS, "to build an image and to share files of several owners")
 
 
 @pytest.hookimpl(wrapper=True)

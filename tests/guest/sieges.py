@@ -1,119 +1,94 @@
 """Attacks in the guest, prepared and judged on the host.
 
-Each attack gets its own copy of the project. It is made and later examined on the host, without
-emulation: in the guest only the attack itself runs.
+Each row of attacks gets its own copy of the project. It is made and later examined on the host,
+without emulation: in the guest only the attacks themselves run.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.guest.inside.siege import TABLE
+from gitguardfs.doctor.attacks import FAKE_ROOT, ROOT
 from tests.guest.machine import Machine
 from tests.guest.world import TESTS
-from tests.support.attacks import Attack
-from tests.support.repos import (
-    Recorded,
-    as_host,
-    copy_project,
-    differences,
-    git,
-    make_project,
-    metadata,
-)
+from tests.support.attacks import ALL, ROWS, Strike, strikes, wrong
+from tests.support.repos import Recorded, as_host, copy_project, differences, make_project, metadata
 
 LIMIT = 2400.0
 """Seconds for all attacks over one transport."""
-
-CASES: dict[str, tuple[tuple[Attack, str], ...]] = {
-    "9p": tuple((attack, attack.actors[0]) for attack in TABLE),
-    "virtiofs": tuple((attack, attack.actors[-1]) for attack in TABLE),
+Case = tuple[str, str]
+"""A row of attacks, and who carries them out."""
+OF_NAMES = ("G4", "N", "V4")
+"""Rows that depend on names alone, over whatever transport."""
+CASES: dict[str, tuple[Case, ...]] = {
+    "9p": tuple((row, FAKE_ROOT if row in ("U1", "U2") else "agent") for row in ROWS),
+    "virtiofs": tuple(
+        (row, FAKE_ROOT if row == "U1" else ROOT) for row in ROWS if row not in OF_NAMES
+    ),
 }
-"""Each attack over each transport by one actor: the first over 9p, the last over virtiofs.
-
-In the mount tier all actors carry out all attacks: the actor and the kind of source are
-independent."""
-
-UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
-"""Errnos of calls that a share does not support at all: no guard is asked."""
+"""Each row by one actor. In the mount tier all actors carry out all attacks: the actor and the kind
+of source are independent."""
+SOME = tuple(case for case in CASES["9p"] if case[0] not in {*OF_NAMES, "P1", "P4"})
 
 
 @dataclass
 class Job:
-    """One attack by one actor on one copy of the project."""
+    """One row of attacks by one actor on one copy of the project."""
 
-    attack: Attack
     actor: str
+    strikes: list[Strike]
     project: Path
     """On the host, below any guard."""
-    mark: Path
-    """The file that the command makes, should git on the host run it."""
     before: dict[str, Recorded]
-    result: dict[str, Any] | None = None
+    outcomes: list[tuple[int | None, str]] | None = None
 
 
 class Siege:
     """All given cases on one share."""
 
-    def __init__(self, share: Path, cases: Iterable[tuple[Attack, str]]) -> None:
+    def __init__(self, share: Path, cases: Iterable[Case]) -> None:
         self.place = share / "siege"
-        self.jobs: dict[str, Job] = {}
         with as_host():
             self.place.mkdir()
-            (self.place / "marks").mkdir()
-        (self.place / "marks").chmod(0o777)
-        original = self.place / "original"
-        make_project(original)
-        for number, (attack, actor) in enumerate(cases):
-            project = copy_project(original, self.place / str(number))
-            mark = self.place / f"marks/{number}"
-            job = Job(attack, actor, project, mark, metadata(project))
-            self.jobs[f"{attack.id}-{actor}"] = job
+        make_project(self.place / "original")
+        self.jobs: dict[Case, Job] = {}
+        for number, (row, actor) in enumerate(cases):
+            tried = strikes(a for a in ALL if a.row == row and actor in a.actors)
+            project = copy_project(self.place / "original", self.place / str(number))
+            self.jobs[row, actor] = Job(actor, tried, project, metadata(project))
 
-    def carry_out(self, machine: Machine, view_of: Callable[[Attack], str]) -> None:
-        """Let the guest carry out all attacks; ``view_of`` returns its path of the share's root."""
+    def carry_out(self, machine: Machine, view: str) -> None:
+        """Let the guest carry out all attacks; ``view`` is its path of the share's root."""
         jobs = [
             {
-                "id": name,
-                "attack": TABLE.index(job.attack),
+                "id": case,
                 "actor": job.actor,
-                "view": f"{view_of(job.attack)}/siege/{job.project.name}",
-                "command": f"touch {job.mark}",
+                "view": f"{view}/siege/{job.project.name}",
+                "strikes": [astuple(strike) for strike in job.strikes],
             }
-            for name, job in self.jobs.items()
+            for case, job in self.jobs.items()
         ]
         command = ["python3", "-m", "tests.guest.inside.siege"]
         done = machine.run(command, cwd=TESTS, stdin=json.dumps(jobs), timeout=LIMIT, forked=True)
         for line in done.stdout.splitlines():
             result = json.loads(line)
-            self.jobs[result["id"]].result = result
+            row, actor = result["id"]
+            self.jobs[row, actor].outcomes = [(number, text) for number, text in result["outcomes"]]
         assert done.rc == 0, f"{done.rc}: {done.stderr[-3000:]}"
 
     def remove(self) -> None:
         """Remove the copies: they would slow later tests that read the whole share."""
         shutil.rmtree(self.place)
 
-    def check(self, name: str, also: Iterable[int] = ()) -> None:
-        """Assert that the attack was refused by the right errno and the host sees no change."""
-        job = self.jobs[name]
-        result = job.result
-        assert result is not None, f"{name}: the guest did not get that far"
+    def check(self, case: Case, also: Iterable[int] = ()) -> None:
+        """Assert that the attacks were refused by the right errnos and the host sees no change."""
+        job = self.jobs[case]
+        assert job.outcomes is not None, f"{case}: the guest did not get that far"
         changed = differences(job.before, metadata(job.project))
-        assert not changed, f"{name}: {changed}; {result['text']}"
-        if job.attack.runs is not None and (job.project / job.attack.runs).is_dir():
-            git(job.project / job.attack.runs, "status")
-        assert not job.mark.exists(), f"{name}: git on the host ran the command"
-        allowed = {*job.attack.refused, *also}
-        if job.actor != "root":
-            allowed |= job.attack.early
-        found = result["errno"]
-        assert found in allowed, (
-            f"{name}: {errno.errorcode.get(found, found)}: {result['text']}, expected "
-            f"{sorted(errno.errorcode[number] for number in allowed)}"
-        )
+        assert not changed, f"{case}: {changed}; {job.outcomes}"
+        found = wrong(job.strikes, job.outcomes, job.actor, also)
+        assert not found, found

@@ -89,7 +89,7 @@ def _carry_out(
     for name, path in directories.items():
         if checks[name]:
             done = machine.run(
-                ["python3", "-m", "tests.guest.inside.conformance", path, *checks[name]],
+                ["python3", "-m", "tests.conformance", path, *checks[name]],
                 cwd=TESTS, timeout=LIMIT, forked=True,
             )  # fmt: skip
             rows = [json.loads(line) for line in done.stdout.splitlines()]

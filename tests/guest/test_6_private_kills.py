@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.private.store import KEPT, STORE
+from gitguardfs.base.constants import PRIVATE_STORE
+from gitguardfs.private.store import KEPT
 from tests.guest.setting_up import AGENT, commit_on_host, gitguard_fetch, vm_mount
 from tests.guest.world import GUARDS, TESTS, Guard, World
 from tests.support.mounting import until
@@ -18,10 +19,10 @@ from tests.support.repos import HOST_GID, HOST_UID, differences, git, metadata
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
 SIZE = 2 << 20
 """Bytes of a file that git packs for some tenths of a second."""
-COPY = f"{STORE}/*/host.git/objects/pack/tmp_*"
+COPY = f"{PRIVATE_STORE}/*/host.git/objects/pack/tmp_*"
 MOMENTS = {
-    "9p": (COPY, f"{STORE}/*/reader"),
-    "virtiofs": (f"{STORE}/*/agent.new", COPY),
+    "9p": (COPY, f"{PRIVATE_STORE}/*/reader"),
+    "virtiofs": (f"{PRIVATE_STORE}/*/agent.new", COPY),
 }
 """What is in the store when the daemon is killed that seeds, and that fetches."""
 OPEN = "timeout 60 sh -c 'while cat .git >/dev/null; do :; done; exit 1'"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from gitguardfs.base import installation
 from tests.guest import image as images
@@ -146,7 +146,10 @@ def take_checkout(machine: Machine) -> None:
     """Mount what the host shares by the tag "checkout", and copy the tests out of it."""
     machine.sh(f"mkdir -p {CHECKOUT} && mount -t 9p -o ro,trans=virtio checkout {CHECKOUT}")
     # The helpers of other tiers import pytest, which is not in the guest, to skip.
-    machine.sh(f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {TESTS} && >{TESTS}/pytest.py")
+    machine.sh(
+        f"mkdir {TESTS} && cp -r {CHECKOUT}/tests {CHECKOUT}/gitguardfs {TESTS}"
+        f" && >{TESTS}/pytest.py"
+    )
 
 
 def make_demo(path: Path) -> None:
@@ -172,3 +175,11 @@ def keep(machine: Machine, name: str) -> Path:
     for log in machine.work.glob("*.log"):
         shutil.copy(log, target)
     return target
+
+
+def show_phases(terminalreporter: Any, phases: Sequence[tuple[str, float]]) -> None:
+    """Print the seconds of each phase of a machine."""
+    if phases:
+        terminalreporter.section("guest: seconds of each phase")
+        for name, seconds in phases:
+            terminalreporter.line(f"{seconds:7.1f}  {name}")

@@ -17,7 +17,7 @@ OWNERS = (
 )
 PERMS = ("unit/options/test_permissions.py",)
 RENAME = ("adapter/test_rename.py",)
-VIEW = ("unit/fs/test_attributes.py",)
+VIEW = ("adapter/test_attributes.py",)
 
 MUTANTS = (
     # Ids, modes, attributes
@@ -91,7 +91,7 @@ MUTANTS = (
         "fs/attributes.py",
         "shown = shown._replace(mode=S_IFMT(st.st_mode), uid=0, gid=0)",
         "shown = shown._replace(mode=S_IFMT(st.st_mode))",
-        ("unit/fs/test_attributes.py",),
+        ("adapter/test_attributes.py", "adapter/view/test_table.py"),
     ),
     Mutant(
         "attributes-shows-set-id",

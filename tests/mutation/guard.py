@@ -262,7 +262,7 @@ MUTANTS = (
         "if False:",
         (
             *ACCESS,
-            "mount/attacks/test_attacks.py::test_is_refused[R7-move_parent_of_bare_repository-root]",
+            "mount/attacks/test_attacks.py::test_is_refused[R7-root]",
         ),
     ),
     Mutant(
@@ -312,7 +312,7 @@ MUTANTS = (
     Mutant(
         "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
-        "fs/entries.py",
+        "serving/entries.py",
         """\
             self._renames.check_done(renaming)
         except BaseException:
@@ -1292,7 +1292,7 @@ MUTANTS = (
         "a text is counted from where the directory was before the host moved it",
         "fs/placing.py",
         """\
-        self._access.revalidation.check_now(self._base, 0)  # the host may have moved it
+        self._access.check_now(self._base, 0)  # the host may have moved it
 """,
         "",
         MOVED,
@@ -1303,7 +1303,7 @@ MUTANTS = (
         "fs/placing.py",
         """\
         for directory in (old, new):
-            self._access.revalidation.check_now(directory)
+            self._access.check_now(directory)
 """,
         "",
         MOVED,
@@ -1352,7 +1352,7 @@ MUTANTS = (
     Mutant(
         "descriptors-lease-for-ever",
         "descriptors stay leased when their request is over",
-        "fs/boundary.py",
+        "serving/boundary.py",
         """\
                 args[0].boundary.descriptors.request += 1
 """,
@@ -1768,7 +1768,7 @@ MUTANTS = (
     Mutant(
         "removes-guarded-objects",
         "a second name of .git can be removed",
-        "fs/entries.py",
+        "serving/entries.py",
         "            self._access.check_unguarded(ref, st)\n",
         "",
         ACCESS,
@@ -1784,7 +1784,7 @@ MUTANTS = (
     Mutant(
         "undone-once",
         "an undoing that fails is not tried again",
-        "fs/undoing.py",
+        "serving/undoing.py",
         "for is_last in (False, True):",
         "for is_last in (True,):",
         UNDONE,
@@ -1792,7 +1792,7 @@ MUTANTS = (
     Mutant(
         "undone-failed-rename-stays",
         "a rename that was done and answered with an error stays",
-        "fs/entries.py",
+        "serving/entries.py",
         "if self._renames.undoes_failed(renaming):",
         "if False:",
         UNDONE,

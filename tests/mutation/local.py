@@ -6,7 +6,7 @@ from tests.mutation.mutant import Mutant
 
 LOCAL = ("mount/view/test_local.py",)
 COMMAND = "mount/view/test_local_command.py"
-TREES = "view/trees.py"
+TREES = "serving/trees.py"
 
 MUTANTS = (
     Mutant(
@@ -52,7 +52,7 @@ MUTANTS = (
     Mutant(
         "local-before-the-rules",
         "a name that --deny names can be made",
-        "view/border.py",
+        "serving/border.py",
         "or not self._access.allows(ref.name)",
         "",
         LOCAL,
@@ -60,7 +60,7 @@ MUTANTS = (
     Mutant(
         "local-below-a-guarded-directory",
         "directories can be made in .git, where the host has one that is only read",
-        "view/border.py",
+        "serving/border.py",
         "is_guarded = ref.parent.verdict is not ALLOW or",
         "is_guarded =",
         LOCAL,
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "local-hides-a-file",
         "a symlink of the host's that has such a name is not shown",
-        "view/border.py",
+        "serving/border.py",
         "            if there is None or S_ISDIR(there):\n",
         "            if True:\n",
         LOCAL,
@@ -133,7 +133,7 @@ MUTANTS = (
         "local-former-place",
         "a shell in a directory that the host has moved takes those of another directory along",
         TREES,
-        "        self._access.revalidation.check_now(parent)\n",
+        "        self._access.check_now(parent)\n",
         "",
         LOCAL,
     ),
@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
-        "view/mirror.py",
+        "serving/mirror.py",
         'PLACE, OWN = b"+", b"="',
         'PLACE, OWN = b"=", b"="',
         LOCAL,

@@ -322,7 +322,7 @@ MUTANTS = (
         "private-packing-is-another",
         "the human's git gc takes the agent's repository away",
         "private/repositories.py",
-        "if looks is None or _looks(host) != looks:",
+        "if snapshot is None or _snapshot(host) != snapshot:",
         "if False:",
         BEGINNINGS,
     ),
@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "private-deny-ignored",
         "--deny .git beside --git=private closes nothing",
-        "view/private_git.py",
+        "serving/private_git.py",
         "verdict_by_globs(DOTGIT)[0] > Verdict.READONLY",
         "verdict_by_globs(DOTGIT)[0] > Verdict.DENY",
         ("adapter/view/test_private_git.py",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-REFUSALS = "unit/vm/test_vm_refusals.py"
+REFUSALS = "unit/vm/test_vm_watching.py"
 READY = "unit/vm/test_vm_ready.py"
 GUEST = "unit/vm/test_vm_guest.py"
 IMAGES = ("unit/vm/test_vm_images.py::test_an_image_that_leads_to_other_files_is_refused",)
@@ -53,52 +53,12 @@ MUTANTS = (
         IMAGES,
     ),
     Mutant(
-        "image-is-looked-at-once",
-        "an image that leads to other files is taken once there is a disk over it",
-        "host/vm/images.py",
-        "        _checked(image, over)\n        return\n",
-        "        return\n",
-        IMAGES,
-    ),
-    Mutant(
         "ready-disk-leads-elsewhere",
         "a ready disk shows guests any file of the user's",
         "host/vm/images.py",
         'found["format"] != "qcow2" or leads_to != [image.disk]',
         'found["format"] != "qcow2"',
         (f"{READY}::test_a_ready_disk_that_leads_to_other_files_is_refused",),
-    ),
-    Mutant(
-        "ready-disk-over-a-changed-image",
-        "a VM goes on over an image that has changed below it",
-        "host/vm/ready.py",
-        "        if now is None:\n",
-        "        if not part:\n",
-        (f"{READY}::test_an_image_that_has_changed_below_a_vm_is_refused",),
-    ),
-    Mutant(
-        "ready-disk-that-was-changed",
-        "an agent that once could write a ready disk has changed it for all VMs",
-        "host/vm/ready.py",
-        "kept.own.unchanged(kept.disk)",
-        "kept.own",
-        (f"{READY}::test_a_ready_disk_that_has_changed_is_refused",),
-    ),
-    Mutant(
-        "stamp-of-what-was-not-read",
-        "what is written while a ready disk is read counts as what it was made with",
-        "host/vm/ready.py",
-        "return self._replace(stamp=stamp)",
-        "return self._replace(stamp=_stamp(path))",
-        (f"{READY}::test_what_is_written_while_a_file_is_read_is_seen",),
-    ),
-    Mutant(
-        "ready-disk-with-the-same-times",
-        "a ready disk counts as unchanged if it has its old size and time",
-        "host/vm/ready.py",
-        "return found.st_size, found.st_mtime_ns, found.st_ctime_ns",
-        "return found.st_size, found.st_mtime_ns, 0",
-        (f"{READY}::test_a_ready_disk_that_has_changed_is_refused",),
     ),
     Mutant(
         "cache-in-the-project",
@@ -112,8 +72,8 @@ MUTANTS = (
         "disk-leads-through-the-project",
         "the agent replaces the link by which QEMU finds what the VM's disk lies over",
         "host/vm/ready.py",
-        '        images.refuse_in_project("the image", base, state.project)\n',
-        "        pass\n",
+        '    images.refuse_in_project("the image", base, state.project)',
+        "    pass",
         (f"{READY}::test_another_name_of_the_cache_in_the_project_is_refused",),
     ),
     Mutant(
@@ -147,17 +107,9 @@ MUTANTS = (
         "ready-disk-with-a-vms-authority",
         "the disk that all VMs start from trusts the authority of the proxy that set it up",
         "host/vm/provision.py",
-        '_guest_settings(settings, None, (), "", units)',
-        '_guest_settings(settings, seed.LABEL, (), "", units)',
+        "    return files(settings, view, units)\n",
+        "    return files(settings, view, units, seed.LABEL)\n",
         ("unit/vm/test_vm_seed.py::test_a_disk_that_vms_share_is_given_nothing_of_a_vm",),
-    ),
-    Mutant(
-        "ready-disk-is-made-twice",
-        "two starts set the same guest up at a time, in one directory",
-        "host/vm/ready.py",
-        "            if not os.path.lexists(place):\n",
-        "            if not os.path.lexists(place) or at(place):\n",
-        (f"{READY}::test_two_that_need_a_disk_make_it_once",),
     ),
     Mutant(
         "prune-deletes-what-a-vm-needs",
@@ -256,14 +208,6 @@ MUTANTS = (
         (GUEST,),
     ),
     Mutant(
-        "guard-of-an-older-version-goes-on",
-        "the first session with a new version is guarded with the old options, by the old code",
-        "host/vm/guest.sh",
-        "        serve try-restart\n",
-        "",
-        (GUEST,),
-    ),
-    Mutant(
         "environment-leads-into-the-project",
         "a variable names the agent's code or authorities for programs on the host",
         "host/vm/trusted_programs.py",
@@ -290,7 +234,7 @@ MUTANTS = (
     Mutant(
         "watch-replaces-an-offer",
         "the agent's next request makes the user allow another line than the one he reads",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "        if self._offered is None:\n",
         "        if self._offered is None or self._waiting:\n",
         (f"{REFUSALS}::test_what_comes_meanwhile_does_not_replace_the_line_on_offer",),
@@ -298,7 +242,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-held-key",
         "a key that is held down allows one line after the other, unread",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "QUIET = 1.0\n",
         "QUIET = 0.3\n",
         (f"{REFUSALS}::test_a_key_that_is_held_down_answers_one_offer",),
@@ -306,7 +250,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-a-key-at-once",
         "a key that was about to be pressed allows a line that has just come",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "                self._quiet_since = time.monotonic()\n",
         '                self._quiet_since = float("-inf")\n',
         (f"{REFUSALS}::test_a_key_does_not_allow_a_line_that_has_just_come",),
@@ -338,7 +282,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-the-rest-of-a-sequence",
         "a key whose sequence ends in an a allows a line if it comes in two parts",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "            self._takes_keys = False  # also",
         "            self._takes_keys = typed not in (ALLOW, SKIP)  # also",
         (f"{REFUSALS}::test_the_rest_of_a_sequence_is_no_key",),
@@ -346,7 +290,7 @@ MUTANTS = (
     Mutant(
         "watch-takes-an-early-key",
         "a key that was pressed before the line was on the screen allows it",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         "            keys.forget()\n",
         "",
         (f"{REFUSALS}::test_a_key_pressed_while_an_offer_is_printed_does_not_answer_it",),
@@ -354,7 +298,7 @@ MUTANTS = (
     Mutant(
         "watch-offers-what-nobody-reads",
         "one key allows a line that does not fit on the screen",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         " and len(line) <= MAX_OFFERED",
         "",
         (f"{REFUSALS}::test_a_line_that_cannot_be_shown_whole_is_not_offered",),
@@ -362,7 +306,7 @@ MUTANTS = (
     Mutant(
         "watch-forgets-a-resize",
         "one key allows a line that is no longer whole on the screen",
-        "host/vm/refusals.py",
+        "host/vm/watching.py",
         " and self._size != _size(sys.stdout):",
         " and not self._size:",
         (f"{REFUSALS}::test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed",),
@@ -450,10 +394,10 @@ MUTANTS = (
     Mutant(
         "border-forgets-a-port",
         "vm status shows no port that is open now",
-        "host/vm/border.py",
+        "host/vm/status.py",
         "            *((one.port, one.by, True) for one in opened),\n",
         "",
-        ("unit/vm/test_vm_border.py::test_the_json_says_what_there_is",),
+        ("unit/vm/test_vm_status.py::test_the_json_says_what_there_is",),
     ),
     Mutant(
         "port-of-another-program-is-published",

@@ -52,21 +52,21 @@ def pytest_in(unpacked: Path, *arguments: str) -> str:
 
 
 def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
-    modules = {path.name for path in (REPOSITORY / "tests/unit").glob("test_*.py")}
+    modules = {path.name for path in (REPOSITORY / "tests/unit").rglob("test_*.py")}
     said = pytest_in(unpacked, "--collect-only", "tests/unit")
     assert {
         line.split("::")[0].rpartition("/")[2] for line in said.splitlines() if "::" in line
     } == (modules)
 
 
-SLOW = re.compile(r"test_(cli|guest_setup|vm_apps|tiers_running|private_\w+)\.py")
+SLOW = re.compile(r"test_(cli|guest_setup|vm_apps|private_\w+)\.py")
 
 
 def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
     """All but the slow ones. The rest would show nothing new: its files are the repository's."""
     modules = [
         str(path)
-        for path in sorted((unpacked / "tests/unit").glob("test_*.py"))
+        for path in sorted((unpacked / "tests/unit").rglob("test_*.py"))
         if not SLOW.fullmatch(path.name) and re.search(r"parents\[|REPOSITORY", path.read_text())
     ]
     assert len(modules) > 5

@@ -138,7 +138,10 @@ def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:
 
 def test_it_is_not_removed_while_something_guards(package: Path) -> None:
     said = query(package, "--scripts")
-    assert "preuninstall scriptlet" in said and f"{MODULES}/refuse-removal.sh || exit 1" in said
+    assert (
+        "preuninstall scriptlet" in said
+        and f"{MODULES}/guest-setup/refuse-removal.sh || exit 1" in said
+    )
 
 
 def test_it_is_not_installed_beside_a_checkout(package: Path, place: Path) -> None:

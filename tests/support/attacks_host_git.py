@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.attacks import write_config
+from tests.support.exploits import write_config
 from tests.support.raw_calls import RENAME_EXCHANGE, renameat2
 
 Swap = Callable[[Path, Path], None]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from gitguardfs.host.audit import fixes
@@ -114,6 +115,11 @@ def new(home: Path) -> World:
     world.git("add", "file")
     world.git("commit", "-qm", "one")
     return world
+
+
+@pytest.fixture
+def fixture(tmp_path: Path) -> World:
+    return new(tmp_path / "home")
 
 
 def ways(finding: dict[str, Any]) -> tuple[list[str], list[str]]:

@@ -11,7 +11,7 @@ import click
 PROGRAMS = {
     "gitguardfs": "gitguardfs.commands.gitguardfs:command",
     "gitguard": "gitguardfs.commands.gitguard:group",
-    "vm-mount": "gitguardfs.guest.run:command",
+    "vm-mount": "gitguardfs.commands.vm_mount:command",
 }
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.support.slowfs import served
+from tests.support.mounting import LIMIT, REPOSITORY, until
 
 ERRNOS = (
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES, errno.ENOMEM, errno.EPERM,
@@ -115,6 +117,23 @@ class Share:
 
 
 @contextmanager
+def served(path: Path, module: str, *arguments: Path | str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a file system of ours, a module, that mounts itself at ``path``."""
+    path.mkdir(exist_ok=True)
+    process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=REPOSITORY)
+    try:
+        until(lambda: process.poll() is not None or os.path.ismount(path), f"{module} is mounted")
+        yield process
+    finally:
+        subprocess.run(["umount", "-l", path], check=False, capture_output=True)
+        try:
+            process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
 def errorfs(host: Path, path: Path, control: Path, fold: bool = False) -> Iterator[Share]:
     """Mount ``host`` at ``path``, for all users; ``control`` is a path for a file of its own.
 
@@ -129,3 +148,35 @@ def errorfs(host: Path, path: Path, control: Path, fold: bool = False) -> Iterat
             yield share
         finally:
             share.clear()
+
+
+CONTENT = b"worth waiting for\n" * 100
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A share on which reading and syncing the file ``slow`` waits."""
+
+    path: Path
+    _share: Share
+    _fault: int
+
+    def somebody_waits(self) -> bool:
+        return bool(self._share.hits(self._fault))
+
+    def release(self) -> None:
+        """Answer the requests that wait, and all later ones at once."""
+        self._share.clear()
+
+
+@contextmanager
+def slowfs(path: Path, control: Path) -> Iterator[Slow]:
+    """Mount a share at ``path`` with the files ``slow`` and ``quick``, for all users."""
+    host = path.with_name(f"{path.name}-host")
+    with errorfs(host, path, control) as share:
+        for name, content in (("slow", CONTENT), ("quick", b"quick\n")):
+            (host / name).write_bytes(content)
+            (host / name).chmod(0o666)
+        host.chmod(0o777)
+        (fault,) = share.add(Fault(("READ", "FSYNC"), "slow", 0, held=True))
+        yield Slow(path, share, fault)

@@ -28,7 +28,7 @@ _NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _FD = b"/proc/self/fd/%d"
 
 
-class _Faults:
+class Faults:
     """The server's side of the control file."""
 
     def __init__(self, control: Path) -> None:
@@ -94,7 +94,7 @@ class ErrorFiles(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, root: str, faults: _Faults, fold: bool) -> None:
+    def __init__(self, root: str, faults: Faults, fold: bool) -> None:
         super().__init__()
         self._faults = faults
         self._fold = fold
@@ -376,7 +376,7 @@ class ErrorFiles(pyfuse3.Operations):
 
 def _main(directory: str, path: str, control: str, *options: str) -> None:
     os.umask(0)
-    files = ErrorFiles(directory, _Faults(Path(control)), "--fold" in options)
+    files = ErrorFiles(directory, Faults(Path(control)), "--fold" in options)
     pyfuse3.init(files, path, {"fsname=errorfs", "allow_other", "default_permissions"})
     try:
         trio.run(pyfuse3.main)

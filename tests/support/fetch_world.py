@@ -19,6 +19,8 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gitguardfs.base.installation import PACKAGE_PARENT
 
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "fetch")
@@ -239,6 +241,12 @@ def world() -> Iterator[World]:
         home = Path(directory).resolve() / "home"
         shutil.copytree(_original(), home)
         yield _at(home)
+
+
+@pytest.fixture
+def fixture() -> Iterator[World]:
+    with world() as made:
+        yield made
 
 
 def _at(home: Path) -> World:

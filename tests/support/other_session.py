@@ -1,4 +1,4 @@
-"""A session without pyfuse3: it shows that ``serving.Operations`` needs only its own types.
+"""A session without pyfuse3: it shows that ``View`` needs only its own types.
 
 It finds the method for a request by its name in ``GUARDED_BY``, as one that speaks to the kernel
 itself would by the opcode, and answers with objects that look like pyfuse3's to the tests.
@@ -14,17 +14,23 @@ from typing import Any
 
 import trio
 
-from gitguardfs.base.protocol import Caller, DirEntry, EntryReply, OpenReply, SetAttr
+from gitguardfs.base.protocol import (
+    Caller,
+    DirEntry,
+    EntryReply,
+    OpenReply,
+    RequestError,
+    SetAttr,
+)
 from gitguardfs.fs.blocking import Blocking
-from gitguardfs.fs.boundary import GUARDED_BY, GuardedBy
-from gitguardfs.fs.operations import Operations
+from gitguardfs.view.view import GUARDED_BY, GuardedBy, View
 
 
 class OtherSession:
     """The requests of one mount, with the arguments that the tests give to pyfuse3's handlers."""
 
-    def __init__(self, operations: Operations, invalidate: Callable[[int], None]) -> None:
-        self._operations = operations
+    def __init__(self, view: View, invalidate: Callable[[int], None]) -> None:
+        self._view = view
         self._invalidate = invalidate
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -34,19 +40,16 @@ class OtherSession:
 
     async def forget(self, forgotten: list[tuple[int, int]]) -> None:
         for node, times in forgotten:
-            self._operations.forget(node, times)
+            self._view.serve("forget", None, node, times)
 
     async def _ask(self, name: str, *args: Any) -> Any:
-        reply = getattr(self._operations, name)(*arguments_of(name, args))
+        reply = self._view.serve(name, *arguments_of(name, args))
         if type(reply) is Blocking:
-            with reply:
-                if reply.runs_inline:
-                    result = reply.run()
-                else:
-                    result = await trio.to_thread.run_sync(reply.run)
-            answer = reply.finish(result)
-            await trio.sleep(reply.delay(answer))
-            return _answer(answer)
+            try:
+                return _answer(await _wait(reply))
+            except Exception as error:
+                number = self._view.errno_of(error, name)
+            raise RequestError(number)
         is_changed = type(reply) is OpenReply and reply.attributes_changed
         if is_changed or name == "setxattr":
             with suppress(OSError):
@@ -54,12 +57,23 @@ class OtherSession:
         return name == "access" or _answer(reply)
 
 
+async def _wait(reply: Blocking[Any]) -> Any:
+    with reply:
+        if reply.runs_inline:
+            result = reply.run()
+        else:
+            result = await trio.to_thread.run_sync(reply.run)
+    answer = reply.finish(result)
+    await trio.sleep(reply.delay(answer))
+    return answer
+
+
 def arguments_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if name == "readdir":
         handle, offset, token = args
-        return handle, offset, partial(_add, token)
-    if GUARDED_BY[name] is GuardedBy.HANDLE or name == "fsyncdir":
-        return args
+        return None, handle, offset, partial(_add, token)
+    if GUARDED_BY[name] in (GuardedBy.HANDLE, GuardedBy.OPEN_NODE):
+        return None, *args
     *rest, ctx = args
     if name == "setattr":
         node, attributes, fields, handle = rest

@@ -55,6 +55,7 @@ def as_user(
     if pid == 0:
         os.close(read_end)
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest-timeout's is the parent's
             signal.alarm(CHILD_LIMIT)
             os.setgroups(list(groups))
             os.setresgid(gid, gid, gid)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.mounting import area
 from tests.support.people import AGENT
@@ -30,6 +31,7 @@ _OWN = """
 import os, sys
 os.umask(0)
 from gitguardfs.private import store
+from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.private_world import WorkTree
 root = os.open(os.path.dirname(sys.argv[1]), os.O_PATH)
@@ -66,9 +68,10 @@ class World:
         weakref.finalize(self, os.close, self.root)
         self.repositories = self.daemon()
 
-    def daemon(self) -> PrivateRepositories:
-        """What a daemon that has just started uses."""
-        return PrivateRepositories(str(self.store), "projects", self.root)
+    def daemon(self, *local: str) -> PrivateRepositories:
+        """What a daemon that has just started uses, with these names of --local."""
+        names = LocalNames(local) if local else None
+        return PrivateRepositories(str(self.store), "projects", self.root, names)
 
     @property
     def place(self) -> WorkTree:
@@ -199,6 +202,12 @@ def world(name: str = "proj") -> Iterator[World]:
     with area() as path:
         made = World(path, name)
         made.make()
+        yield made
+
+
+@pytest.fixture
+def made_project() -> Iterator[World]:
+    with world() as made:
         yield made
 
 

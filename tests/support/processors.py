@@ -1,6 +1,6 @@
 """The processors that the processes of the tests may use.
 
-While virtual machines run beside them, tests/tiers binds a tier to one processor. Processes that
+While virtual machines run beside them, tests/tiers.py binds a tier to one processor. Processes that
 compete there take turns, and overlap only where the scheduler interrupts one; tests of races need
 them to run at the same time.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 OF_THE_RUN = "GGFS_TEST_PROCESSORS"
-"""The environment variable in which tests/tiers names the processors of the whole run: "0,1"."""
+"""The environment variable in which tests/tiers.py names the processors of the whole run: "0,1"."""
 
 
 def name_those_of_the_run() -> None:
@@ -21,7 +21,7 @@ def name_those_of_the_run() -> None:
 
 
 def of_the_run() -> set[int]:
-    """Return the processors of the whole run; without tests/tiers, those of this process."""
+    """Return the processors of the whole run; alone, those of this process."""
     named = os.environ.get(OF_THE_RUN)
     return set(map(int, named.split(","))) if named else os.sched_getaffinity(0)
 
@@ -30,8 +30,8 @@ def of_the_run() -> set[int]:
 def all_in_use() -> Iterator[None]:
     """Let all processes of this process namespace use the processors of the run, for a time.
 
-    All: daemons that an earlier test has started take part in a race as well. tests/tiers gives
-    each worker a process namespace; without tests/tiers, nothing is bound and nothing is changed.
+    All: daemons that an earlier test has started take part in a race as well. tests/tiers.py gives
+    each worker a process namespace; alone, nothing is bound and nothing is changed.
     """
     before = os.sched_getaffinity(0)
     if before == of_the_run():

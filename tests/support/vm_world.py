@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.guest import run as vm_mount
+from gitguardfs.commands import vm_mount
 from gitguardfs.guest.facts import SystemPaths
-from gitguardfs.guest.run import Arguments
+from gitguardfs.guest.run import Arguments, remove
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux.mountinfo import MountInfo
 from tests.support.mounting import AREAS, REPOSITORY, unmount
@@ -119,12 +119,11 @@ class World:
             return given
         return replace(given, options=("git=deny", *given.options))
 
-    def install(self, **changed: object) -> int:
-        return vm_mount.install(self.system, self.arguments(**changed))
+    def install(self, **changed: object) -> None:
+        vm_mount.install(self.system, self.arguments(**changed))
 
-    def remove(self, **changed: object) -> int:
-        arguments = Arguments(tag="projects")
-        return vm_mount.remove(self.system, replace(arguments, **changed))  # type: ignore[arg-type]
+    def remove(self, **changed: object) -> None:
+        remove(self.system, replace(Arguments(tag="projects"), **changed))  # type: ignore[arg-type]
 
     def fstab(self) -> bytes:
         return Path(self.system.fstab).read_bytes()
@@ -181,7 +180,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ]
 
     monkeypatch.setattr(mounts, "listed", renamed)
-    monkeypatch.setattr(vm_mount, "load_modules", lambda: None)
     found = World(
         area,
         SystemPaths(

@@ -8,28 +8,18 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.guest import image as images
-from tests.guest.reporting import show_phases, skip_below
-from tests.guest.world import KEPT
+from tests.guest.world import KEPT, show_phases
 from tests.vm.world import PHASES, Session, World, console, world
 
-PROGRAMS = (
-    "qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs", "ssh", "ssh-keygen", "openssl",
-)  # fmt: skip
-HERE = str(Path(__file__).parent)
 OPTIONS = ("--memory", "1G", "--cpus", "1")
 """One processor: with two, an emulated kernel panics now and then."""
 
 _worlds: list[World] = []
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    skip_below(HERE, items, PROGRAMS, "to build an image and to be another user")
 
 
 @pytest.hookimpl(wrapper=True)

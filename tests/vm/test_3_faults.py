@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.repos import HOST_GID, HOST_UID
 from tests.vm.conftest import OPTIONS
 from tests.vm.probes import probe
 from tests.vm.world import (
@@ -21,22 +19,6 @@ from tests.vm.world import (
     is_running,
     pid_of_qemu,
 )
-
-AS_AN_OLDER_VERSION_LEFT_IT = """
-set -e
-systemctl disable --quiet gitguard-vm-start.service gitguard-vm-guard.service
-find /etc/systemd/system /etc/systemd/system-generators -lname /dev/null -delete
-rm -r /etc/cloud/cloud-init.disabled /var/lib/gitguard-vm/*
-sync
-"""
-"""cloud-init runs at each start; the guard is the only unit that is enabled."""
-CANCELED = """
-unit=gitguard-vm-guard.service
-mkdir /etc/systemd/system/$unit.d
-printf '[Service]\\nExecStartPre=systemctl --no-block stop %s\\nExecStartPre=sleep 1000\\n' $unit \
-    >/etc/systemd/system/$unit.d/canceled.conf
-"""
-"""The guard's job is canceled: no unit fails."""
 
 
 def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World, first: Session) -> None:
@@ -111,35 +93,3 @@ def test_hardened_and_guarded_on_the_host(host: World, listening: int) -> None:
     assert session.leave() == 0
     assert not [line for line in Path("/proc/mounts").read_text().splitlines()
                 if str(host.place / "run") in line]  # fmt: skip
-
-
-def test_a_vm_of_an_older_version_is_set_up_where_it_is(host: World) -> None:
-    """Its disk lies directly over the image; cloud-init still is what starts the setup."""
-    older = host.other("older")
-    older.vm("up", "--image", str(host.place / "none"))  # makes the state, and no disk
-    disk = older.state / "disk.qcow2"
-    base = host.image / "disk.img"
-    subprocess.run(
-        ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, disk, "20G"],
-        check=True, user=HOST_UID, group=HOST_GID, extra_groups=[],
-    )  # fmt: skip
-    session = older.up(*OPTIONS, "--image", str(host.image), what="boot of an older disk")
-    assert older.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
-    older.sh("echo kept > ~/kept; test -e README.md")
-    older.sh(AS_AN_OLDER_VERSION_LEFT_IT, root=True)
-    assert session.leave() == 0
-    # systemd starts the guard with the options of before; that must not be what the agent gets.
-    session = older.up("--hide", "README.md", what="second boot of an older disk")
-    assert older.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
-    assert older.sh("cat ~/kept; test ! -e README.md") == "kept"
-    older.sh(CANCELED, root=True)
-    assert session.leave() == 0
-    done = older.vm("up")
-    assert done.returncode == 3
-    assert "setting up the guest failed: it was ended early" in done.stderr
-    assert (
-        str(base)
-        in subprocess.run(
-            ["qemu-img", "info", disk], capture_output=True, text=True, check=True
-        ).stdout
-    )

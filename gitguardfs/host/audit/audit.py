@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gitguardfs.base.findings import Result, Severity
+from gitguardfs.base.findings import Result, Row, Severity
 from gitguardfs.base.walk import Unread
 from gitguardfs.host.audit import rows
 from gitguardfs.host.audit.git_config import ConfigEntry, Git
@@ -42,7 +42,11 @@ class Audit:
         """Return the judge of which configuration values lead to files that the agent can write."""
         return Judge(self.git, self.share)
 
+    def report(self, row: Row, detail: str, fix: str, severity: Severity = Severity.HIGH) -> None:
+        """Add a finding."""
+        self.results.append(row.finding(detail, fix, severity))
+
     def unread(self, path: str, why: OSError | Unread) -> None:
         """Add a finding for a path that could not be read, since it may hide other findings."""
         reason = why.strerror if isinstance(why, OSError) else str(why)
-        self.results.append(rows.READ.finding(f"{path}: {reason}", BY_HAND, Severity.MEDIUM))
+        self.report(rows.READ, f"{path}: {reason}", BY_HAND, Severity.MEDIUM)

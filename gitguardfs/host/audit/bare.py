@@ -34,14 +34,13 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
     for armed in _armed(audit, directory):
         severity = Severity.HIGH if embedded else Severity.MEDIUM
         detail = f"{path}{where}: git runs {armed.what}"
-        audit.results.append(rows.BARE.finding(detail, armed.fix, severity))
+        audit.report(rows.BARE, detail, armed.fix, severity)
     if audit.trusts_bare:
         fix = fixes.either(trust.FIX, fixes.rule("--protect", os.path.basename(path)))
-        audit.results.append(rows.BARE.finding(f"{path}{where}", fix, Severity.MEDIUM))
+        audit.report(rows.BARE, f"{path}{where}", fix, Severity.MEDIUM)
     else:
-        audit.results.append(
-            rows.BARE.note(f"{path}{where}; git uses it only if told to (--git-dir)", "", "")
-        )
+        detail = f"{path}{where}; git uses it only if told to (--git-dir)"
+        audit.results.append(rows.BARE.note(detail))
 
 
 def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = False) -> None:
@@ -69,7 +68,7 @@ def check_prepared(audit: Audit, directory: ScannedDirectory, is_git: bool = Fal
                 continue
             detail = f"{directory.path}: after {INIT} here git would run {armed.what}"
         told.add(armed.path)
-        audit.results.append(rows.PREPARED.finding(detail, armed.fix, severity))
+        audit.report(rows.PREPARED, detail, armed.fix, severity)
 
 
 @dataclass(frozen=True)

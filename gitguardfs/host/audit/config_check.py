@@ -39,7 +39,7 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
         audit.unread(own[0].origin if own else "", error)
     for origin in dict.fromkeys(entry.origin for entry in entries):
         if origin and audit.share.is_agents(origin):
-            audit.results.append(rows.CONFIG.finding(f"git reads {origin}", fixes.remove(origin)))
+            audit.report(rows.CONFIG, f"git reads {origin}", fixes.remove(origin))
     for entry in entries:
         severity = audit.judge.severity(entry, worktree)
         if severity is not None:
@@ -51,7 +51,7 @@ def check(audit: Audit, own: Sequence[ConfigEntry], worktree: str | None) -> lis
                 detail += ": it says which signatures are good"
             elif severity is Severity.MEDIUM:
                 detail += f" {programs.UNFOLLOWED}"
-            audit.results.append(rows.CONFIG.finding(detail, _fix(audit, entry), severity))
+            audit.report(rows.CONFIG, detail, _fix(audit, entry), severity)
         if audit.share.holds(entry.origin):
             _check_credentials(audit, entry)
     return entries
@@ -65,23 +65,23 @@ def check_environment(audit: Audit) -> None:
     for path in audit.git.users_files:
         if audit.share.is_agents(path) and not _has_entries(audit, path):
             detail = f"git reads {path}, which the agent can make or write"
-            audit.results.append(rows.CONFIG.finding(detail, NOT_HOME))
+            audit.report(rows.CONFIG, detail, NOT_HOME)
     for name, value in audit.git.programs.items():
         if name == "PATH":
             if any(audit.judge.places(path or ".", None) for path in value.split(":")):
                 detail = f"{name}={value}: git looks for programs where the agent can write"
-                audit.results.append(rows.CONFIG.finding(detail, KEEP_OUT))
+                audit.report(rows.CONFIG, detail, KEEP_OUT)
         elif audit.judge.severity(ConfigEntry("", VARIABLES[name], value), None) is Severity.HIGH:
             detail = f"{name}={hidden(value)}: git runs what the agent can write"
-            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
+            audit.report(rows.CONFIG, detail, f"unset {name}")
     for name in FILES:
         path = audit.git.settings.get(name, "")
         if path and not path.startswith("/"):
             detail = f"{name}={path}: git takes that from the directory in which it is started"
-            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
+            audit.report(rows.CONFIG, detail, f"unset {name}")
         elif path and audit.share.is_agents(path) and not _has_entries(audit, path):
             detail = f"{name}={path}: the agent can make that file"
-            audit.results.append(rows.CONFIG.finding(detail, f"unset {name}"))
+            audit.report(rows.CONFIG, detail, f"unset {name}")
 
 
 def _has_entries(audit: Audit, path: str) -> bool:
@@ -133,12 +133,12 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     if _HEADER.fullmatch(entry.key) and "authorization" in value.lower():
         bare = ConfigEntry(entry.origin, entry.key, None)
         detail = f"{hidden(entry.key)} has an Authorization header (in {entry.origin})"
-        audit.results.append(rows.CREDENTIALS.finding(detail, fixes.unset(bare), Severity.MEDIUM))
+        audit.report(rows.CREDENTIALS, detail, fixes.unset(bare), Severity.MEDIUM)
         return
     if entry.key.startswith("url.") and hidden(entry.key) != entry.key:
         detail = f"{hidden(entry.key)} (in {entry.origin})"
-        fix = fixes.edit(entry.origin)
-        audit.results.append(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
+        fix = fixes.command("git", "config", "--file", entry.origin, "--edit")
+        audit.report(rows.CREDENTIALS, detail, fix, Severity.MEDIUM)
         return
     match = _URL.fullmatch(value)
     if _NAMES_URL.fullmatch(entry.key) is None or match is None or not _is_secret(match["who"]):
@@ -146,5 +146,6 @@ def _check_credentials(audit: Audit, entry: ConfigEntry) -> None:
     user = match["who"].partition(":")[0]
     kept = f"{user}@" if not TOKEN.search(user) and ":" in match["who"] else ""
     detail = f"{entry.key} = {hidden(value)} (in {entry.origin})"
-    fix = fixes.set_value(entry, f"{match['scheme']}{kept}{match['rest']}")
-    audit.results.append(rows.CREDENTIALS.finding(detail, fix, Severity.MEDIUM))
+    fixed = f"{match['scheme']}{kept}{match['rest']}"
+    fix = fixes.command("git", "config", "--file", entry.origin, "--replace-all", entry.key, fixed)
+    audit.report(rows.CREDENTIALS, detail, fix, Severity.MEDIUM)

@@ -7,11 +7,12 @@ its own in their places, and neither sees nor changes these.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from gitguardfs.base.walk import ScannedDirectory
 from gitguardfs.host.audit import rows
 from gitguardfs.host.audit.audit import Audit
-from gitguardfs.names.local_names import DEPS, LocalNames, Marker
+from gitguardfs.names.local_names import DEPS, LocalNames
 
 _NAMES = LocalNames((DEPS,))
 
@@ -21,37 +22,26 @@ def note(audit: Audit, directory: ScannedDirectory) -> None:
     for name in directory.enter:
         marker = _NAMES.marker(os.fsencode(name))
         path = os.path.join(directory.path, name)
-        if marker is None or not _has(directory, name, marker) or _is_noted(audit, directory.path):
-            continue
-        if not audit.share.is_kept(audit.share.parts(path)):
+        if (
+            marker is not None
+            and not audit.share.is_kept(audit.share.parts(path))
+            and not any(path.startswith(f"{noted}/") for noted in audit.dependencies)
+            and marker.is_met(
+                os.fsencode(os.path.basename(directory.path)),
+                is_there=True,
+                is_beside=lambda at: os.fsdecode(at) in directory.entries,
+                is_inside=partial(_is_inside, directory.fd, name),
+            )
+        ):
             audit.dependencies[path] = None
 
 
-def _has(directory: ScannedDirectory, name: str, marker: Marker) -> bool:
-    """Return whether a directory has its marker, if it needs one."""
-
-    def is_inside(at: bytes) -> bool:
-        try:
-            os.stat(f"{name}/{os.fsdecode(at)}", dir_fd=directory.fd)
-        except OSError:
-            return False
-        return True
-
-    return marker.is_met(
-        os.fsencode(os.path.basename(directory.path)),
-        is_there=True,
-        is_beside=lambda at: os.fsdecode(at) in directory.entries,
-        is_inside=is_inside,
-    )
-
-
-def _is_noted(audit: Audit, path: str) -> bool:
-    """Return whether the directory ``path`` lies in one that was noted."""
-    while audit.share.holds(path) and path != "/":
-        if path in audit.dependencies:
-            return True
-        path = os.path.dirname(path)
-    return False
+def _is_inside(directory: int, name: str, at: bytes) -> bool:
+    try:
+        os.stat(f"{name}/{os.fsdecode(at)}", dir_fd=directory)
+    except OSError:
+        return False
+    return True
 
 
 def check(audit: Audit) -> None:

@@ -45,62 +45,22 @@ def unset(entry: ConfigEntry) -> str:
     """
     if not entry.origin:
         return "remove it from the environment: GIT_CONFIG_COUNT, _KEY_n, _VALUE_n or _PARAMETERS"
-    words = ["git", "config", "--file", entry.origin]
+    words = ("git", "config", "--file", entry.origin)
     if entry.value is None:
-        return shell_printable([*words, "--unset-all", entry.key])
-    return shell_printable([*words, "--fixed-value", "--unset-all", entry.key, entry.value])
-
-
-def set_value(entry: ConfigEntry, value: str) -> str:
-    """Return the command that replaces all values of a key by ``value``."""
-    words = ["git", "config", "--file", entry.origin, "--replace-all", entry.key, value]
-    return shell_printable(words)
+        return command(*words, "--unset-all", entry.key)
+    return command(*words, "--fixed-value", "--unset-all", entry.key, entry.value)
 
 
 def remove(*paths: str) -> str:
     """Return the command that removes files or symlinks."""
-    return shell_printable(["rm", "-f", "--", *paths])
+    return command("rm", "-f", "--", *paths)
 
 
-def remove_tree(path: str) -> str:
-    """Return the command that removes a directory."""
-    return shell_printable(["rm", "-rf", "--", path])
-
-
-def copy(path: str) -> str:
-    """Return the command that replaces a file by a copy, which has no other name."""
-    copied = f"{path}.copy"
-    replace = shell_printable(["mv", "-f", "--", copied, path])
-    return f"{shell_printable(['cp', '-p', '--', path, copied])} && {replace}"
-
-
-def chmod(change: str, path: str) -> str:
-    """Return the command that changes permissions."""
-    return shell_printable(["chmod", change, "--", path])
-
-
-def point_to(gitfile: str, git_directory: str) -> str:
-    """Return the command that makes a ``.git`` file name its directory by an absolute path."""
-    line = shell_printable(["printf", r"gitdir: %s\n", git_directory])
-    return f"{line} > {shell_printable([gitfile])}"
-
-
-def move_in(git_directory: str, place: str) -> str:
-    """Return the command that replaces what leads to a git directory by that directory."""
-    return f"{remove(place)} && {shell_printable(['mv', '--', git_directory, place])}"
+def command(*words: str) -> str:
+    """Return a command."""
+    return shell_printable(list(words))
 
 
 def either(*fixes: str) -> str:
     """Return alternative fixes as one text, without the empty ones."""
     return OR.join(filter(None, fixes))
-
-
-def edit(origin: str) -> str:
-    """Return the command that opens a configuration file in the user's editor."""
-    return shell_printable(["git", "config", "--file", origin, "--edit"])
-
-
-def unshare(git_directory: str, alternates: str) -> str:
-    """Return the command that copies the objects of alternates, then removes the alternates."""
-    repack = ["git", f"--git-dir={git_directory}", "repack", "-a", "-d", "-q"]
-    return f"{shell_printable(repack)} && {remove(alternates)}"

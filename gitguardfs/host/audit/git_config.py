@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from gitguardfs.base import git
 from gitguardfs.base.paths import lies_in
 from gitguardfs.base.walk import Unread, read_path, resolved
 from gitguardfs.options import accounts
@@ -51,14 +51,6 @@ EXPLICIT = "explicit"
 """The safe.bareRepository with which git uses a bare repository only if GIT_DIR names it."""
 _LIST = ("config", "-z", "--list", "--show-origin", "--no-includes")
 _FILE = "file:"
-_QUIET = {
-    "LC_ALL": "C",
-    "GIT_DIR": os.devnull,  # looks for no repository
-    "GIT_TRACE2": "0",  # the user's configuration may name files for traces
-    "GIT_TRACE2_EVENT": "0",
-    "GIT_TRACE2_PERF": "0",
-}
-_NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
 
 
 @dataclass(frozen=True)
@@ -147,12 +139,26 @@ class Git:
 
     program: str
     home: str
-    config_home: str | None = None
-    """The user's XDG_CONFIG_HOME."""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    """The user's environment variables that git takes configuration from (``SETTINGS``)."""
-    programs: Mapping[str, str] = field(default_factory=dict)
-    """The user's environment variables that name programs (``VARIABLES``), and PATH."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The user's environment variables."""
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that git takes configuration from (``SETTINGS``)."""
+        return {key: value for key, value in self.environment.items() if SETTINGS.fullmatch(key)}
+
+    @property
+    def programs(self) -> dict[str, str]:
+        """The variables that name programs (``VARIABLES``), and PATH."""
+        names = ("PATH", *VARIABLES)
+        return {key: value for key, value in self.environment.items() if key in names}
+
+    @property
+    def users_environment(self) -> dict[str, str]:
+        """The variables by which git finds all of the user's configuration."""
+        config_home = self.environment.get("XDG_CONFIG_HOME")
+        more = {"XDG_CONFIG_HOME": config_home} if config_home else {}
+        return {"HOME": self.home, **self.settings, **more}
 
     @classmethod
     def installed(
@@ -175,27 +181,21 @@ class Git:
         for program in chain(
             filter(None, of_system), _in_path(environment.get("PATH", ""), project)
         ):
-            yield cls(
-                program,
-                given if given.startswith("/") else home,
-                environment.get("XDG_CONFIG_HOME"),
-                {key: value for key, value in environment.items() if SETTINGS.fullmatch(key)},
-                {key: value for key, value in environment.items() if key in ("PATH", *VARIABLES)},
-            )
+            yield cls(program, given if given.startswith("/") else home, dict(environment))
 
     @property
     def users_files(self) -> tuple[str, ...]:
         """The paths at which git looks for the user's configuration."""
         if "GIT_CONFIG_GLOBAL" in self.settings:
             return ()  # check_environment judges that
-        config_home = self.config_home or os.path.join(self.home, ".config")
+        config_home = self.environment.get("XDG_CONFIG_HOME") or os.path.join(self.home, ".config")
         return (
             os.path.join(self.home, ".gitconfig"), os.path.join(config_home, "git/config")
         )  # fmt: skip
 
     def entries_of(self, content: bytes, origin: str) -> list[ConfigEntry]:
         """Return the entries of a configuration file. Raises Unread if git cannot parse it."""
-        listing = self._run((*_LIST, "--file", "-"), _NO_OTHERS, content)
+        listing = self._run((*_LIST, "--file", "-"), git.NO_CONFIG, content)
         return [ConfigEntry(origin, one.key, one.value) for one in parse(listing)]
 
     def of_user(self) -> list[ConfigEntry]:
@@ -203,8 +203,7 @@ class Git:
 
         Raises Unread.
         """
-        more = {"XDG_CONFIG_HOME": self.config_home} if self.config_home else {}
-        return parse(self._run(_LIST, {**self.settings, **more}, b""))
+        return parse(self._run(_LIST, self.users_environment, b""))
 
     def with_included(
         self, entries: Sequence[ConfigEntry], is_agents: Callable[[str], bool]
@@ -254,25 +253,21 @@ class Git:
             value = os.path.expanduser(value)
         return os.path.normpath(os.path.join(os.path.dirname(origin), value))
 
-    def _run(self, arguments: Sequence[str], more: dict[str, str], content: bytes) -> bytes:
+    def _run(self, arguments: Sequence[str], more: Mapping[str, str], content: bytes) -> bytes:
+        # Without GIT_DIR it would look for a repository.
+        environment = {"PATH": SEARCH_PATH, "HOME": self.home, "GIT_DIR": os.devnull, **more}
         try:
-            done = subprocess.run(
-                [self.program, *arguments],
-                env={"PATH": SEARCH_PATH, "HOME": self.home, **_QUIET, **more},
-                cwd="/",
-                input=content,
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+            done = git.run(
+                self.program, arguments, environment, git.Limits(SECONDS), settings=(),
+                given=content,
+            )  # fmt: skip
+        except TimeoutError:
             raise Unread("git config does not answer") from None
         except OSError as error:
             raise Unread(f"{self.program}: {error.strerror}") from None
-        if done.returncode != 0:
-            lines = os.fsdecode(done.stderr).strip().splitlines()
-            raise Unread(lines[-1] if lines else f"git config exited with {done.returncode}")
-        return done.stdout
+        if done.code != 0:
+            raise Unread(done.reason)
+        return done.output
 
 
 def parse(listing: bytes) -> list[ConfigEntry]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from stat import S_IFDIR, S_IFLNK, S_ISREG
 
+from gitguardfs.base.findings import Severity
 from gitguardfs.base.walk import Unread, list_directory, opened, read_file
-from gitguardfs.host.audit import fixes, hard_links, rows, work_tree
+from gitguardfs.host.audit import fixes, rows, work_tree
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.runs import Runs
 
@@ -30,6 +32,32 @@ _SAID = re.compile(r"(?m)(^|\s)#.*|\b(echo|printf|[ef]?grep|curl|wget)\s[^;&|\n]
 """Comments, and commands that run none of their words."""
 _CONFIG = re.compile(r"\s--config[= ]([^\s'\")/][^\s'\")]*)")
 """How a hook of pre-commit names the file that it obeys."""
+
+
+def check_links(audit: Audit, directory: int, path: str, names: Iterable[str]) -> None:
+    """Add a finding for each file of ``names`` in a directory that has more than one hard link.
+
+    The guard protects names: a file that the user has moved into ``.git`` keeps the links that the
+    agent had made to it before. ``path`` is the directory's own. A file outside of the share counts
+    only if it is the user's: the agent has the user's rights there, and no more.
+    """
+    for name in names:
+        try:
+            st = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if not S_ISREG(st.st_mode) or st.st_nlink == 1:
+            continue
+        if st.st_uid == audit.uid or audit.share.holds(path):
+            file = os.path.join(path, name)
+            detail = f"{file} has {st.st_nlink} hard links: the agent may write it by another name"
+            audit.report(rows.LINKED, detail, _copying(file), Severity.MEDIUM)
+
+
+def _copying(path: str) -> str:
+    copied = f"{path}.copy"
+    copy = fixes.command("cp", "-p", "--", path, copied)
+    return f"{copy} && {fixes.command('mv', '-f', '--', copied, path)}"
 
 
 def active(hooks: int) -> dict[str, int]:
@@ -57,7 +85,7 @@ def check(audit: Audit, git_dir: int, path: str, worktree: str | None) -> None:
         target = audit.share.resolved(hooks)
         if places := audit.share.agents_places(hooks):
             fix = fixes.either(fixes.remove(hooks), fixes.protect(*places))
-            audit.results.append(rows.HOOK.finding(f"{hooks} leads to {target}", fix))
+            audit.report(rows.HOOK, f"{hooks} leads to {target}", fix)
         elif os.path.isdir(target):
             check_directory(audit, target, worktree)
     elif file_type == S_IFDIR:
@@ -72,7 +100,7 @@ def check_directory(audit: Audit, path: str, worktree: str | None) -> None:
 
 
 def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
-    hard_links.check(audit, hooks, path, sorted(NAMES))  # by another name it can be made executable
+    check_links(audit, hooks, path, sorted(NAMES))  # by another name it can be made executable
     if worktree is None:
         return
     for name, file_type in active(hooks).items():
@@ -82,11 +110,11 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
                 target = audit.share.resolved(hook)
                 if places := audit.share.agents_places(hook):
                     fix = fixes.either(fixes.remove(hook), fixes.protect(*places))
-                    audit.results.append(rows.HOOK.finding(f"{hook} leads to {target}", fix))
+                    audit.report(rows.HOOK, f"{hook} leads to {target}", fix)
                     continue
                 with opened(os.path.dirname(target)) as directory:
                     base = os.path.basename(target)
-                    hard_links.check(audit, directory, os.path.dirname(target), [base])
+                    check_links(audit, directory, os.path.dirname(target), [base])
                     text = read_file(directory, base)
             else:
                 text = read_file(hooks, name)
@@ -100,7 +128,7 @@ def _check(audit: Audit, hooks: int, path: str, worktree: str | None) -> None:
 
 def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
     """Add a finding for a hook that runs what the agent can write, or perhaps does."""
-    stop = fixes.chmod("a-x", hook)
+    stop = fixes.command("chmod", "a-x", "--", hook)
     done = _SAID.sub("", text)
     managers = {n: one for n, one in work_tree.MANAGERS.items() if re.search(one.mark, done)}
     for name, manager in managers.items():
@@ -109,7 +137,7 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
         if agents := [file for file in files if not audit.share.is_kept(file.split("/"))]:
             fix = fixes.either(stop, manager.rule or fixes.protect(*agents))
             detail = f"{hook} runs {name}, which obeys {agents[0]}"
-            audit.results.append(rows.HOOK.finding(detail, fix))
+            audit.report(rows.HOOK, detail, fix)
             return
     runs = Runs()
     if "\0" not in text and _OF_SHELL.match(text):
@@ -122,4 +150,4 @@ def _judge(audit: Audit, hook: str, text: str, worktree: str) -> None:
         runs.tools.clear()
     if (harm := audit.judge.harm(runs, worktree)) is not None:
         fix = fixes.either(stop, fixes.protect(*harm.places))
-        audit.results.append(rows.HOOK.finding(f"{hook} {harm.what}", fix, harm.severity))
+        audit.report(rows.HOOK, f"{hook} {harm.what}", fix, harm.severity)

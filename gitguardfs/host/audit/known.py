@@ -85,11 +85,11 @@ LONG = ("--exec", "--extcmd", "--open-files-in-pager", "--upload-pack", "--recei
 FILE_OPTION = re.compile(r"-[FfSul]|--(config|rcfile|load|require|include)(=.*)?")
 """Options of many programs whose value is a file that says what to run."""
 STARTING = (
-    "compress-program", "filter", "pre", "use-askpass", "options", "homedir", "config-file",
-    "unzip-command", "hostname-bin", "agent-program", "photo-viewer", "execute", "config-path",
-)  # fmt: skip
+    " compress-program filter pre use-askpass options homedir config-file unzip-command"
+    " hostname-bin agent-program photo-viewer execute config-path"
+)
 STARTING_SHORT = re.compile(r"zip -\w*TT.*|curl -\w*K.*|wget -\w*e.*|mapfile -\w*C.*")
-"""Options by which a harmless program starts another, or reads which one it starts."""
+"""Options by which a harmless program starts another, or reads which one; each after a blank."""
 IN_GIT = re.compile(r"\.git/|(^|/)hooks\b")
 FINDS_GIT = re.compile(
     r"\$0(?![ :])|\$\{0|BASH_SOURCE|(?<!unset )GIT_DIR|--git-(dir|path|common-dir)|cd \S*\.git\b"

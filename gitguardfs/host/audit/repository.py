@@ -21,10 +21,9 @@ from gitguardfs.base.walk import (
     read_file,
     read_path,
 )
-from gitguardfs.host.audit import bare, config_check, fixes, hard_links, hooks, rows
+from gitguardfs.host.audit import bare, config_check, fixes, hooks, rows
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import ConfigEntry
-from gitguardfs.names import dotgit
 
 ALTERNATES = "info/alternates"
 MAX_ALTERNATES = 100
@@ -81,22 +80,26 @@ def _may_be_there(audit: Audit, place: str, target: str, is_link: bool) -> bool:
     real = audit.share.resolved(path)
     if share.is_agents(path):
         if os.path.isdir(real):
-            fix = fixes.either(fixes.move_in(real, place), fixes.remove(place))
-            audit.results.append(rows.DIRECTORY.finding(f"{place} leads to {real}", fix))
+            fix = fixes.either(_moving(real, place), fixes.remove(place))
+            audit.report(rows.DIRECTORY, f"{place} leads to {real}", fix)
         else:
             detail = f"{place} leads to {real}, where the agent could make a repository"
-            audit.results.append(
-                rows.DIRECTORY.finding(detail, fixes.remove(place), Severity.MEDIUM)
-            )
+            audit.report(rows.DIRECTORY, detail, fixes.remove(place), Severity.MEDIUM)
         return False
     if share.holds(real):
         if not share.is_kept(share.parts(real)):
             _note_unnamed(audit, place, real)
     elif not is_link and not target.startswith("/"):
         detail = f"{place} leads to {target}, and elsewhere once a directory above is moved"
-        fix = fixes.point_to(place, real)
-        audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+        line = fixes.command("printf", r"gitdir: %s\n", real)
+        fix = f"{line} > {fixes.command(place)}"
+        audit.report(rows.DIRECTORY, detail, fix, Severity.MEDIUM)
     return True
+
+
+def _moving(git_directory: str, place: str) -> str:
+    """Return the command that replaces what leads to a git directory by that directory."""
+    return f"{fixes.remove(place)} && {fixes.command('mv', '--', git_directory, place)}"
 
 
 def _note_unnamed(audit: Audit, place: str, real: str) -> None:
@@ -109,9 +112,9 @@ def _note_unnamed(audit: Audit, place: str, real: str) -> None:
         top = parent
     fix = fixes.rule("--protect", os.path.basename(top))
     if top == real:
-        fix = fixes.either(fixes.move_in(real, place), fix)
+        fix = fixes.either(_moving(real, place), fix)
     detail = f"{place} leads to {real}, which is in no .git"
-    audit.results.append(rows.DIRECTORY.finding(detail, fix, Severity.MEDIUM))
+    audit.report(rows.DIRECTORY, detail, fix, Severity.MEDIUM)
 
 
 def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> None:
@@ -129,7 +132,7 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> No
         if audit.share.is_agents(named):
             detail = f"{path}/commondir leads to {common_path}"
             fix = fixes.remove(os.path.join(path, "commondir"))
-            audit.results.append(rows.DIRECTORY.finding(detail, fix))
+            audit.report(rows.DIRECTORY, detail, fix)
             return
         common = open_directory(common_path)
     try:
@@ -195,7 +198,7 @@ def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:
         link = os.path.join(path, name)
         if file_type == S_IFLNK and name != "hooks" and audit.share.is_agents(link):
             detail = f"{link} leads to {audit.share.resolved(link)}"
-            audit.results.append(rows.DIRECTORY.finding(detail, fixes.remove(link)))
+            audit.report(rows.DIRECTORY, detail, fixes.remove(link))
 
 
 def _entries(
@@ -209,10 +212,10 @@ def _entries(
                 return []  # _check_symlinks added a finding
             parent, base = os.path.split(audit.share.resolved(file))
             with opened(parent) as above:
-                hard_links.check(audit, above, parent, [base])
+                hooks.check_links(audit, above, parent, [base])
                 content = read_file(above, base)
         else:
-            hard_links.check(audit, fd, path, [name])
+            hooks.check_links(audit, fd, path, [name])
             content = read_file(fd, name)
         return audit.git.entries_of(content, file)
     except FileNotFoundError:
@@ -234,12 +237,12 @@ def _check_alternates(audit: Audit, common: int, path: str) -> None:
     except (OSError, Unread) as error:
         audit.unread(file, error)
         return
+    repack = fixes.command("git", f"--git-dir={path}", "repack", "-a", "-d", "-q")
+    fix = f"{repack} && {fixes.remove(file)}"
     for place in places:  # grows meanwhile: those may name others
         if audit.share.is_agents(place):
             detail = f"{path} takes objects from {os.path.normpath(place)}"
-            audit.results.append(
-                rows.ALTERNATES.finding(detail, fixes.unshare(path, file), Severity.MEDIUM)
-            )
+            audit.report(rows.ALTERNATES, detail, fix, Severity.MEDIUM)
             continue
         real = audit.share.resolved(place)
         if not audit.share.holds(real) and len(places) < MAX_ALTERNATES:
@@ -276,8 +279,3 @@ def _other_hooks(audit: Audit, entries: list[ConfigEntry], worktree: str) -> Non
             hooks.check_directory(audit, path, worktree)
         except OSError as error:
             audit.unread(path, error)
-
-
-def is_dotgit(name: str) -> bool:
-    """Return whether git on any host takes a name for ``.git``."""
-    return dotgit.is_dotgit(os.fsencode(name))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from gitguardfs.base.findings import Row
 
+_AGENTS = "what the agent can write"
 SCOPE = Row("audit.scope", "this was audited", "nothing was audited")
 CONFIG = Row(
     "git.config",
-    "no configuration makes git read or run what the agent can write",
-    "git reads or runs what the agent can write",
+    f"no configuration makes git read or run {_AGENTS}",
+    f"git reads or runs {_AGENTS}",
 )
-HOOK = Row(
-    "git.hook", "no hook runs files of the work tree", "a hook runs what the agent can write"
-)
+HOOK = Row("git.hook", "no hook runs files of the work tree", f"a hook runs {_AGENTS}")
 LINKED = Row(
     "git.linked",
     "no hook or configuration has a second name",
@@ -23,11 +22,8 @@ DIRECTORY = Row(
     "every git directory is a .git, or outside of the share",
     "a git directory lies where the agent can write, or may later",
 )
-ALTERNATES = Row(
-    "git.alternates",
-    "no repository takes objects from where the agent can write",
-    "a repository takes objects from where the agent can write",
-)
+_BORROWS = "takes objects from where the agent can write"
+ALTERNATES = Row("git.alternates", f"no repository {_BORROWS}", f"a repository {_BORROWS}")
 BARE = Row("git.bare", "no bare repository is in the share", "a bare repository is in the share")
 PREPARED = Row(
     "git.prepared",
@@ -47,26 +43,17 @@ TRUST = Row(
     "git uses no bare repository that it finds by itself",
     "git uses bare repositories that it finds in a project",
 )
-TOOLS = Row(
-    "tree.hooks",
-    "no file of the work tree configures hooks",
-    "a file of the work tree configures hooks",
-)
+_CONFIGURES = "file of the work tree configures hooks"
+TOOLS = Row("tree.hooks", f"no {_CONFIGURES}", f"a {_CONFIGURES}")
 OTHERS = Row(
     "tree.other",
     "no repository of another program lies open",
     "a repository of another program can be written by the agent",
 )
-SUBMODULES = Row(
-    "tree.submodules",
-    "no file of the work tree sets the addresses of submodules",
-    "a file of the work tree sets the addresses of submodules",
-)
-SYMLINK = Row(
-    "tree.symlink",
-    "no symlink leads into a repository or out of the share",
-    "a symlink leads into a repository or out of the share",
-)
+_SETS = "file of the work tree sets the addresses of submodules"
+SUBMODULES = Row("tree.submodules", f"no {_SETS}", f"a {_SETS}")
+_LEADS = "symlink leads into a repository or out of the share"
+SYMLINK = Row("tree.symlink", f"no {_LEADS}", f"a {_LEADS}")
 SECRET = Row(
     "tree.secret", "no file looks like a secret", "a file that looks like a secret is in the share"
 )
@@ -78,20 +65,5 @@ LOCAL = Row(
 READ = Row("audit.read", "everything could be read", "something could not be read")
 OF_REPOSITORIES = (HOOK, LINKED, DIRECTORY, ALTERNATES, OWNER)
 """Those that say nothing if there is no repository."""
-ALL = (
-    *(
-        SCOPE,
-        CONFIG,
-        HOOK,
-        LINKED,
-        DIRECTORY,
-        ALTERNATES,
-        BARE,
-        PREPARED,
-        CREDENTIALS,
-        OWNER,
-        TRUST,
-    ),
-    *(TOOLS, OTHERS, SUBMODULES, SYMLINK, SECRET, LOCAL, READ),
-)
+ALL = tuple(value for value in globals().values() if isinstance(value, Row))
 """All kinds, in the order in which they are printed."""

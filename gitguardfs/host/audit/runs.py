@@ -61,8 +61,6 @@ class Runs:
 
 
 class _Reader:
-    """Reads one command."""
-
     def __init__(self, runs: Runs, command: Command, functions: set[str], depth: int) -> None:
         self._runs = runs
         self._command = command
@@ -145,7 +143,7 @@ class _Reader:
             self._other(arguments)
         elif any(
             (word in SEARCHED and name not in ("unset", "echo"))  # read PATH, for PATH in
-            or ((long := re.match(r"--(\w[\w-]*)", word)) and _begins(long[1], known.STARTING))
+            or ((long := re.match(r"--(\w[\w-]*)", word)) and f" {long[1]}" in known.STARTING)
             or known.STARTING_SHORT.fullmatch(f"{name} {word}")
             or (name in known.WRITERS and known.IN_GIT.search(word))
             for word in arguments
@@ -170,7 +168,6 @@ class _Reader:
                 self._runs.arguments.append(value)
 
     def _file(self, word: str, is_script: bool = True) -> None:
-        """Add a file that is run."""
         is_known = word.startswith(("/", "~")) or not self._command.is_moved
         varies = _VARIES.search(word)
         if varies or not is_known:
@@ -184,7 +181,6 @@ class _Reader:
                 self._other()  # it is not read
 
     def _directory(self, word: str) -> None:
-        """Add a directory of which files are run."""
         if _VARIES.search(word) or (self._command.is_moved and word[:1] not in ("/", "~")):
             self._unfollowed()
         else:
@@ -204,14 +200,12 @@ class _Reader:
             self._unfollowed()
 
     def _code(self, code: str) -> None:
-        """Read text that a shell reads."""
         if UNKNOWN in code:
             self._unfollowed()
         else:
             self._runs.read(code, self._depth + 1)
 
     def _input(self, is_shell: bool = False) -> None:
-        """Read the standard input of an interpreter."""
         if self._command.input is not None:
             self._file(self._command.input)
         elif is_shell and self._command.text is not None:
@@ -357,8 +351,3 @@ class _Reader:
         if UNKNOWN in key or UNKNOWN in value:
             self._unfollowed()
         self._runs.settings.append((key.lower(), value))
-
-
-def _begins(text: str, names: Sequence[str]) -> bool:
-    """Say whether one of the names begins so."""
-    return any(name.startswith(text) for name in names)

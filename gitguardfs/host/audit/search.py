@@ -20,6 +20,7 @@ from gitguardfs.host.audit import (
     work_tree,
 )
 from gitguardfs.host.audit.audit import Audit
+from gitguardfs.names import dotgit
 
 CHANGED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors for a directory that was moved, removed or replaced since it was listed."""
@@ -54,7 +55,6 @@ def search(audit: Audit, top: int, say: Callable[[int, str], None]) -> list[Resu
 
 
 def _scope(audit: Audit, around: list[str]) -> Result:
-    """Return what was audited, in words."""
     path, number = audit.share.path, len(audit.work_trees) + len(audit.bare)
     detail = f"{number} {'repository' if number == 1 else 'repositories'} in {path}"
     if around:
@@ -95,7 +95,6 @@ def _around(audit: Audit) -> Iterator[ScannedDirectory]:
 
 
 def _look(audit: Audit, directory: ScannedDirectory) -> None:
-    """Check one directory, and choose its subdirectories that are walked next."""
     try:
         if bare.is_repository(directory.entries):
             directory.enter.clear()
@@ -103,11 +102,10 @@ def _look(audit: Audit, directory: ScannedDirectory) -> None:
             bare.check(audit, directory)
             repository.examine_opened(audit, directory.fd, directory.path, None)
             return
-        for name in directory.entries:
-            if repository.is_dotgit(name):
-                audit.work_trees.add(directory.path)
-                repository.examine(audit, directory, name)
-        directory.enter[:] = [n for n in directory.enter if not repository.is_dotgit(n)]
+        for name in filter(lambda name: dotgit.is_dotgit(os.fsencode(name)), directory.entries):
+            audit.work_trees.add(directory.path)
+            repository.examine(audit, directory, name)
+            directory.enter[:] = [one for one in directory.enter if one != name]
         bare.check_prepared(audit, directory)
         symlinks.note(audit, directory)
         work_tree.check(audit, directory)

@@ -68,8 +68,8 @@ def _note(audit: Audit, directory: ScannedDirectory, name: str, path: str) -> No
     mode = os.stat(name, dir_fd=directory.fd, follow_symlinks=False).st_mode
     hide = fixes.rule("--hide", name)
     if mode & S_IROTH:
-        fix = fixes.either(hide, fixes.chmod("go-rwx", path))
+        fix = fixes.either(hide, fixes.command("chmod", "go-rwx", "--", path))
         detail = f"{path} can be read by everyone"
-        audit.results.append(rows.SECRET.finding(detail, fix, Severity.MEDIUM))
+        audit.report(rows.SECRET, detail, fix, Severity.MEDIUM)
     else:
-        audit.results.append(rows.SECRET.finding(path, hide, Severity.LOW))
+        audit.report(rows.SECRET, path, hide, Severity.LOW)

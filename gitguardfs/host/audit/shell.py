@@ -28,7 +28,15 @@ _VALUES = {"PWD": TOP, "GIT_WORK_TREE": TOP, "HOME": "~", "PATH": "/usr/bin"}
 _TOP = re.compile(r"\s*(git\s+rev-parse\s+--show-(toplevel|cdup)|pwd(\s+-[LP])?)\s*")
 _RESERVED = frozenset({"then", "do", "else", "if", "elif", "while", "until", "!", "{", "}", "fi",
                        "done", "coproc"})  # fmt: skip
-_REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|>>|>\||>&|<&|&>>?|<(?!\()|>(?!\())")
+_ANY = re.compile(r"(?s:.)")
+_BLANKS = re.compile(r"(?:[ \t\r]|\\\n)*(#[^\n]*)?")
+_LINES = re.compile(r"(?:\s|\\\n|#.*)*")
+_OPERATOR = re.compile(r"(?!&>)(?:;;&|;[;&]?|&&?|\|[|&]?)")
+_REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|>>|>\||>&|<&|&>>?|<(?!\()|>(?!\())")
+_ESAC = re.compile(r"esac\b")
+_ESCAPED = re.compile(r"\\(?s:.)?")
+_TO_QUOTE = re.compile(r"[^']*'")
+_TO_BACKQUOTE = re.compile(r"(?s:[^`\\]|\\.)*`")
 _NAME = re.compile(r"\w+|[@*#?$!-]")
 _ARRAY = re.compile(r"\w+(\[[^]]*\])?\+?=")
 _MANY = 40
@@ -71,28 +79,20 @@ class Script:
 
     def read(self, end: str = "") -> None:
         """Read commands up to the character ``end``, and pass that. Raises NotUnderstood."""
-        cases = 0
-        command = self._new()
-        while True:
-            self._skip_blanks()
-            c = self._peek()
-            if c in (end, ""):
-                break
+        cases, command = 0, self._new()
+        while (c := self._next()) not in (end, ""):
             if c == "\n":
                 command = self._finish(command)
                 self._end_line()
-            elif c in ";&|" and not self._text.startswith("&>", self._at):
+            elif operator := self._take(_OPERATOR):
                 command = self._finish(command)
-                operator = re.compile(r";;&|;[;&]?|&&?|\|[|&]?").match(self._text, self._at)
-                assert operator is not None
-                self._at = operator.end()
-                if cases and operator[0] in (";;", ";&", ";;&"):
+                if cases and operator in (";;", ";&", ";;&"):
                     cases -= self._pattern()
             elif c == "(":
-                if command.words and self._text.startswith("()", self._at):
+                if command.words and self._peek(2) == "()":
                     self.functions.add(command.words[-1])
                     command, self._at = self._new(), self._at + 2
-                elif command.words in ([], ["for"]) and self._text.startswith("((", self._at):
+                elif command.words in ([], ["for"]) and self._peek(2) == "((":
                     self._at += 1
                     self._pass(")")
                 else:
@@ -100,10 +100,9 @@ class Script:
                     with self._inside():
                         self.read(")")
             elif c == ")":
-                raise NotUnderstood(f"line {self._line}: )")
-            elif redirection := _REDIRECTION.match(self._text, self._at):
-                self._at = redirection.end()
-                self._redirect(command, redirection[1])
+                raise self._not_understood(c)
+            elif redirection := self._take(_REDIRECTION):
+                self._redirect(command, redirection.lstrip("0123456789"))
             else:
                 self._add_word(command)
                 if command.words[0] in _RESERVED and len(command.words) == 1:
@@ -117,7 +116,7 @@ class Script:
                     command, cases = self._new(), max(0, cases - 1)
         self._finish(command)
         if c != end:
-            raise NotUnderstood(f"line {self._line}: no {end}")
+            raise self._not_understood(f"no {end}")
         self._at += len(end)
 
     def _new(self) -> Command:
@@ -139,11 +138,22 @@ class Script:
     def _peek(self, number: int = 1) -> str:
         return self._text[self._at : self._at + number]
 
-    def _skip_blanks(self) -> None:
-        blanks = re.compile(r"(?:[ \t\r]|\\\n)*(#[^\n]*)?").match(self._text, self._at)
-        assert blanks is not None
-        self._line += blanks[0].count("\n")
-        self._at = blanks.end()
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        """Pass a text that matches, and return it; empty if there is none."""
+        match = pattern.match(self._text, self._at)
+        if match is None:
+            return ""
+        self._at = match.end()
+        self._line += match[0].count("\n")
+        return match[0]
+
+    def _next(self) -> str:
+        """Pass blanks and a comment; return the character after them."""
+        self._take(_BLANKS)
+        return self._peek()
+
+    def _not_understood(self, what: str) -> NotUnderstood:
+        return NotUnderstood(f"line {self._line}: {what}")
 
     def _end_line(self) -> None:
         """Pass a newline, and the here-documents that begin after it."""
@@ -160,7 +170,7 @@ class Script:
         self._waiting.clear()
 
     def _redirect(self, command: Command, operator: str) -> None:
-        self._skip_blanks()
+        self._take(_BLANKS)
         start = self._at
         word = self._word()
         if operator in ("<<", "<<-"):
@@ -183,64 +193,49 @@ class Script:
             self._pass(")")
             word += UNKNOWN
         if self._at == start:
-            raise NotUnderstood(f"line {self._line}: {self._peek()}")
+            raise self._not_understood(self._peek())
         command.words.append(word)
 
     def _pass(self, end: str) -> None:
         """Pass words and operators up to ``end``, and read what the words substitute."""
-        while True:
-            self._skip_blanks()
-            c = self._peek()
-            if c == "":
-                raise NotUnderstood(f"line {self._line}: no {end}")
+        while c := self._next():
             if c not in "\n;&|()<>" or self._peek(2) in ("<(", ">("):
                 if self._word() == end:
                     return
                 continue
-            self._line += c == "\n"
-            self._at += 1
+            self._take(_ANY)
             if c == end:
                 return
             if c == "(":
                 with self._inside():
                     self._pass(")")
+        raise self._not_understood(f"no {end}")
 
     def _pattern(self) -> int:
         """Pass a pattern of ``case`` up to its ``)``; return 1 if ``esac`` stands there instead."""
-        blanks = re.compile(r"(?:\s|\\\n|#.*)*").match(self._text, self._at)
-        assert blanks is not None
-        self._line += blanks[0].count("\n")
-        self._at = blanks.end()
-        if re.compile(r"esac\b").match(self._text, self._at):
-            self._at += len("esac")
+        self._take(_LINES)
+        if self._take(_ESAC):
             return 1
         self._at += self._peek() == "("
         self._pass(")")
         return 0
 
     def _word(self) -> str:
-        """Return a word; empty if there is none."""
         found = []
         while (c := self._peek()) and (c not in " \t\r\n;&|()<>" or self._peek(2) in ("<(", ">(")):
             found.append(self._part())
         return "".join(found)
 
     def _part(self) -> str:
-        """Return what a character stands for, or what begins with it."""
-        c = self._peek()
-        self._at += 1
-        if c == "\\":
-            c = self._peek()
-            self._at += 1
-            self._line += c == "\n"
-            return "" if c == "\n" else c
+        """Return the meaning of a character, or of what begins with it."""
+        if escaped := self._take(_ESCAPED):
+            return escaped[1:].removeprefix("\n")
+        c = self._take(_ANY)
         if c == "'":
-            start, end = self._at, self._text.find("'", self._at)
-            if end < 0:
-                raise NotUnderstood(f"line {self._line}: no '")
-            self._at = end + 1
-            self._line += self._text.count("\n", start, end)
-            return self._text[start:end]
+            text = self._take(_TO_QUOTE)
+            if not text:
+                raise self._not_understood("no '")
+            return text[:-1]
         if c == '"':
             return self._quoted('"')
         if c == "`":
@@ -257,28 +252,27 @@ class Script:
         found = []
         while (c := self._peek()) != end:
             if c == "":
-                raise NotUnderstood(f"line {self._line}: no {end}")
-            self._line += c == "\n"
+                raise self._not_understood(f"no {end}")
             if c in "$`" or (c == "\\" and self._peek(2)[1:] in ("$", "`", '"', "\\", "\n")):
                 found.append(self._part())
             else:
-                found.append(c)
-                self._at += 1
+                found.append(self._take(_ANY))
         self._at += len(end)
         return "".join(found)
 
     def _backquoted(self) -> str:
-        code = re.compile(r"((?:[^`\\]|\\.)*)`", re.DOTALL).match(self._text, self._at)
-        if code is None:
-            raise NotUnderstood(f"line {self._line}: no `")
-        self._at = code.end()
+        line = self._line
+        code = self._take(_TO_BACKQUOTE)
+        if not code:
+            raise self._not_understood("no `")
+        code = code[:-1]
+        after, self._line = self._line, line
         with self._inside():
-            Script(re.sub(r"\\([$`\\])", r"\1", code[1]), self).read()
-        self._line += code[1].count("\n")
-        return TOP if _TOP.fullmatch(code[1]) else UNKNOWN
+            Script(re.sub(r"\\([$`\\])", r"\1", code), self).read()
+        self._line = after
+        return TOP if _TOP.fullmatch(code) else UNKNOWN
 
     def _expansion(self) -> str:
-        """Return what stands for ``$`` and what comes after it."""
         c = self._peek()
         if c == "'":
             text = self._part()
@@ -287,28 +281,23 @@ class Script:
             self._at += 1
             self._pass(")")
             return UNKNOWN
+        start = self._at + 1
         if c == "(":
-            self._at += 1
-            start = self._at
+            self._at = start
             with self._inside():
                 self.read(")")
             return TOP if _TOP.fullmatch(self._text[start : self._at - 1]) else UNKNOWN
         if c == "{":
-            self._at += 1
-            start = self._at
+            self._at = start
             with self._inside():
                 while (c := self._peek()) != "}":
                     if c == "":
-                        raise NotUnderstood(f"line {self._line}: no }}")
-                    self._line += c == "\n"
+                        raise self._not_understood("no }")
                     self._part()
             self._at += 1
             return _VALUES.get(self._text[start : self._at - 1], UNKNOWN)
-        name = _NAME.match(self._text, self._at)
-        if name is None:
-            return "$"
-        self._at = name.end()
-        return _VALUES.get(name[0], UNKNOWN)
+        name = self._take(_NAME)
+        return _VALUES.get(name, UNKNOWN) if name else "$"
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
@@ -316,7 +305,7 @@ class Script:
         is_moved, waiting = self._is_moved, self._waiting
         self._depth += 1
         if self._depth > _MANY:
-            raise NotUnderstood(f"line {self._line}: nested too deeply")
+            raise self._not_understood("nested too deeply")
         self._waiting = []
         yield
         self._depth -= 1

@@ -16,8 +16,7 @@ from gitguardfs.base.quote import shell_printable
 from gitguardfs.base.walk import ScannedDirectory, Unread, steps
 from gitguardfs.host.audit import fixes, rows
 from gitguardfs.host.audit.audit import Audit
-from gitguardfs.host.audit.repository import is_dotgit
-from gitguardfs.names import links
+from gitguardfs.names import dotgit, links
 
 NEUTRAL = os.fsdecode(links.NEUTRAL)
 GROUPED = 10
@@ -29,7 +28,7 @@ PASTED = 4000
 def note(audit: Audit, directory: ScannedDirectory) -> None:
     """Note the symlinks in a directory. Module ``repository`` judges a ``.git``."""
     for name, file_type in directory.entries.items():
-        if file_type == S_IFLNK and not is_dotgit(name):
+        if file_type == S_IFLNK and not dotgit.is_dotgit(os.fsencode(name)):
             path = os.path.join(directory.path, name)
             try:
                 audit.symlinks[path] = os.readlink(name, dir_fd=directory.fd)
@@ -57,11 +56,11 @@ def check(audit: Audit) -> None:
             lengths = accumulate(len(shell_printable([one])) + 1 for one, _ in found)
             fits = sum(length < PASTED for length in lengths)
             fix = fixes.remove(*(one for one, _ in found[: max(1, fits)]))
-            audit.results.append(rows.SYMLINK.finding(detail, fix, severity))
+            audit.report(rows.SYMLINK, detail, fix, severity)
             continue
         for link, target in found:
             detail = f"{link} leads {where}, to {target}"
-            audit.results.append(rows.SYMLINK.finding(detail, fixes.remove(link), severity))
+            audit.report(rows.SYMLINK, detail, fixes.remove(link), severity)
     if neutral:
         begin = "begins" if len(neutral) == 1 else "begin"
         detail = f"{len(neutral)} {begin} with {NEUTRAL}, for instance {neutral[0]}"
@@ -91,7 +90,7 @@ class SymlinkJudge:
             os.path.basename(link), self._readlink, os.path.dirname(link)
         ):
             shared = self._share.holds(place)
-            if is_dotgit(os.path.basename(place)) or (
+            if dotgit.is_dotgit(os.fsencode(os.path.basename(place))) or (
                 place in self._audit.bare if shared else self._share.is_repository(place)
             ):
                 return os.path.normpath(os.path.join(place, *rest[::-1])), place

@@ -67,10 +67,10 @@ def check(audit: Audit, directory: ScannedDirectory) -> None:
         if name in TOOLS:
             detail = f"{path}: {TOOLS[name]} obeys this file once it is installed"
             fix = fixes.protect(path)
-            audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
+            audit.report(rows.TOOLS, detail, fix, Severity.LOW)
         elif name in OTHERS:
             detail = f"{path} can name programs that {OTHERS[name]} runs"
-            audit.results.append(rows.OTHERS.finding(detail, fixes.protect(path), Severity.MEDIUM))
+            audit.report(rows.OTHERS, detail, fixes.protect(path), Severity.MEDIUM)
         elif name == "package.json" and file_type == S_IFREG:
             _check_package(audit, directory, path)
         elif name == ".gitmodules" and file_type == S_IFREG:
@@ -92,14 +92,12 @@ def _check_package(audit: Audit, directory: ScannedDirectory, path: str) -> None
     if installing:
         detail = f'{path}: npm install runs "{installing[0]}", which puts hooks into the repository'
         fix = "npm config set ignore-scripts true"
-        audit.results.append(rows.TOOLS.finding(detail, fix, Severity.LOW))
+        audit.report(rows.TOOLS, detail, fix, Severity.LOW)
 
 
 def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> None:
     detail = f"{path}: git submodule sync takes addresses from it"
-    audit.results.append(
-        rows.SUBMODULES.finding(detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW)
-    )
+    audit.report(rows.SUBMODULES, detail, fixes.rule("--protect", ".gitmodules"), Severity.LOW)
     try:
         content = read_file(directory.fd, ".gitmodules")
         entries = audit.git.entries_of(content, path)
@@ -113,4 +111,4 @@ def _check_submodules(audit: Audit, directory: ScannedDirectory, path: str) -> N
         if not SUBMODULE_URL.fullmatch(entry.key) or external_command(entry.key, value) is None:
             continue
         detail = f"{path}: {entry.key} = {hidden(value)}: {when_allowed(entry.key)}"
-        audit.results.append(rows.SUBMODULES.finding(detail, fixes.unset(entry), Severity.MEDIUM))
+        audit.report(rows.SUBMODULES, detail, fixes.unset(entry), Severity.MEDIUM)

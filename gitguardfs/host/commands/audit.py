@@ -101,7 +101,6 @@ def as_text(results: Sequence[Result]) -> str:
 
 
 def _open(directory: str) -> int:
-    """Open the shared directory and return its descriptor. Raises UserError."""
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -144,7 +143,6 @@ def _become_owner(top: int) -> dict[str, str]:
 
 
 def _git(environment: dict[str, str]) -> Git:
-    """Find the git that parses configuration. Raises UserError if there is none."""
     git = Git.installed(environment)
     if git is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""``gitguard fetch``: take what an agent committed, as hostile input."""
+"""``gitguard fetch``: takes an agent's commits, as hostile input."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 import click
@@ -79,46 +80,8 @@ def command(
     as hostile input and fetches its branches to agent/BRANCH. REPO is the repository of the current
     directory if you name none.
     """
+    wanted = _Wanted(branches, merge, expect)
     most = mebibytes(limit, "--limit") << 20
-    _check_usage(branches, merge, expect, drop)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
-            signal.signal(number, _interrupt)
-    if not os.path.isdir(repository):
-        hint = f"gitguard fetch . {shlex.quote(shown(repository))} fetches a branch of that name"
-        raise UserError(f"no such directory: {repository}", hint)
-    found = find_repository(repository, os.environ)
-    _check_remote(found)
-    report = Report(found.top, found.agent)
-    place = [] if repository == "." else [repository]
-    written = commit = None
-    code = GitguardExit.OK
-    if merge is not None or not drop:
-        if merge is not None:
-            merging.check_ready(found)
-        written, commit = _fetch(found, branches, merge, expect, most, report)
-    if merge is not None and commit is not None:
-        report.merge = merging.merge(found, merge, commit)
-        if report.merge.outcome is Outcome.CONFLICT:
-            git = shell_printable(["git", *(["-C", *place] if place else [])])
-            report.commands = list(merging.by_hand(found.short(found.remote + merge), git))
-            code, drop = GitguardExit.FINDINGS, False
-    if drop:
-        try:
-            _drop(found, written, report)
-        except (UserError, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            report.notes.append(f"{os.path.join(found.top, bundle.PLACE)} stays: {why}")
-            code = GitguardExit.FAILED
-    elif merge is None:
-        report.commands = list(_commands(found, report.branches, place))
-    click.echo(report_json(report) if as_json else "\n".join(as_text(report)))
-    return code
-
-
-def _check_usage(
-    branches: tuple[str, ...], merge: str | None, expect: str | None, drop: bool
-) -> None:
     if expect is not None and merge is None:
         hint = "gitguard fetch --merge BRANCH --expect COMMIT"
         raise UserError("--expect goes with --merge", hint)
@@ -126,32 +89,68 @@ def _check_usage(
         raise UserError("--expect takes the whole id of a commit", "gitguard fetch prints it")
     if drop and branches:
         raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
+            signal.signal(number, _interrupt)
+    if not os.path.isdir(repository):
+        hint = f"gitguard fetch . {shlex.quote(shown(repository))} fetches a branch of that name"
+        raise UserError(f"no such directory: {repository}", hint)
+    found = find_repository(repository, os.environ)
+    if found.agent in found.remotes():
+        raise UserError(
+            f"{found.top} has a remote called {found.agent}, whose branches would be overwritten",
+            f"git remote rename {shell_printable([found.agent])} OTHER",
+            Exit.SYSTEM,
+        )
+    report = Report(found.top, found.agent)
+    argument = [] if repository == "." else [repository]
+    written = commit = None
+    code = GitguardExit.OK
+    if merge is not None:
+        merging.check_ready(found)
+    if merge is not None or not drop:
+        written, commit = _fetch(found, wanted, most, report)
+    if merge is not None and commit is not None:
+        report.merge = merging.merge(found, merge, commit)
+        if report.merge.outcome is Outcome.CONFLICT:
+            git = shell_printable(["git", *(["-C", *argument] if argument else [])])
+            report.commands = list(merging.by_hand(found.short(found.remote + merge), git))
+            code, drop = GitguardExit.FINDINGS, False
+    if drop:
+        try:
+            _drop(found, written, report)
+        except (UserError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            report.notes.append(f"{os.path.join(found.top, bundle.PATH)} stays: {why}")
+            code = GitguardExit.FAILED
+    elif merge is None:
+        report.commands = list(_commands(found, report.branches, argument))
+    click.echo(report_json(report) if as_json else "\n".join(as_text(report)))
+    return code
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The branches that the user has named, and the commit that one of them has to be."""
+
+    branches: tuple[str, ...]
+    merge: str | None
+    expect: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names."""
+        return (*self.branches, *([self.merge] if self.merge else []))
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt  # so that the quarantine is removed
 
 
-def _check_remote(repository: HostRepository) -> None:
-    """Raise UserError if the human has a remote of that name: its branches are there."""
-    name = repository.agent
-    if name in repository.remotes():
-        raise UserError(
-            f"{repository.top} has a remote called {name}, whose branches would be overwritten",
-            f"git remote rename {shell_printable([name])} OTHER",
-            Exit.SYSTEM,
-        )
-
-
 def _fetch(
-    repository: HostRepository,
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-    limit: int,
-    report: Report,
+    repository: HostRepository, wanted: _Wanted, limit: int, report: Report
 ) -> tuple[Written, str | None]:
-    """Fetch, and note in the report what came; return the commit to merge, too.
+    """Fetch, and fill the report; return the bundle's date and the commit to merge.
 
     Raises UserError.
     """
@@ -163,18 +162,18 @@ def _fetch(
         written = bundle.copy(repository.top, copy, limit)
         header = bundle.parse(copy)
         new = header.named(HEADS)
-        found = new | _taken(repository, new, names, merge, expect)
-        _check_named(found, names, merge, expect, repository.agent)
+        found = new | _taken(repository, new, wanted)
+        _check_named(found, wanted, repository.agent)
         before = repository.refs(*own)
-        wanted = {*names, *([merge] if merge else [])} & new.keys() if names else None
-        if header.refs and wanted != set():
+        taken = set(wanted.names) & new.keys() if wanted.branches else None
+        if header.refs and taken != set():
             with quarantined(repository, header, copy, directory, limit) as quarantine:
                 branches = summary.summarise(quarantine, repository)
-                quarantine.take(repository, wanted)
-            report.branches = [one for one in branches if wanted is None or one.name in wanted]
-            report.tags = header.named(TAGS) if wanted is None else {}
+                quarantine.take(repository, taken)
+            report.branches = [one for one in branches if taken is None or one.name in taken]
+            report.tags = header.named(TAGS) if taken is None else {}
     report.bundle = {
-        "path": bundle.PLACE,
+        "path": bundle.PATH,
         "written": _date(written.time),
         "age": summary.age(written.time, time.time()),
         "size": written.size,
@@ -186,17 +185,18 @@ def _fetch(
             " gitguard private list says whether it is still there"
         )
     if header.refs:
-        report.notes += [f"nothing new: you have all of {one}" for one in names if one not in new]
+        known = [one for one in wanted.branches if one not in new]
+        report.notes += [f"nothing new: you have all of {one}" for one in known]
     else:
-        _note_nothing_new(repository, written, names, report)
+        _note_nothing_new(repository, written, wanted.branches, report)
     _keep_tags(repository, before)
     after = repository.refs(*own)
     report.removed |= {name: value for name, value in before.items() if name not in after}
-    return written, found.get(merge or "")
+    return written, found.get(wanted.merge or "")
 
 
 def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
-    """Bring back tags that are not in the bundle since the human has their commits by now."""
+    """Restore tags that are not in the bundle because the human has their commits by now."""
     tags = {name: one for name, one in before.items() if name.startswith(repository.agent_tags)}
     after = repository.refs(repository.agent_tags)
     gone = {name: one for name, one in tags.items() if name not in after}
@@ -206,7 +206,7 @@ def _keep_tags(repository: HostRepository, before: dict[str, str]) -> None:
 
 
 def _create(lines: list[str], repository: HostRepository) -> None:
-    """Make refs, but for those that another one is in the way of."""
+    """Make refs; pass over those that conflict with another ref."""
     given = "".join(lines).encode()
     try:
         repository.git.run("update-ref", "--stdin", given=given, limits=WRITING)
@@ -223,34 +223,28 @@ def _date(seconds: float) -> str | None:
         return None
 
 
-def _taken(
-    repository: HostRepository,
-    new: Container[str],
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-) -> dict[str, str]:
+def _taken(repository: HostRepository, new: Container[str], wanted: _Wanted) -> dict[str, str]:
     """Return the commits of branches that are not in the bundle since the human has all of them.
 
-    What is to be merged has to be in HEAD. Raises GitError.
+    The branch to merge has to be in HEAD. Raises GitError.
     """
     refs = repository.refs(repository.remote, HEADS)
     known = {
         name: refs.get(repository.remote + name) or refs.get(HEADS + name, "")
-        for name in (*names, *([merge] if merge else []))
+        for name in wanted.names
         if name not in new
     }
     found = _merged(repository, {name: commit for name, commit in known.items() if commit})
-    if merge in found:
-        has, head = found.pop(merge), repository.commit("HEAD")
-        commit = has if expect is None else repository.commit(expect)
+    if wanted.merge in found:
+        has, head = found.pop(wanted.merge), repository.commit("HEAD")
+        commit = has if wanted.expect is None else repository.commit(wanted.expect)
         if commit and head and merging.is_within(repository, commit, head):
-            found[merge] = commit
+            found[wanted.merge] = commit
     return found
 
 
 def _merged(repository: HostRepository, refs: dict[str, str]) -> dict[str, str]:
-    """Return those that the human's branches and tags have. Raises GitError."""
+    """Return the refs whose commits the human's branches and tags have. Raises GitError."""
     if not refs:
         return {}
     own = repository.refs(HEADS, TAGS).values()
@@ -292,7 +286,7 @@ def _delete(refs: dict[str, str], repository: HostRepository, report: Report) ->
 
 @contextmanager
 def _scratch() -> Iterator[str]:
-    """Make a directory; remove it at the end, even if a git that was killed still writes there."""
+    """Make a temporary directory; remove it even if a killed git still writes there."""
     directory = tempfile.mkdtemp(prefix="gitguard-fetch-")
     try:
         yield directory
@@ -304,22 +298,14 @@ def _scratch() -> Iterator[str]:
             time.sleep(PAUSE)
 
 
-def _check_named(
-    found: dict[str, str],
-    names: tuple[str, ...],
-    merge: str | None,
-    expect: str | None,
-    agent: str,
-) -> None:
-    """Raise UserError for a branch that is not in the bundle, or is not the expected commit."""
-    for name in (*names, *([merge] if merge is not None else [])):
+def _check_named(found: dict[str, str], wanted: _Wanted, agent: str) -> None:
+    for name in wanted.names:
         if name not in found:
             there = ", ".join(list(found)[:20])
             raise UserError(f"the agent has no branch {name} with commits of its own",
                             f"there is {there or 'none'}", Exit.SYSTEM)  # fmt: skip
-    if merge is None or expect is None:
-        return
-    if found[merge] != expect.lower():
+    merge, expect = wanted.merge, wanted.expect
+    if merge and expect and found[merge] != expect.lower():
         raise UserError(
             f"{agent}/{merge} is {found[merge]} now, not {expect}",
             "the agent has gone on: gitguard fetch says what came",
@@ -339,20 +325,20 @@ def _drop(repository: HostRepository, written: Written | None, report: Report) -
 
 
 def _commands(
-    repository: HostRepository, branches: list[Branch], place: list[str]
+    repository: HostRepository, branches: list[Branch], argument: list[str]
 ) -> Iterator[str]:
-    """Yield what looks at and takes the branch that the human is on, or else the first."""
+    """Yield commands that show and take the branch that the human is on, or else the first."""
     head = repository.head()
     branch = next((one for one in branches if one.name == head), next(iter(branches), None))
     if branch is None:
         return
-    git = ["git", "-C", *place] if place else ["git"]
+    git = ["git", "-C", *argument] if argument else ["git"]
     agents = repository.short(repository.remote + branch.name)
     base = repository.short(HEADS + branch.base) if branch.base == branch.name else branch.base
     yield shell_printable([*git, "log", "-p", f"{base}..{agents}" if base else agents])
     if base:
         yield shell_printable([*git, "diff", f"{base}...{agents}"])
-    words = [*place, "--merge", branch.name, "--expect", branch.commit]
+    words = [*argument, "--merge", branch.name, "--expect", branch.commit]
     yield shell_printable(["gitguard", "fetch", *words])
     if branch.behind == 0 and branch.base == (branch.name if branch.name == head else "HEAD"):
         # Else it would take the human's own commits off.

@@ -9,13 +9,12 @@ import sys
 import click
 
 from gitguardfs.base import quote
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
 from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.commands.shared_options import (
     CPUS,
-    GUARD_OPTIONS,
     MEMORY,
     PROJECT,
     guard_options,

@@ -9,13 +9,12 @@ import shlex
 import click
 
 from gitguardfs.base import config_files, installation, quote
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, Command
+from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, Command
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.commands.share import this_host
 from gitguardfs.host.commands.shared_options import (
     CPUS,
-    GUARD_OPTIONS,
     MEMORY,
     PROJECT,
     guard_options,

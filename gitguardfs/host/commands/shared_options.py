@@ -17,9 +17,6 @@ CPUS = click.option(
 )
 MEMORY = click.option("--memory", metavar="SIZE", default="8G", show_default=True,
                       help="Memory: 8G, 4096M, or a number of MiB.")  # fmt: skip
-GUARD_OPTIONS = click.option(
-    "-o", "o", metavar="OPTS", multiple=True, help="Further options for the guard: git=deny"
-)
 
 
 def guard_options(o: tuple[str, ...], local: tuple[str, ...], no_local: bool) -> tuple[str, ...]:

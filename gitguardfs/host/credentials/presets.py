@@ -54,4 +54,4 @@ PRESETS: Mapping[str, Preset] = {
     NPM: Preset("NPM_TOKEN", _places(NPM_HOST, _BEARER)),
     PYPI: Preset("PYPI_TOKEN", _places("upload.pypi.org", (Kind.BASIC, PYPI_USER))),
 }  # fmt: skip
-"""By its name."""
+"""The presets, by name."""

@@ -1,4 +1,4 @@
-"""What a VM's secrets are: their names, hosts and placeholders. Their values are in the store.
+"""A VM's secrets: their names, hosts and placeholders. Their values are in the store.
 
 The record is a file in the VM's state directory. The proxy reads it at every request, so a change
 counts in a running VM.
@@ -6,25 +6,19 @@ counts in a running VM.
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
-import os
 import re
 import secrets
-import stat
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
-from gitguardfs.host.credentials import store, suspended
+from gitguardfs.host.credentials import private_json, store, suspended
 
 FILE = "secrets.json"
-MAX_RECORD = 1 << 20
-"""Bytes. The proxy reads the record at every request, so its size is bounded."""
 MIN_VALUE, MIN_DIGITS, MAX_VALUE = 8, 16, 4096
 """Characters of a value, and of one that has only digits. A shorter one could be guessed, and it
 could be a part of other texts."""
@@ -35,7 +29,7 @@ HTTPS_PORT = 443
 
 
 class Kind(Enum):
-    """Where in a request a value stands."""
+    """The part of a request that holds a value."""
 
     BEARER = "bearer"
     """``Authorization: WORD VALUE``, usually with the word Bearer."""
@@ -52,11 +46,11 @@ class Place:
     """A place in the requests to one host, in which a value may stand. Always by https."""
 
     host: str
-    """In normal form; an IPv6 address without brackets."""
+    """The host in normal form; an IPv6 address without brackets."""
     port: int
     kind: Kind
     word: str
-    """Of BEARER the word before the value, of BASIC the user, of the others the name."""
+    """The word before the value (BEARER), the user (BASIC), or the name (HEADER, QUERY)."""
 
     @property
     def authority(self) -> str:
@@ -82,10 +76,10 @@ class Secret:
     name: str
     """The variable in the guest."""
     placeholder: str
-    """What the guest has instead of the value."""
+    """The text that the guest has in place of the value."""
     places: tuple[Place, ...]
     kept: str = ""
-    """Where the value lies, for the user."""
+    """The name of the value's store, for the user."""
     preset: str = ""
 
     @property
@@ -125,7 +119,7 @@ def why_suspended(name: str) -> str:
 
 def load(state_dir: Path) -> tuple[Secret, ...]:
     """Return the secrets of the VM with this state directory. UserError, OSError."""
-    content = _content(state_dir / FILE)
+    content = private_json.read(state_dir / FILE)
     return () if content is None else _parsed(str(state_dir / FILE), content)
 
 
@@ -133,11 +127,10 @@ def save(state_dir: Path, found: Sequence[Secret]) -> None:
     """Replace the record atomically. Raises UserError, OSError."""
     path = state_dir / FILE
     fields = [
-        {**asdict(secret), "places": [_fields(place) for place in secret.places]}
+        {**asdict(secret), "places": [{**asdict(p), "kind": p.kind.value} for p in secret.places]}
         for secret in found
     ]
-    after = json.dumps(fields, indent=1).encode() + b"\n" if fields else None
-    config_files.write(config_files.FileChange(str(path), _content(path), after, 0o600))
+    private_json.write(path, private_json.read(path), fields)
 
 
 def value_of(state_dir: Path, secret: Secret) -> str:
@@ -175,30 +168,6 @@ def check_value(value: str) -> None:
         raise UserError("the value is a placeholder, not a secret", "nothing was kept")
 
 
-def _fields(place: Place) -> dict[str, str | int]:
-    return {"host": place.host, "port": place.port, "kind": place.kind.value, "word": place.word}
-
-
-def _content(path: Path) -> bytes | None:
-    """Return the record; None if there is none. Raises UserError if it is unusable, OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _damaged(str(path)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise _damaged(str(path))
-    with open(fd, "rb") as file:
-        content = file.read(MAX_RECORD + 1)
-    if len(content) > MAX_RECORD:
-        raise _damaged(str(path))
-    return content
-
-
 @functools.lru_cache(maxsize=4)
 def _parsed(path: str, content: bytes) -> tuple[Secret, ...]:
     try:
@@ -207,7 +176,7 @@ def _parsed(path: str, content: bytes) -> tuple[Secret, ...]:
             raise ValueError(path)
         return found
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _damaged(path) from None
+        raise UserError(f"{shown(path)} is damaged", "move it away", Exit.SYSTEM) from None
 
 
 def _secret(entry: dict[str, object]) -> Secret:
@@ -227,7 +196,3 @@ def _place(entry: dict[str, object]) -> Place:
     if not (isinstance(host, str) and isinstance(port, int) and isinstance(word, str)):
         raise TypeError("a place")
     return Place(host, port, Kind(entry["kind"]), word)
-
-
-def _damaged(path: str) -> UserError:
-    return UserError(f"{shown(path)} is damaged", "move it away", Exit.SYSTEM)

@@ -1,33 +1,28 @@
-"""Keeps the values of secrets: in the user's keyring, or in one file that only the user can read.
+"""The store of secret values: the user's keyring, or one file that only the user can read.
 
 A new value gets into the keyring, or into the file if the library ``keyring`` finds no keyring, as
 on a server. It stays there when it changes, so that there is never a second, older one. The file
 has all keys: with their values, or with null for one that is in the keyring.
-
-The file lies beside the states of the VMs: no project can hold it, since none may hold those.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.questions import OneByOne, PausedError
-from gitguardfs.host.credentials import suspended
+from gitguardfs.host.credentials import private_json, suspended
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
 T = TypeVar("T")
+Values = dict[str, str | None]
 
 SERVICE = "gitguardfs"
 """The name of the service in the keyring, for all keys."""
@@ -37,10 +32,10 @@ READ_LIMIT = 20.0
 WRITE_LIMIT = 120.0
 """Seconds for the keyring to keep or delete a value, at the wish of a user who sits before it."""
 MIN_PRIORITY = 1
-"""Of a keyring that the library recommends. Those below keep nothing, or keep it in plain files."""
+"""Lowest priority of a keyring that the library recommends. Others keep nothing, or plain files."""
 
 _QUESTIONS = OneByOne()
-"""To the keyring."""
+"""The questions to the keyring."""
 
 
 class NoKeyringError(UserError):
@@ -73,7 +68,7 @@ def is_in_keyring(key: str) -> bool:
 
 
 def keys(beginning: str) -> list[str]:
-    """Return the keys that begin so, of all values that are kept. Raises UserError, OSError."""
+    """Return the keys of all values that begin so. Raises UserError, OSError."""
     return [key for key in _values() if key.startswith(beginning)]
 
 
@@ -83,7 +78,7 @@ def name_in_keyring(key: str) -> str:
 
 
 def write(key: str, value: str) -> str:
-    """Keep a value; return the place, as the user knows it: a keyring's name, or the file's path.
+    """Keep a value; return its place, as the user knows it: a keyring's name, or the file's path.
 
     Raises UserError if the value is suspended, the keyring is missing, locked or does not answer in
     time, or the file is unusable; OSError.
@@ -103,12 +98,12 @@ def _write(key: str, value: str) -> str:
         has_keyring = _ask(lambda _: True, WRITE_LIMIT)
     except NoKeyringError:
         has_keyring = False
-    with _file() as content:
-        is_new = key not in content.values
-        if content.values.get(key) is not None or (is_new and not has_keyring):
-            content.change({**content.values, key: value})
-            return str(content.path)
-        content.change({**content.values, key: None})  # first: what is kept must be known
+    with _changing() as values:
+        is_new = key not in values
+        is_for_file = values.get(key) is not None or (is_new and not has_keyring)
+        values[key] = value if is_for_file else None  # a key of the keyring first: it must be known
+    if is_for_file:
+        return str(_path())
     name = name_in_keyring(key)
 
     def keep(keyring: KeyringBackend) -> str:
@@ -130,9 +125,9 @@ def delete(key: str) -> bool:
     UserError if the keyring has the value and is missing, or is locked or does not answer in time,
     or the file is unusable; OSError. Then the file still has the key.
     """
-    with _file() as content:
-        is_known = key in content.values
-        is_in_file = content.values.get(key) is not None
+    with _changing() as values:
+        is_known = key in values
+        is_in_file = values.get(key) is not None
     name = name_in_keyring(key)
 
     def remove(keyring: KeyringBackend) -> bool:
@@ -154,19 +149,32 @@ def delete(key: str) -> bool:
 
 
 def _path() -> Path:
-    return suspended.directory() / FILE
+    return private_json.state_directory() / FILE
 
 
-def _values() -> dict[str, str | None]:
-    """Return what the file holds. Not locked: it is replaced whole. Raises UserError, OSError."""
+def _values() -> Values:
+    """Return the values in the file. Not locked: it is replaced whole. UserError, OSError."""
+    return _parsed(private_json.read(_path()))
+
+
+@contextmanager
+def _changing() -> Iterator[Values]:
+    """Lock the file; yield its values, and write them anew if they differ then. UserError, OSError.
+
+    The file is deleted when there are none.
+    """
     path = _path()
-    config_files.make_private_directory(path.parent)
-    return _parsed(path, _bytes_of(path))
+    with private_json.locked(path):
+        before = private_json.read(path)
+        values = _parsed(before)
+        yield values
+        if values != _parsed(before):
+            private_json.write(path, before, values)
 
 
 def _forget(key: str) -> None:
-    with _file() as content:
-        content.change({name: value for name, value in content.values.items() if name != key})
+    with _changing() as values:
+        values.pop(key, None)
 
 
 def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
@@ -178,18 +186,17 @@ def _ask(question: Callable[[KeyringBackend], T], limit: float) -> T:
 
     try:
         answer = _QUESTIONS.ask(ask, limit)
+    except PausedError:
+        why = "the keyring has refused, and is asked again after a pause"
+    except TimeoutError:
+        why = f"the keyring did not answer within {limit:.0f} seconds"
+    except Exception as error:  # of any library; its text could hold the value
+        why = f"the keyring failed: {type(error).__name__}"
+    else:
         if answer is None:
             raise NoKeyringError
         return answer[0]
-    except NoKeyringError:
-        raise
-    except PausedError:
-        what = "the keyring has refused, and is asked again after a pause"
-    except TimeoutError:
-        what = f"the keyring did not answer within {limit:.0f} seconds"
-    except Exception as error:  # of any library; its text could hold the value
-        what = f"the keyring failed: {type(error).__name__}"
-    raise UserError(what, "unlock it", Exit.SYSTEM)
+    raise UserError(why, "unlock it", Exit.SYSTEM)
 
 
 def _keyring() -> KeyringBackend | None:
@@ -202,63 +209,7 @@ def _keyring() -> KeyringBackend | None:
     return found if found.priority >= MIN_PRIORITY else None
 
 
-class _Content:
-    """What the file holds, while this process has it locked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._before = _bytes_of(path)
-        self.values = _parsed(path, self._before)
-
-    def change(self, values: dict[str, str | None]) -> None:
-        """Write other values atomically; delete the file if there are none. UserError, OSError."""
-        after = json.dumps(values, indent=1).encode() + b"\n" if values else None
-        if values != self.values:
-            config_files.write(config_files.FileChange(str(self.path), self._before, after, 0o600))
-
-
-@contextmanager
-def _file() -> Iterator[_Content]:
-    """Lock the file, and yield what it holds. Raises UserError, OSError.
-
-    Deletes what a process has left that was killed while it wrote the file.
-    """
-    path = _path()
-    directory = path.parent
-    config_files.make_private_directory(directory)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        for left in directory.glob(f".{FILE}.*"):
-            left.unlink()
-        yield _Content(path)
-    finally:
-        os.close(fd)
-
-
-def _bytes_of(path: Path) -> bytes | None:
-    """Return the file's content; None if there is no file. Raises UserError, OSError."""
-    unusable = UserError(
-        f"{shown(str(path))} is not a regular file of yours", "move it away", Exit.SYSTEM
-    )
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:  # a symlink
-            raise unusable from None
-        raise
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(fd)
-        raise unusable
-    with open(fd, "rb") as file:
-        os.fchmod(fd, 0o600)
-        return file.read()
-
-
-def _parsed(path: Path, content: bytes | None) -> dict[str, str | None]:
+def _parsed(content: bytes | None) -> Values:
     try:
         found: Any = {} if content is None else json.loads(content)
     except ValueError:
@@ -267,7 +218,7 @@ def _parsed(path: Path, content: bytes | None) -> dict[str, str | None]:
         value is None or isinstance(value, str) for value in found.values()
     ):
         raise UserError(
-            f"{shown(str(path))} is damaged",
+            f"{shown(str(_path()))} is damaged",
             "move it away; gitguard vm secret rotate keeps a value anew", Exit.SYSTEM,
         )  # fmt: skip
     return found

@@ -12,10 +12,11 @@ import gc
 import logging
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-from mitmproxy import dns, http, tcp, udp
+from mitmproxy import http, tcp
 from mitmproxy.connection import Client
 from mitmproxy.proxy import server_hooks
 from mitmproxy.proxy.server import ConnectionHandler
@@ -24,12 +25,18 @@ from gitguardfs.base.errors import UserError
 from gitguardfs.host.egress import blocked, exchange, replies, reports, requests, urls, websocket
 from gitguardfs.host.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.host.egress.blocked import BlockedLog
-from gitguardfs.host.egress.clients import MAX_CONNECTIONS, TOO_MANY, Clients, limit_client
+from gitguardfs.host.egress.clients import (
+    MAX_CONNECTIONS,
+    MAX_KEPT,
+    MAX_WHOLE,
+    TOO_MANY,
+    Clients,
+    LimitedReader,
+    limit_client,
+)
+from gitguardfs.host.egress.closing import close_on_error
 from gitguardfs.host.egress.exchange import Head, MisplacedError
-from gitguardfs.host.egress.faults import close_on_fault
 from gitguardfs.host.egress.files import StateFiles, read_allowlist
-from gitguardfs.host.egress.limited_reader import MAX_KEPT, MAX_WHOLE, LimitedReader
-from gitguardfs.host.egress.reports import error_text
 from gitguardfs.host.egress.request_secrets import RequestSecrets
 from gitguardfs.host.egress.requests import ProxyRequest
 from gitguardfs.host.egress.resolved import (
@@ -45,7 +52,7 @@ from gitguardfs.host.egress.usage import UsageLog
 log = logging.getLogger("gitguardfs.host.egress")
 
 DNS_PORTS = (53, 5353)
-"""mitmproxy would read what comes through a tunnel to these ports as DNS."""
+"""Ports to which mitmproxy would read a tunnel as DNS."""
 COLLECT_AFTER = 32
 """Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED, _AWAITED, _SECRETS = (f"gitguardfs-{name}" for name in ("ok", "wait", "secrets"))
@@ -54,7 +61,7 @@ _QUESTION = ("GET", urls.BLOCKED_URL)
 
 
 class Approval(NamedTuple):
-    """Where the current request of a client may be sent."""
+    """The target to which the current request of a client may be sent."""
 
     host: str
     port: int
@@ -64,31 +71,40 @@ class Approval(NamedTuple):
     url: str
 
 
+@dataclass
+class _Connection:
+    """A client's connection."""
+
+    reader: LimitedReader
+    tunnel: tuple[str, int] | None = None
+    """Host and port of its CONNECT."""
+    approval: Approval | None = None
+    private: set[tuple[str, int]] = field(default_factory=set)
+    """Hosts and ports to which it has a connection by a line with ``private-address``."""
+
+
 class AllowlistAddon:
     """Answers or sends on each request, as the allowlist says."""
 
     def __init__(
         self,
         files: StateFiles,
-        connections: Mapping[tuple[str, int] | str, ConnectionHandler],
+        handlers: Mapping[tuple[str, int] | str, ConnectionHandler],
         upstream: UpstreamProxy | None = None,
     ) -> None:
         self._files = files
         self._upstream = upstream
-        self._connections = connections
+        self._handlers = handlers
         self._log = BlockedLog(files.blocked)
         self._usage = UsageLog(files.usage)
         self._clients = Clients(self.close)
-        self._readers: dict[str, LimitedReader] = {}
-        self._approvals: dict[str, Approval] = {}
-        self._tunnels: dict[str, tuple[str, int]] = {}
+        self._connections: dict[str, _Connection] = {}
+        """The connections that are served, by the client's id."""
         self._uncollected = 0
-        self._private: dict[str, set[tuple[str, int]]] = {}
-        """Hosts and ports to which a client has a connection by a line with ``private-address``."""
 
     async def client_connected(self, client: Client) -> None:
         """Count a connection; if there are too many, let it wait, or refuse it with status 503."""
-        handler = self._connections[client.id]
+        handler = self._handlers[client.id]
         io = handler.transports[client]
         assert isinstance(io.reader, asyncio.StreamReader)
         assert isinstance(io.writer, asyncio.StreamWriter)
@@ -100,24 +116,23 @@ class AllowlistAddon:
             self._record(method, exchange.url_without_secrets(url), TOO_MANY, BlockKind.BUSY)
             io.writer.write(replies.busy(TOO_MANY))
             return
-        self._readers[client.id] = LimitedReader(io.reader)
-        io.reader = self._readers[client.id]  # type: ignore[assignment]  # only read() is called
-        close_on_fault(handler, partial(self.close, client.id))
+        reader = LimitedReader(io.reader)
+        self._connections[client.id] = _Connection(reader)
+        io.reader = reader  # type: ignore[assignment]  # only read() is called
+        close_on_error(handler, partial(self.close, client.id))
 
     def client_disconnected(self, client: Client) -> None:
-        """Forget a client. What mitmproxy has kept of it is in cycles, until a collection."""
+        """Forget a client. mitmproxy's own objects of it are in cycles, until a collection."""
         self._clients.remove(client.id)
+        connection = self._connections.pop(client.id, None)
         if b"h2" in client.alpn_offers and b"http/1.1" not in client.alpn_offers:
-            where = urls.authority("", *self._tunnels.get(client.id, ("?", 443)))
+            tunnel = connection.tunnel if connection else None
+            where = urls.authority("", *(tunnel or ("?", 443)))
             self._record("CONNECT", where, requests.ONLY_HTTP_2, BlockKind.REQUEST)
         self._uncollected += 1
         if self._uncollected >= COLLECT_AFTER:
             self._uncollected = 0
             gc.collect()
-        self._readers.pop(client.id, None)
-        self._approvals.pop(client.id, None)
-        self._tunnels.pop(client.id, None)
-        self._private.pop(client.id, None)
 
     def close(self, client: str) -> None:
         """Close a client's connection, and those to servers that it uses.
@@ -125,7 +140,7 @@ class AllowlistAddon:
         It does so in the way of mitmproxy's own time limit, which is longer.
         """
         self._clients.remove(client)
-        handler = self._connections.get(client)
+        handler = self._handlers.get(client)
         io = handler.transports.get(handler.client) if handler else None
         if io is not None and io.handler is not None:
             io.handler.cancel("closed by the addon")
@@ -150,14 +165,14 @@ class AllowlistAddon:
             self._block(flow, "CONNECT", target, Decision(str(error), BlockKind.REQUEST))
             return
         data.host = host
-        self._tunnels[flow.client_conn.id] = (host, data.port)
+        self._connections[flow.client_conn.id].tunnel = (host, data.port)
 
     async def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Begin with a request; decide on it, unless its body is to be read first."""
-        client = flow.client_conn.id
         flow.client_conn.alpn_offers = ()  # whatever it has offered, it speaks HTTP/1
-        self._approvals.pop(client, None)
-        self._readers[client].permit(MAX_WHOLE)
+        connection = self._connections[flow.client_conn.id]
+        connection.approval = None
+        connection.reader.permit(MAX_WHOLE)
         await self._approve(flow, None)
 
     async def request(self, flow: http.HTTPFlow) -> None:
@@ -174,11 +189,14 @@ class AllowlistAddon:
         searched whole: what its client holds back must not outlive a line, or a value.
         """
         client = flow.client_conn.id
+        connection = self._connections.get(client)
+        if connection is None:  # it has hung up meanwhile
+            return
         self._clients.set_idle(client)
         try:
             fields = flow.request.data.headers.fields
             flow.request.data.headers.fields = requests.without_h2c(fields)
-            request = self._request(flow)
+            request = _as_sent(flow, connection.tunnel)
             decision = self._decide(flow, request)
             if decision.checked and (decision.checked.method, decision.checked.url) == _QUESTION:
                 recent = reports.recent_text(self._files.directory, self._log.recent)
@@ -194,9 +212,9 @@ class AllowlistAddon:
         if not decision.is_allowed or checked is None or rule is None:
             self._block(flow, method, checked.url if checked else request.url, decision)
             return
-        if not rule.is_private_allowed and (checked.host, checked.port) in self._private.get(
-            client, ()
-        ):  # by this line the connection could not have been opened
+        where = (checked.host, checked.port)
+        if not rule.is_private_allowed and where in connection.private:
+            # by this line the connection could not have been opened
             reason = f"{checked.host} was connected to at a private address, by another line"
             self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
             return
@@ -220,29 +238,19 @@ class AllowlistAddon:
             self._clients.set_idle(client)
             self._block(flow, method, checked.url, Decision(str(error), BlockKind.PLACEHOLDER))
             return
-        if client not in self._readers:  # it has hung up meanwhile
+        if client not in self._connections:  # it has hung up meanwhile
             return
         self._usage.note(rule.line)
         flow.metadata[_APPROVED], flow.metadata[_SECRETS] = checked.method, secrets
-        self._approvals[client] = Approval(
+        connection.approval = Approval(
             checked.host, checked.port, checked.scheme == "https", rule.is_private_allowed,
             checked.method, exchange.url_without_secrets(checked.url),
         )  # fmt: skip
         if body is not None:
             return
-        reader = self._readers[client]
-        reader.permit(MAX_KEPT)
+        connection.reader.permit(MAX_KEPT)
         # last: mitmproxy sends the body as it arrives, and asks no more
-        flow.request.stream = partial(self._pass_on, flow, reader)
-
-    def _request(self, flow: http.HTTPFlow) -> ProxyRequest:
-        data = flow.request.data
-        client = flow.client_conn
-        return ProxyRequest(
-            data.method, data.scheme.decode("latin-1"), data.host, data.port, data.path,
-            data.headers.fields, data.http_version, bool(client.tls), client.sni,
-            self._tunnels.get(client.id), data.authority,
-        )  # fmt: skip
+        flow.request.stream = partial(self._pass_on, flow, connection)
 
     def _decide(self, flow: http.HTTPFlow, request: ProxyRequest) -> Decision:
         if flow.error is not None:  # mitmproxy itself has found it invalid
@@ -275,34 +283,40 @@ class AllowlistAddon:
             log.error("cannot write %s: %s", self._files.blocked, error.strerror)
 
     def _pass_on(
-        self, flow: http.HTTPFlow, reader: LimitedReader, part: bytes
+        self, flow: http.HTTPFlow, connection: _Connection, part: bytes
     ) -> bytes | list[bytes]:
         """Return a part of a request's body, for the server, to which a connection is now open.
 
         After the last part, which is empty, what the client sends has to wait for the response. At
         a secret's value the connection is closed, so that the server gets no whole request.
         """
-        reader.permit(MAX_KEPT)
+        connection.reader.permit(MAX_KEPT)
         why = flow.metadata[_SECRETS].why_refused(part)
         if not why:
             return part
-        client = flow.client_conn.id
-        approval = self._approvals.pop(client)
+        approval, connection.approval = connection.approval, None
+        assert approval is not None
         self._block(flow, approval.method, approval.url, Decision(why, BlockKind.PLACEHOLDER))
-        self.close(client)
+        self.close(flow.client_conn.id)
         return []
 
     async def server_connect(self, data: server_hooks.ServerConnectionHookData) -> None:
         """Permit a connection for the request that was just approved; resolve its host."""
         server = data.server
         server.error = "the proxy has approved no request for this connection"
-        approval = self._approvals.get(data.client.id)
-        if approval is None or server.via is not None or server.transport_protocol != "tcp":
+        connection = self._connections.get(data.client.id)
+        approval = connection.approval if connection else None
+        if (
+            connection is None
+            or approval is None
+            or server.via is not None
+            or server.transport_protocol != "tcp"
+        ):
             return
         if (server.address, server.tls) != ((approval.host, approval.port), approval.is_tls):
             return
         try:
-            RESOLVED.set(await self._resolve(approval, data.client.id))
+            RESOLVED.set(await self._resolve(approval, connection))
         except OSError as error:
             server.error = str(error.strerror or error)
             log.info("no connection for %s: %s", approval.url, server.error)
@@ -311,7 +325,7 @@ class AllowlistAddon:
         server.alpn_offers = (b"http/1.1",)  # else those of the client, any text
         server.error = None
 
-    async def _resolve(self, approval: Approval, client: str) -> ResolvedHost:
+    async def _resolve(self, approval: Approval, connection: _Connection) -> ResolvedHost:
         """Return the addresses of the approved host to which the proxy may connect.
 
         Raises OSError if there is none.
@@ -325,7 +339,7 @@ class AllowlistAddon:
             self._record(approval.method, approval.url, str(error), error.kind)
             raise
         if is_private:
-            self._private.setdefault(client, set()).add((host, port))
+            connection.private.add((host, port))
         proxy = self._upstream
         if proxy is None or not proxy.leads_to(host, port):
             return ResolvedHost((host, port), usable)
@@ -354,14 +368,14 @@ class AllowlistAddon:
 
     def response(self, flow: http.HTTPFlow) -> None:
         """Note that the response is complete: the connection is idle, unless it is a WebSocket."""
-        client = flow.client_conn.id
-        if _APPROVED not in flow.metadata or client not in self._readers:
+        connection = self._connections.get(flow.client_conn.id)
+        if _APPROVED not in flow.metadata or connection is None:
             return
         if websocket.is_passed(flow):
-            self._readers[client].permit(sys.maxsize)  # mitmproxy waits for its server
+            connection.reader.permit(sys.maxsize)  # mitmproxy waits for its server
         else:
-            self._clients.set_idle(client)
-            self._readers[client].permit(MAX_WHOLE)
+            self._clients.set_idle(flow.client_conn.id)
+            connection.reader.permit(MAX_WHOLE)
 
     def error(self, flow: http.HTTPFlow) -> None:
         """Note that the request has failed: the connection is idle."""
@@ -371,13 +385,17 @@ class AllowlistAddon:
         """Kill a connection that is not HTTP."""
         flow.kill()
 
-    def udp_start(self, flow: udp.UDPFlow) -> None:
-        """Kill a connection that is not HTTP."""
-        flow.kill()
+    udp_start = dns_request = tcp_start
 
-    def dns_request(self, flow: dns.DNSFlow) -> None:
-        """Kill a connection that is not HTTP."""
-        flow.kill()
+
+def _as_sent(flow: http.HTTPFlow, tunnel: tuple[str, int] | None) -> ProxyRequest:
+    """Return a request as its client sent it, after a CONNECT for ``tunnel``."""
+    data, client = flow.request.data, flow.client_conn
+    return ProxyRequest(
+        data.method, data.scheme.decode("latin-1"), data.host, data.port, data.path,
+        data.headers.fields, data.http_version, bool(client.tls), client.sni, tunnel,
+        data.authority,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -385,5 +403,5 @@ def _parsed(text: str, files: StateFiles) -> Allowlist:
     """Parse an allowlist and log its bad lines, once for each version of it."""
     found = Allowlist.parse(text)
     for error in found.errors:
-        log.warning("%s", error_text(files.allowlist, error))
+        log.warning("%s", reports.ignored_text(str(files.allowlist), *error))
     return found

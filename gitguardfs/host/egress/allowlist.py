@@ -22,7 +22,7 @@ EXAMPLE = "GET https://example.com/path/*"
 
 
 class BlockKind(Enum):
-    """What kind of reason blocked a request: ``kind`` in blocked.jsonl."""
+    """The kind of reason that blocked a request: ``kind`` in blocked.jsonl."""
 
     RULE = "rule"
     """No line allows it."""
@@ -33,7 +33,7 @@ class BlockKind(Enum):
     ALLOWLIST = "allowlist"
     """The allowlist cannot be read."""
     PLACEHOLDER = "secret"
-    """It has the placeholder of a secret in a wrong place, or that secret has no value."""
+    """A placeholder stands in a wrong part of it, or its secret has no value."""
     BUSY = "busy"
     """Too many connections were open."""
     FAULT = "fault"
@@ -95,7 +95,7 @@ class Decision(NamedTuple):
     """Whether a request is allowed. ``checked`` is None if no line can allow it."""
 
     reason: str
-    """Why the request is blocked; "" if it is allowed."""
+    """The reason why the request is blocked; "" if it is allowed."""
     kind: BlockKind | None = None
     checked: CheckedRequest | None = None
     rule: Rule | None = None

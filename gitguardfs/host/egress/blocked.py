@@ -29,7 +29,7 @@ MAX_URL = MAX_TARGET + 300
 
 
 class BlockedRequest(NamedTuple):
-    """One request that was blocked."""
+    """A request that was blocked."""
 
     time: str
     """UTC, as ISO 8601."""
@@ -40,7 +40,7 @@ class BlockedRequest(NamedTuple):
 
 
 class BlockedLog:
-    """Appends blocked requests to the file ``path``, and keeps the latest of them in memory."""
+    """The log of blocked requests at ``path``; the latest are in memory, too."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -93,102 +93,74 @@ def _entry(line: bytes) -> BlockedRequest | None:
     return BlockedRequest(time, method, url, reason, kind)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Group:
     """Blocked requests with the same method, reason and URL; their queries may differ."""
 
-    method: str
-    url: str
-    """The URL of the last of them."""
-    reason: str
-    count: int
-    first: str
-    last: str
-    """Times in UTC."""
-    line: str
-    """The line that would allow all of them; "" if no line can."""
-    why_none: str
-    """Why there is no such line; "" if there is one."""
-
-
-Key = tuple[str, ...]
-"""What the requests of a group have in common."""
-
-
-class Grouping:
-    """Groups of blocked requests. Its size depends on the number of groups, not of requests."""
-
-    def __init__(self) -> None:
-        self._found: dict[Key, _Members] = {}
-
-    def __contains__(self, key: Key) -> bool:
-        """Return whether there is such a group."""
-        return key in self._found
-
-    def add(self, entry: BlockedRequest) -> None:
-        """Add a request: its group is the last one now."""
-        key = key_of(entry)
-        members = self._found.pop(key, _Members(entry.time, entry.url))
-        members.add(entry)
-        self._found[key] = members
-
-    def pop(self, key: Key) -> Group:
-        """Remove a group and return it."""
-        return self._found.pop(key).group()
-
-    def __iter__(self) -> Iterator[Key]:
-        """Yield what tells the groups apart; that with the latest request comes last."""
-        return iter(tuple(self._found))
-
-
-@dataclass
-class _Members:
-    first: str
-    url: str
-    last: BlockedRequest | None = None
+    last: BlockedRequest
     count: int = 0
-    is_same: bool = True
-    """Whether all of them have the same URL."""
+    is_one_url: bool = True
+    """Whether all its requests have one URL, with one query."""
 
     def add(self, entry: BlockedRequest) -> None:
+        """Count one more request."""
+        self.is_one_url = self.is_one_url and entry.url == self.last.url
         self.last = entry
         self.count += 1
-        self.is_same = self.is_same and entry.url == self.url
 
-    def group(self) -> Group:
-        assert self.last is not None
-        line, why = _line_for(self.last, self.is_same)
-        return Group(
-            self.last.method, self.last.url, self.last.reason, self.count,
-            self.first, self.last.time, line, why,
-        )  # fmt: skip
+    @property
+    def line(self) -> str:
+        """The line that would allow all requests of the group; "" if no line can."""
+        return self._line()[0]
+
+    @property
+    def why_none(self) -> str:
+        """The reason why no line can allow them; "" if one can."""
+        return self._line()[1]
+
+    def _line(self) -> tuple[str, str]:
+        kind, url = self.last.kind, self.last.url
+        if why := _UNCHANGED_BY_LINES.get(kind):
+            return "", why
+        if len(url) >= MAX_URL:
+            return "", _UNCHANGED_BY_LINES[BlockKind.REQUEST]
+        url = url if self.is_one_url else f"{url.partition('?')[0]}?*"
+        return line_for(self.last.method, url, is_private=kind is BlockKind.ADDRESS)
+
+
+_UNCHANGED_BY_LINES = {
+    BlockKind.ALLOWLIST: "correct the allowlist first",
+    BlockKind.PLACEHOLDER: PLACEHOLDER_ADVICE,
+    BlockKind.BUSY: "no line changes that",
+    BlockKind.REQUEST: "no line can allow such a request",
+    BlockKind.FAULT: "no line can allow such a request",
+}
+
+Key = tuple[str, ...]
+"""The key of a group: method, URL without its query, reason."""
+Groups = dict[Key, Group]
+"""Groups, the one with the latest request last. Their number grows with clients' URLs."""
 
 
 def key_of(entry: BlockedRequest) -> Key:
-    """Return what a request has in common with the others of its group."""
+    """Return the key of a request's group."""
     return (entry.method, *entry.url.partition("?")[:2], entry.reason)
 
 
+def add(groups: Groups, entry: BlockedRequest) -> None:
+    """Add a request to its group, which is the last one then."""
+    key = key_of(entry)
+    group = groups.pop(key, None) or Group(entry)
+    group.add(entry)
+    groups[key] = group
+
+
 def grouped(entries: Iterable[BlockedRequest], most: int | None = None) -> list[Group]:
-    """Group blocked requests, that with the latest one last; return the last ``most`` groups."""
-    found = Grouping()
+    """Group blocked requests; return the last ``most`` groups, the latest at the end."""
+    groups: Groups = {}
     for entry in entries:
-        found.add(entry)
-    return [found.pop(key) for key in tuple(found)[-most if most else None :]]
-
-
-def _line_for(last: BlockedRequest, is_same: bool) -> tuple[str, str]:
-    """Return the line that would allow all requests of a group, or why there is none."""
-    if last.kind is BlockKind.ALLOWLIST:
-        return "", "correct the allowlist first"
-    if last.kind is BlockKind.PLACEHOLDER:
-        return "", PLACEHOLDER_ADVICE
-    if last.kind is BlockKind.BUSY:
-        return "", "no line changes that"
-    if last.kind in (BlockKind.REQUEST, BlockKind.FAULT) or len(last.url) >= MAX_URL:
-        return "", "no line can allow such a request"
-    url = last.url if is_same else f"{last.url.partition('?')[0]}?*"
-    return line_for(last.method, url, is_private=last.kind is BlockKind.ADDRESS)
+        add(groups, entry)
+    return list(groups.values())[-most if most else None :]
 
 
 def line_for(method: str, url: str, *, is_private: bool = False) -> tuple[str, str]:

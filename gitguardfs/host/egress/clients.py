@@ -1,4 +1,4 @@
-"""Limits for connections to the proxy: how many there may be, and how long one may be idle.
+"""Limits for clients: how many there may be, how long one may be idle, how much of one is kept.
 
 A connection is busy while an allowed request on it waits for the end of its response; otherwise it
 is idle. Idle connections are closed to make room, so a user of the host who opens many connections
@@ -14,6 +14,7 @@ import sys
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 log = logging.getLogger("gitguardfs.host.egress")
 
@@ -48,11 +49,11 @@ SERVER_WINDOW = 1024 * 1024
 SERVER_UNSENT = 256 * 1024
 """Bytes that wait in the kernel until a server takes them."""
 STALL_LIMIT = 300.0
-"""Seconds for which a client may take nothing of what was sent to it."""
+"""Seconds for which a client may take none of the bytes sent to it."""
 
 
 def limit_client(client: socket.socket | TransportSocket) -> None:
-    """Limit what the kernel keeps for a client, and how long. Raises OSError."""
+    """Limit the kernel's buffers for a client, and their time. Raises OSError."""
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         client.setsockopt(socket.SOL_SOCKET, buffer, BUFFER)
     if sys.platform == "linux":  # without it, a closed connection waits for its client for ever
@@ -61,14 +62,14 @@ def limit_client(client: socket.socket | TransportSocket) -> None:
 
 
 def limit_server(server: socket.socket) -> None:
-    """Limit what the kernel keeps for a server; before connecting to it. Raises OSError."""
+    """Limit the kernel's buffers for a server, before connecting to it. Raises OSError."""
     server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SERVER_UNSENT)
     if sys.platform == "linux":
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, SERVER_WINDOW)
 
 
 class Clients:
-    """The connected clients, and which of them are idle. Used by the event loop's thread only."""
+    """The connected and the idle clients. Used by the event loop's thread only."""
 
     def __init__(self, close: Callable[[str], None]) -> None:
         self._close = close
@@ -138,3 +139,46 @@ class Clients:
         log.info("closed a connection: %s", why)
         self.remove(client)
         self._close(client)
+
+
+MAX_KEPT = 256 * 1024
+"""Bytes that are read from a client while its request cannot be sent on. The rest waits in the
+sockets. Some reading must go on: it shows when the client hangs up."""
+MAX_WHOLE = 2 * 1024 * 1024
+"""Bytes that are read of a request's header, or of the body of a blocked request. Such a body has
+1 MiB at most, and more with TLS. Both are answered when they are complete."""
+
+
+class Reader(Protocol):
+    """A source of a connection's bytes, such as an asyncio.StreamReader."""
+
+    async def read(self, size: int) -> bytes:
+        """Return at most ``size`` bytes; none at the end."""
+
+
+class LimitedReader:
+    """A reader that stops after MAX_WHOLE bytes, or after those that ``permit`` allowed last.
+
+    mitmproxy reads from a client at all times, and keeps without a limit all that it cannot send on
+    yet: the header of a request, and what follows while it looks up a host, connects or waits.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._left = MAX_WHOLE
+        self._may_read = asyncio.Event()
+        self._may_read.set()
+
+    def permit(self, size: int) -> None:
+        """Let ``size`` more bytes be read, and then none until the next call."""
+        self._left = size
+        self._may_read.set()
+
+    async def read(self, size: int) -> bytes:
+        """Return at most ``size`` bytes, none at the end, when reading is permitted."""
+        await self._may_read.wait()
+        data = await self._reader.read(size)
+        self._left -= len(data)
+        if self._left <= 0:
+            self._may_read.clear()
+        return data

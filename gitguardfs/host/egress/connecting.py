@@ -21,7 +21,7 @@ MAX_DEAD = 1000
 """Addresses that are remembered, the latest."""
 
 _dead: dict[tuple[str, int], float] = {}
-"""When addresses were found dead."""
+"""Dead addresses, and the times when they were found dead."""
 
 
 def ordered(answers: Iterable[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Blocked requests as they come, few lines of them: a client can ask thousands of times."""
+"""A digest of blocked requests as they come, in few rows: a client can ask thousands of times."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from gitguardfs.base.errors import ascii_shown, counted, word
+from gitguardfs.host.egress import blocked
 from gitguardfs.host.egress.addresses import PRIVATE_WORD
-from gitguardfs.host.egress.blocked import BlockedRequest, Group, Grouping, Key, key_of
+from gitguardfs.host.egress.blocked import BlockedRequest, Group, Groups, Key
 
 MAX_AT_ONCE = 10
 """Groups that are shown at once; after these, one more each second."""
@@ -19,12 +20,12 @@ _MAX_REASON = 60
 
 
 class Digest:
-    """Chooses what is shown of blocked requests, and when."""
+    """The choice of the groups to show, and of the moment for each."""
 
     def __init__(self) -> None:
-        self._waiting = Grouping()
+        self._waiting: Groups = {}
         self._shown: dict[Key, float] = {}
-        """When a group was shown last. Groups that were not shown for a while are not in it."""
+        """The time at which each group that may not be shown again yet was shown."""
         self._budget = float(MAX_AT_ONCE)
         self._now = 0.0
         self._left_out = 0
@@ -35,13 +36,13 @@ class Digest:
         self._budget = min(MAX_AT_ONCE, self._budget + max(0.0, now - self._now))
         self._now = now
         for entry in entries:
-            key = key_of(entry)
+            key = blocked.key_of(entry)
             if key in self._shown or key in self._waiting or self._has_budget():
-                self._waiting.add(entry)
+                blocked.add(self._waiting, entry)
             else:
                 self._left_out += 1
         due = []
-        for key in self._waiting:
+        for key in list(self._waiting):
             if now - self._shown.get(key, float("-inf")) < AGAIN_AFTER:
                 continue
             if key not in self._shown or self._has_budget():
@@ -52,14 +53,14 @@ class Digest:
         self._shown.update(dict.fromkeys(due, now))
         return [self._waiting.pop(key) for key in due]
 
-    def left_out(self) -> int:
-        """Return how many requests were left out, once in a while; else 0."""
-        if self._now - self._left_out_shown < AGAIN_AFTER:
-            return 0
-        number, self._left_out = self._left_out, 0
-        if number:
-            self._left_out_shown = self._now
-        return number
+    def rows(self, groups: list[Group], width: int) -> list[str]:
+        """Return a row for each group, and now and then one for the requests left out."""
+        found = [row(group, width) for group in groups]
+        if self._left_out and self._now - self._left_out_shown >= AGAIN_AFTER:
+            others = counted(self._left_out, "other request")
+            found.append(f"and {others}: gitguard vm blocked shows the latest"[: width - 1])
+            self._left_out, self._left_out_shown = 0, self._now
+        return found
 
     def _has_budget(self) -> bool:
         if self._budget < 1:
@@ -68,26 +69,18 @@ class Digest:
         return True
 
 
-def rows(digest: Digest, groups: list[Group], width: int) -> list[str]:
-    """Return one row for each group, and one for requests that were left out."""
-    found = [row(group, width) for group in groups]
-    if number := digest.left_out():
-        text = f"and {counted(number, 'other request')}: gitguard vm blocked shows the latest"
-        found.append(text[: width - 1])
-    return found
-
-
 def row(group: Group, width: int) -> str:
     """Return a group in one row of ASCII.
 
     A client chooses most of the text. Nothing of it may begin a row of its own, by a newline, a
     blank or a character that is wider than it seems.
     """
+    last = group.last
     end = f" ({group.count} times)" if group.count > 1 else ""
     if not group.line or group.line.endswith(PRIVATE_WORD):
-        end += f": {ascii_shown(group.reason)[:_MAX_REASON]}"
-    begin = f"{_clock(group.last)} blocked {ascii_shown(word(group.method))[:_MIN_URL]} "
-    url = ascii_shown(word(group.url))
+        end += f": {ascii_shown(last.reason)[:_MAX_REASON]}"
+    begin = f"{_clock(last.time)} blocked {ascii_shown(word(last.method))[:_MIN_URL]} "
+    url = ascii_shown(word(last.url))
     room = max(_MIN_URL, width - 1 - len(begin) - len(end))
     url = url if len(url) <= room else f"{url[: room - 3]}..."
     return f"{begin}{url}{end}"[: width - 1]

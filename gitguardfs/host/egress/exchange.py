@@ -20,7 +20,7 @@ from gitguardfs.host.egress import requests
 from gitguardfs.host.egress.requests import CheckedRequest
 
 MAX_ESCAPED = 3
-"""How many times a text is unescaped to look for a placeholder in it."""
+"""The number of times that a text is unescaped to look for a placeholder in it."""
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/_-]{11,}")
 """Characters that can hold MIN_VALUE bytes, or more, in base64."""
 _JSON_ESCAPE = re.compile(rb'\\(?:(?:u00|x)([0-9A-Fa-f]{2})|(["/\\]))')
@@ -36,7 +36,7 @@ class MisplacedError(Exception):
 
 
 class Head(NamedTuple):
-    """What a request begins with: its target, and its header fields."""
+    """The beginning of a request: its target, and its header fields."""
 
     target: bytes
     fields: tuple[tuple[bytes, bytes], ...]
@@ -84,7 +84,7 @@ class BodySearch:
         self._end = b""
 
     def found(self, part: bytes) -> set[str]:
-        """Return the names of words in the next part, also of such that began in the last one."""
+        """Return the names of words in the next part; a word may have begun in the last one."""
         text = self._end + part
         self._end = text[-self._overlap :] if self._overlap else b""
         forms = [
@@ -202,7 +202,7 @@ def _why(secret: Secret, where: str) -> str:
 
 
 def _forms(text: bytes) -> Iterator[bytes]:
-    """Yield a text as it is, unescaped, and what it holds in base64, which may begin anywhere."""
+    """Yield a text as it is, unescaped, and decoded from base64 that begins anywhere in it."""
     for _ in range(MAX_ESCAPED):
         yield text
         yield _without_json(text)

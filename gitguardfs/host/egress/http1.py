@@ -1,4 +1,4 @@
-"""Teaches mitmproxy's HTTP/1 what it lacks: limits, trailers, interim responses, repairs.
+"""Adds to mitmproxy's HTTP/1 limits, trailers, interim responses and repairs.
 
 What a server has sent is quoted in no log and no error page: it may be the value of a secret.
 
@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers import tls
 from mitmproxy.proxy.layers.http import _http1
 from mitmproxy.tls import ClientHello
 
-from gitguardfs.host.egress.limited_reader import MAX_WHOLE
+from gitguardfs.host.egress.clients import MAX_WHOLE
 
 MAX_LINES, MAX_HEAD = 256, 128 * 1024
 """Lines and bytes of a head, or of trailers. It is refused while it arrives, before it is parsed,
@@ -46,8 +46,8 @@ class _TooLongError(h11.RemoteProtocolError, ValueError):
         super().__init__(f"more than {MAX_LINES} lines or {MAX_HEAD >> 10} KiB of header")
 
 
-class _TooLong(list[bytearray]):
-    """Lines that cannot be read: mitmproxy then answers as it does to what is no HTTP."""
+class _UnreadableLines(list[bytearray]):
+    """Lines that raise _TooLongError when they are read: mitmproxy answers as to bad HTTP."""
 
     def __iter__(self) -> Iterator[bytearray]:
         raise _TooLongError
@@ -72,10 +72,10 @@ class _Chunks(ChunkedReader):
 
 
 class _Buffer(ReceiveBuffer):
-    """Holds what was received, within limits; drops interim responses."""
+    """The received bytes, within limits and without interim responses."""
 
     def __bytes__(self) -> bytes:
-        """Return what mitmproxy says in its messages, for which alone it calls this."""
+        """Return the text for mitmproxy's messages, for which alone it calls this."""
         return b"(%d bytes)" % len(self) if self else b""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
@@ -92,7 +92,7 @@ class _Buffer(ReceiveBuffer):
             blank = blank_line_regex.search(self._data, self._multiple_lines_search, MAX_HEAD)
             end = blank.end() if blank else len(self)
             is_long = end > MAX_HEAD or self._data.count(b"\n", 0, end) > MAX_LINES
-        return _TooLong([bytearray()]) if is_long else super().maybe_extract_lines()
+        return _UnreadableLines([bytearray()]) if is_long else super().maybe_extract_lines()
 
     def maybe_extract_next_line(self) -> bytearray | None:
         """Return the first line, that of a chunk; None if not yet. Raises _TooLongError."""
@@ -177,7 +177,7 @@ def _error_page(status_code: int, message: str = "") -> bytes:
 
 _OF_RESPONSE = "Cannot parse HTTP response: "
 _QUOTING = ("HTTP/1 protocol error", "Received ")
-"""Beginnings of messages that quote what was received."""
+"""Beginnings of messages that quote received bytes."""
 _QUOTE = re.compile(r": | b?['\"]|, refusing")
 _make_error_response = _http1.make_error_response
 _read_request_head = _http1.http1.read_request_head  # type: ignore[attr-defined]
@@ -186,7 +186,7 @@ _parse_client_hello = tls.parse_client_hello
 
 
 def install() -> None:
-    """Make mitmproxy use what this module has, for all connections of this process."""
+    """Replace mitmproxy's own parts, for all connections of this process."""
     _http1.ChunkedReader = _Chunks  # type: ignore[attr-defined]
     _http1.ReceiveBuffer = _Buffer  # type: ignore[attr-defined]
     _http1.make_error_response = _error_page

@@ -25,7 +25,7 @@ _Interface._fields_ = (
 )
 _libc = ctypes.CDLL(None, use_errno=True)
 _ADDRESS = {socket.AF_INET: slice(4, 8), socket.AF_INET6: slice(8, 24)}
-"""Where the address lies in a ``struct sockaddr`` of each family."""
+"""The bytes of the address in a ``struct sockaddr`` of each family."""
 
 
 def networks() -> list[Network]:

@@ -1,4 +1,4 @@
-"""Hides the values of secrets in what servers answer to the requests that they were put into. Pure.
+"""Hides the values of secrets in the answers to the requests that hold them. Pure.
 
 The guest must not see a value that a server repeats in a header field, such as Location. Answers to
 other requests stay as they are: what is hidden there would tell the guest that a guess was right.

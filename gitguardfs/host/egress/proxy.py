@@ -1,14 +1,11 @@
 """The allowlist proxy as a process: ``python -m gitguardfs.host.egress.proxy STATE_DIR``.
 
 It runs mitmproxy's master with only the addons that proxying needs, so that it serves nothing but
-HTTP/1 over TCP. SIGTERM ends it at once, whatever it is doing: there is nothing to save. If its
-standard input is a pipe, it also ends when that closes: so it ends with the process that started
-it.
+HTTP/1 over TCP. SIGTERM ends it at once, whatever it is doing: there is nothing to save.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import fcntl
 import json
@@ -20,10 +17,8 @@ import shutil
 import signal
 import socket
 import ssl
-import stat
 import sys
 import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,14 +29,12 @@ from gitguardfs.host.egress import blocked, connecting, upstream_proxy
 from gitguardfs.host.egress.clients import limit_server
 from gitguardfs.host.egress.files import StateFiles, create_files
 from gitguardfs.host.egress.resolved import RESOLVED, ResolvedHost
-from gitguardfs.host.egress.start import LISTENING, RunningProxy, begin_proxy, start_proxy
+from gitguardfs.host.egress.start import LISTENING
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
 
 if TYPE_CHECKING:
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.master import Master
-
-__all__ = ["RunningProxy", "begin_proxy", "ca_certificate", "create_files", "run", "start_proxy"]
 
 HOST = "127.0.0.1"
 MAX_DATA = 1 << 30
@@ -53,6 +46,7 @@ EXTRA_HINT = "in a checkout of gitguardfs: pipx install --force '.[vm]'"
 
 OPTIONS: dict[str, Any] = {
     "listen_host": HOST,
+    "listen_port": 0,  # any free one
     "mode": ["regular"],
     "connection_strategy": "lazy",  # else it asks DNS and connects before a request is decided on
     "http2": False,  # else a body without a length reaches an HTTP/1 server as a second request
@@ -146,7 +140,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
     """
 
     own: tuple[str, int] | None = None
-    """Where this proxy listens."""
+    """The address at which this proxy listens."""
 
     async def create_connection(  # type: ignore[override]  # as asyncio.open_connection() calls it
         self, protocol_factory: Any, host: Any, port: Any, **_: Any
@@ -183,7 +177,7 @@ class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
 
 
 def _resolved(address: tuple[str, int] | None) -> ResolvedHost:
-    """Return what was approved for the connection that is being opened.
+    """Return the addresses approved for the connection that is being opened.
 
     Raises OSError if no connection was approved, or none to ``address``.
     """
@@ -193,8 +187,8 @@ def _resolved(address: tuple[str, int] | None) -> ResolvedHost:
     return found
 
 
-def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> None:
-    """Serve on ``port`` of 127.0.0.1 until a signal ends it; 0 means any free port.
+def run(state_dir: Path, *, is_output_to_log: bool = False) -> None:
+    """Serve on a free port of 127.0.0.1 until a signal ends it.
 
     Once it listens, it writes proxy.json and prints a line. With ``is_output_to_log`` its standard
     output goes to the log after that. Raises UserError if it cannot listen or cannot use a file;
@@ -204,12 +198,10 @@ def run(state_dir: Path, port: int = 0, *, is_output_to_log: bool = False) -> No
     os.umask(0o077)  # also for logs that are rotated
     create_files(state_dir)
     ca_certificate(state_dir)
-    options = OPTIONS | upstream_trust(files)
+    options = {**OPTIONS, **upstream_trust(files), "confdir": str(files.ca_directory)}
     upstream = upstream_proxy.with_password(upstream_proxy.chosen(files))
-    options |= {"confdir": str(files.ca_directory), "listen_port": port}
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    _end_with_parent()
     _limit_memory()
     handler = _start_log(files)
     try:
@@ -232,7 +224,7 @@ async def _serve(
     from mitmproxy.master import Master
     from mitmproxy.options import Options
 
-    from gitguardfs.host.egress import faults, http1, websocket
+    from gitguardfs.host.egress import closing, http1, websocket
     from gitguardfs.host.egress.addon import AllowlistAddon
 
     http1.install()
@@ -240,15 +232,14 @@ async def _serve(
     master = Master(Options())
     server = Proxyserver()
     allowlist = AllowlistAddon(files, server.connections, upstream)
-    faults.close_on_hook_fault(master, allowlist.close)
-    announcer = _Announcer(
-        files, master, server, options["listen_port"], upstream, is_output_to_log
-    )
+    closing.close_on_hook_error(master, allowlist.close)
+    announcer = _Announcer(files, master, server, upstream.text if upstream else "")
     # Ours first: the other addons may still stop a request that it allows.
     master.addons.add(allowlist, server, NextLayer(), TlsConfig(), announcer)
     if "store_streamed_bodies" in master.options:  # since mitmproxy 12
         options["store_streamed_bodies"] = False
     master.options.update(**options)
+    announcer.is_output_to_log = is_output_to_log
     await master.run()
     if announcer.failure is not None:
         raise announcer.failure
@@ -258,59 +249,42 @@ class _Announcer:
     """An addon that announces the port once the proxy listens, or keeps the error."""
 
     def __init__(
-        self,
-        files: StateFiles,
-        master: Master,
-        server: Proxyserver,
-        port: int,
-        upstream: UpstreamProxy | None,
-        is_output_to_log: bool,
+        self, files: StateFiles, master: Master, server: Proxyserver, through: str
     ) -> None:
-        self._through = upstream.text if upstream else ""
-        self._is_output_to_log = is_output_to_log
         self.failure: UserError | None = None
+        self.is_output_to_log = False
         self._files = files
         self._master = master
         self._server = server
-        self._port = port
+        self._through = through
 
     def running(self) -> None:
         """Write proxy.json and print the port; end the proxy if it does not listen."""
         try:
-            ((host, port, *_),) = self._server.listen_addrs()
-        except ValueError:
-            self._fail()
-            return
+            self._announce()
+        except (ValueError, OSError) as error:  # it has no address, or proxy.json is not written
+            (instance,) = self._server.servers
+            why = instance.last_exception or error
+            self.failure = UserError(f"the proxy cannot listen on {HOST}: {why}", code=Exit.SYSTEM)
+            self._master.shutdown()
+
+    def _announce(self) -> None:
+        ((host, port, *_),) = self._server.listen_addrs()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, _ApprovedAddressLoop)
         loop.own = (host, port)
         if self._through:
             logging.info("requests go %s", self._through)
-        try:
-            _announce(self._files.proxy, port, self._through)
-        except OSError as error:
-            self.failure = UserError(f"{self._files.proxy}: {error.strerror}", code=Exit.SYSTEM)
-            self._master.shutdown()
-            return
+        _write_record(self._files.proxy, port, self._through)
         with suppress(OSError):  # nobody may be reading
             print(f"{LISTENING}{host}:{port}", flush=True)
-        if self._is_output_to_log:  # nobody reads standard output from now on
+        if self.is_output_to_log:  # nobody reads standard output from now on
             with open(self._files.log, "ab") as log:
                 os.dup2(log.fileno(), 1)
                 os.dup2(log.fileno(), 2)
 
-    def _fail(self) -> None:
-        (instance,) = self._server.servers
-        why = instance.last_exception
-        reason = why.strerror if isinstance(why, OSError) and why.strerror else why
-        self.failure = UserError(
-            f"the proxy cannot listen on {HOST}:{self._port}: {reason}",
-            "choose another port, or 0 for any free one" if self._port else "", Exit.SYSTEM,
-        )  # fmt: skip
-        self._master.shutdown()
 
-
-def _announce(path: Path, port: int, through: str) -> None:
+def _write_record(path: Path, port: int, through: str) -> None:
     """Write proxy.json atomically, and keep it locked until this process ends.
 
     The lock tells others that the port in it is still the proxy's. Raises OSError.
@@ -320,35 +294,12 @@ def _announce(path: Path, port: int, through: str) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
-        content = {"pid": os.getpid(), "port": port, "through": through}
-        os.write(fd, json.dumps(content).encode() + b"\n")
+        record = {"pid": os.getpid(), "port": port, "through": through}
+        os.write(fd, json.dumps(record).encode() + b"\n")
         new.replace(path)
     except OSError:
         os.close(fd)
         raise
-
-
-def _end_with_parent() -> None:
-    """End this process when standard input closes, if that is a pipe or a socket.
-
-    Nothing is ever written to it. A thread sees that it closes, but not during a long call of C; on
-    Linux the kernel ends the process also then.
-    """
-    with suppress(OSError):
-        mode = os.fstat(0).st_mode
-        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-            if sys.platform == "linux":
-                fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGTERM)
-                fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
-                fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
-            threading.Thread(target=_read_to_the_end, daemon=True).start()
-
-
-def _read_to_the_end() -> None:
-    with suppress(OSError):
-        while os.read(0, 4096):
-            pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _limit_memory() -> None:
@@ -359,7 +310,7 @@ def _limit_memory() -> None:
 
 
 def _start_log(files: StateFiles) -> logging.Handler:
-    """Log to mitmdump.log, in two parts of bounded size, with what is not printable escaped."""
+    """Log to mitmdump.log, in two parts of bounded size, with unprintable characters escaped."""
 
     class Printable(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
@@ -377,14 +328,10 @@ def _start_log(files: StateFiles) -> logging.Handler:
     return handler
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the proxy. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m gitguardfs.host.egress.proxy")
-    parser.add_argument("state_dir", type=Path)
-    parser.add_argument("--port", type=int, default=0, help="0, the default: any free port")
-    given = parser.parse_args(arguments)
+def main() -> int:
+    """Run the proxy of the state directory that is the argument. Returns the exit code."""
     try:
-        run(given.state_dir, given.port, is_output_to_log=True)
+        run(Path(sys.argv[1]), is_output_to_log=True)
     except UserError as error:
         print(shown(str(error)), file=sys.stderr)
         return GitguardExit.FAILED

@@ -1,4 +1,4 @@
-"""Texts for the user about blocked requests and the allowlist, and adding a line to it."""
+"""Texts about blocked requests and the allowlist, for the user and for the agent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gitguardfs.base.errors import shown, word
-from gitguardfs.host.egress import allowlist_lock, blocked, requests
-from gitguardfs.host.egress.allowlist import (
-    Allowlist,
-    BlockKind,
-    LineError,
-    parse_line,
-    validate_line,
-)
-from gitguardfs.host.egress.allowlist_lock import AllowlistLock
+from gitguardfs.host.egress import blocked, requests
+from gitguardfs.host.egress.allowlist import Allowlist, BlockKind, parse_line
 from gitguardfs.host.egress.blocked import BlockedRequest, Group
-from gitguardfs.host.egress.files import StateFiles, old_allowlist, read_allowlist, write
+from gitguardfs.host.egress.files import StateFiles, read_allowlist
 
 MAX_SHOWN = 200
 """Characters of a URL or a line that are shown."""
@@ -30,7 +23,7 @@ MAX_RECENT_GROUPS = 10
 
 
 def blocked_text(state_dir: Path) -> str:
-    """Return what ``gitguard vm blocked`` prints. Raises OSError, UserError."""
+    """Return the text of ``gitguard vm blocked``. Raises OSError, UserError."""
     files = StateFiles(state_dir)
     groups = blocked.grouped(blocked.read(files.blocked))
     if not groups:
@@ -44,18 +37,18 @@ def blocked_text(state_dir: Path) -> str:
 
 
 def recent_text(state_dir: Path, entries: Iterable[BlockedRequest]) -> str:
-    """Return what ``gitguard-blocked`` prints in the guest. Raises UserError.
+    """Return the text of ``gitguard-blocked`` in the guest. Raises UserError.
 
     Queries are left out, since they may hold secrets: every user of the guest can read this text,
     and so can those of the host, by the proxy's port.
     """
-    public = [
-        BlockedRequest(
-            entry.time, entry.method[:MAX_METHOD], _public(entry.url), entry.reason[:MAX_SHOWN],
-            entry.kind,
+    public = (
+        entry._replace(
+            method=entry.method[:MAX_METHOD], url=_public(entry.url),
+            reason=entry.reason[:MAX_SHOWN],
         )
         for entry in entries
-    ]  # fmt: skip
+    )  # fmt: skip
     groups = blocked.grouped(public, MAX_RECENT_GROUPS)
     if not groups:
         return "Nothing was blocked since this VM was started.\n"
@@ -76,17 +69,18 @@ another way out.
 
 
 def _public(url: str) -> str:
-    """Return a URL with what may be secret in it replaced by ``*``: the query, a password."""
+    """Return a URL with ``*`` for its query and its password, which may be secret."""
     return re.sub(r"^([^/]*//)?[^/]*@", r"\1*@", re.sub(r"(?s)[?#].*", "?*", url))
 
 
 def _group_text(group: Group, allowlist: Allowlist) -> str:
-    url = word(group.url)
+    last = group.last
+    url = word(last.url)
     url = url if len(url) <= MAX_SHOWN else f"{url[:MAX_SHOWN]}..."
     times = "once" if group.count == 1 else f"{group.count} times"
     text = (
-        f"{word(group.method)[:MAX_METHOD]} {url}\n"
-        f"  blocked {times}, last {shown(group.last)}: {shown(group.reason)[:MAX_SHOWN]}"
+        f"{word(last.method)[:MAX_METHOD]} {url}\n"
+        f"  blocked {times}, last {shown(last.time)}: {shown(last.reason)[:MAX_SHOWN]}"
     )
     if not group.line:
         return f"{text}\n  {shown(group.why_none)}"
@@ -109,11 +103,16 @@ def line_note(line: str) -> str:
     if rule.is_private_allowed:
         notes.append("It leads to a host in your own network, or to this machine.")
     *_, before, after = ("", *rule.pieces)
+    what = ""
+    if not after and before.endswith("?"):
+        what = "any query"
+    elif "*" in rule.line.partition("?")[2]:
+        what = "any text for the * in its query"
     if rule.method == requests.WEBSOCKET:
         notes.append(
             "What passes in a WebSocket is not seen: by it, any data can go out and come in."
         )
-    elif what := _free_query(rule.line, ends_open=not after and before.endswith("?")):
+    elif what:
         notes.append(
             f"This line allows {what}, which can carry any data out;"
             " to allow less, write a line for each query."
@@ -121,54 +120,9 @@ def line_note(line: str) -> str:
     return " ".join(notes)
 
 
-def _free_query(line: str, ends_open: bool) -> str:
-    """Return what a line allows of a query besides what it spells out; "" if nothing."""
-    if ends_open:
-        return "any query"
-    return "any text for the * in its query" if "*" in line.partition("?")[2] else ""
-
-
-def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
-    """Add a line to the allowlist atomically; return what to tell the user.
-
-    ``lock`` is that of the VM that is meant. Raises UserError for a line that would be ignored, if
-    the VM was deleted, or if an editor changes the file meanwhile; OSError.
-    """
-    normal = validate_line(line)
-    rule = parse_line(normal)
-    files = StateFiles(state_dir)
-    with lock.held() if lock else allowlist_lock.held(state_dir):
-        before, text = old_allowlist(files)
-        if rule in Allowlist.parse(text).rules:
-            return f"{normal}\nis already in {files.allowlist}."
-        gap = "" if text.endswith("\n") or not text else "\n"
-        write(files.allowlist, before, f"{text}{gap}{normal}\n")
-    return f"{normal}\nwas added to {files.allowlist}; it counts from the next request on."
-
-
-def errors_text(state_dir: Path) -> str:
-    """Return one line of text for each line of the allowlist that is ignored; "" if none is.
-
-    Raises UserError if the allowlist cannot be read.
-    """
-    files = StateFiles(state_dir)
-    errors = Allowlist.parse(read_allowlist(files)).errors
-    return "\n".join(error_text(files.allowlist, error) for error in errors)
-
-
-def unseen_text(state_dir: Path) -> str:
-    """Return one line of text with the WebSockets that the allowlist allows; "" if none.
-
-    Raises UserError if the allowlist cannot be read.
-    """
-    rules = Allowlist.parse(read_allowlist(StateFiles(state_dir))).rules
-    lines = [rule.line for rule in rules if rule.method == requests.WEBSOCKET]
-    return f"allowed, with content that the proxy does not see: {', '.join(lines)}" if lines else ""
-
-
-def error_text(path: Path, error: LineError) -> str:
-    """Return one line that says which line is ignored, and why."""
-    return f"{path}:{error.number}: ignored: {shown(error.text[:MAX_SHOWN])} ({error.why})"
+def ignored_text(path: str, number: int, text: str, why: str) -> str:
+    """Return one line about a line of the allowlist that is ignored, and why."""
+    return f"{path}:{number}: ignored: {shown(text[:MAX_SHOWN])} ({why})"
 
 
 def explanation(method: str, url: str, reason: str, kind: BlockKind) -> str:

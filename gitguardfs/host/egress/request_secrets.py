@@ -15,26 +15,26 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.questions import asked_once
 from gitguardfs.host.credentials import secrets, store, suspended
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.egress import exchange, masks, requests
 from gitguardfs.host.egress.exchange import BodySearch, Head, MisplacedError
 from gitguardfs.host.egress.masks import Masks
 from gitguardfs.host.egress.requests import CheckedRequest
-from gitguardfs.host.egress.shared import shared
 
 log = logging.getLogger("gitguardfs.host.egress")
 
 _last_values: dict[str, str] = {}
-"""Of keyrings: what was read last, by the store's key. A request to a host that has nothing to do
-with a secret is compared with it, and does not ask the keyring."""
+"""The values last read from keyrings, by the store's key. A request to a host without secrets is
+compared with them, and does not ask the keyring."""
 
 
 class RequestSecrets:
-    """What a request that the allowlist allows has to do with secrets."""
+    """The secrets in a request that the allowlist allows."""
 
     def __init__(self, state_dir: Path, checked: CheckedRequest, head: Head) -> None:
-        """Look for placeholders in what would be sent. Raises MisplacedError."""
+        """Look for placeholders in the head to be sent. Raises MisplacedError."""
         self._state_dir = state_dir
         self._checked = checked
         self._all = _load(state_dir)
@@ -48,7 +48,7 @@ class RequestSecrets:
         """Hide the values of ``with_values`` in the response."""
 
     async def with_values(self, body: bytes) -> Head:
-        """Return what to send: with values. ``body`` is what was read of the body, or nothing.
+        """Return the head with values. ``body`` is the part of the body that was read, or empty.
 
         Raises MisplacedError if the store cannot give a value, or the request brings one itself.
         """
@@ -101,7 +101,7 @@ class RequestSecrets:
             if not store.is_in_keyring(key):
                 return secrets.value_of(self._state_dir, secret)
             if is_needed:
-                _last_values[key] = await shared(secrets.value_of, self._state_dir, secret)
+                _last_values[key] = await asked_once(secrets.value_of, self._state_dir, secret)
             return _last_values.get(key)
         except (UserError, OSError) as error:
             if not is_needed:

@@ -37,7 +37,7 @@ _OVERRIDE_PATTERN = re.compile(
     rb"x-.*(?:original|override|rewrite|destination-?ur[il]"
     rb"|forwarded-(?!(?:for|proto|protocol|scheme|port|ssl|by)$))"
 )
-"""More such fields. X-Forwarded-* fields that only describe the client and its connection pass."""
+"""The names of more such fields. X-Forwarded-* fields that only describe the client pass."""
 _HARMLESS_CONNECTION = frozenset((b"close", b"keep-alive", b"te"))
 HOP_BY_HOP_FIELDS = ("Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "TE", "Trailer")
 """Fields for the connection to the proxy only; they are removed. Trailer names fields that follow
@@ -47,7 +47,7 @@ ONLY_HTTP_2 = (
     "the client speaks only HTTP/2, which does not pass: set it to HTTP/1.1, a gRPC library to REST"
 )
 PREFACE = b"PRI"
-"""The method of what a client of HTTP/2 sends first; it looks like a request."""
+"""The method in the first bytes of an HTTP/2 client, which look like a request."""
 
 Fields = tuple[tuple[bytes, bytes], ...]
 """The header fields of a request, in order: names and values."""

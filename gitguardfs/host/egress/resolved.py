@@ -1,4 +1,4 @@
-"""What was resolved, and checked, for the connection that is being opened."""
+"""Resolves hosts, and checks their addresses, for the connection that is being opened."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from gitguardfs.base.questions import asked_once
 from gitguardfs.host.egress import addresses, interfaces
 from gitguardfs.host.egress.allowlist import BlockKind
-from gitguardfs.host.egress.shared import shared
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
 
 Answer = tuple[int, int, int, str, Any]
@@ -70,9 +70,9 @@ async def usable_answers(
 
 
 async def answers_of(what: str, host: str, port: int) -> list[Answer]:
-    """Ask for the addresses of a host, ``what`` in an error's text. Raises OSError."""
+    """Ask for the addresses of a host, called ``what`` in an error. Raises OSError."""
     try:
-        found = await shared(_asked, host, port)
+        found = await asked_once(_asked, host, port)
     except OSError as error:
         raise OSError(f"cannot find the address of {what}: {error.strerror}") from None
     return [(*answer[:4], answer[4]) for answer in found]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gitguardfs.base import installation
 from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.host.egress import die_with_parent
 
 LISTENING = "listening on "
 """Begins the line that the proxy prints once it listens; HOST:PORT follows."""
@@ -29,101 +29,55 @@ COMMAND = (
 )
 
 
-@dataclass
-class RunningProxy:
-    """A proxy that this process has started."""
+class StartedProxy:
+    """A proxy that this process has started. It gets no signals of the terminal."""
 
-    port: int
-    process: subprocess.Popen[bytes]
+    def __init__(self, state_dir: Path, command: Sequence[str] = COMMAND) -> None:
+        """Start the proxy of a state directory. Raises OSError."""
+        make_private_directory(state_dir)
+        self.process = subprocess.Popen(
+            die_with_parent.command([*command, str(state_dir)]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
-    @property
-    def pid(self) -> int:
-        """The proxy's process id."""
-        return self.process.pid
+    @functools.cached_property
+    def port(self) -> int:
+        """The port of 127.0.0.1 at which it listens; waits until it does.
 
-    def stop(self) -> None:
-        """End the proxy and wait for it; do nothing if it has ended."""
-        _stop(self.process)
-
-
-@dataclass
-class StartingProxy:
-    """A proxy that this process has started, and that may not listen yet."""
-
-    process: subprocess.Popen[bytes]
-    _running: RunningProxy | None = None
-
-    def listening(self) -> RunningProxy:
-        """Wait until the proxy listens. Raises UserError with its last line if it does not."""
-        if self._running is None:
-            said = _first_line(self.process)
-            host, _, number = said.removeprefix(LISTENING).rpartition(":")
-            if not (said.startswith(LISTENING) and host and number.isdigit()):
-                raise UserError(f"the proxy did not start: {said}", code=Exit.SYSTEM)
-            self._running = RunningProxy(int(number), self.process)
-        return self._running
+        Raises UserError with its last line if it does not.
+        """
+        said = self._first_line()
+        host, _, number = said.removeprefix(LISTENING).rpartition(":")
+        if not (said.startswith(LISTENING) and host and number.isdigit()):
+            raise UserError(f"the proxy did not start: {said}", code=Exit.SYSTEM)
+        return int(number)
 
     def stop(self) -> None:
-        """End the proxy and wait for it; do nothing if it has ended."""
-        _stop(self.process)
+        """Kill the proxy, which has nothing to save, and wait for it."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
 
-
-def begin_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> StartingProxy:
-    """Start the proxy for a state directory.
-
-    The proxy gets no signals of the terminal, and ends when this process ends. Raises OSError.
-    """
-    make_private_directory(state_dir)
-    process = subprocess.Popen(
-        [*command, str(state_dir), "--port", str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    return StartingProxy(process)
-
-
-def start_proxy(state_dir: Path, port: int = 0, command: Sequence[str] = COMMAND) -> RunningProxy:
-    """Start the proxy for a state directory and wait until it listens. As ``begin_proxy``.
-
-    Raises UserError with the proxy's last line if it does not listen; OSError.
-    """
-    proxy = begin_proxy(state_dir, port, command)
-    try:
-        return proxy.listening()
-    except BaseException:
-        proxy.stop()
-        raise
-
-
-def _first_line(process: subprocess.Popen[bytes]) -> str:
-    """Return the line with the port; if the proxy ends first, its last line."""
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    deadline = time.monotonic() + START_LIMIT
-    text = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
-            if not selector.select(left):
-                continue
-            part = os.read(descriptor, 65536)
-            text += part
-            lines = text.decode(errors="replace").splitlines()
-            for line in lines:
-                if line.startswith(LISTENING) and text.endswith(b"\n"):
-                    return line
-            if not part:
-                return lines[-1] if lines else f"exit status {process.wait()}"
-    return f"not listening after {START_LIMIT:.0f} seconds"
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill the proxy, which has nothing to save, and wait for it."""
-    process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
+    def _first_line(self) -> str:
+        """Return the line with the port; if the proxy ends first, its last line."""
+        assert self.process.stdout is not None
+        deadline = time.monotonic() + START_LIMIT
+        text = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            while (left := deadline - time.monotonic()) > 0:
+                if not selector.select(left):
+                    continue
+                part = os.read(self.process.stdout.fileno(), 65536)
+                text += part
+                lines = text.decode(errors="replace").splitlines()
+                for line in lines:
+                    if line.startswith(LISTENING) and text.endswith(b"\n"):
+                        return line
+                if not part:
+                    return lines[-1] if lines else f"exit status {self.process.wait()}"
+        return f"not listening after {START_LIMIT:.0f} seconds"

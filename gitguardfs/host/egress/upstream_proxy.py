@@ -51,12 +51,12 @@ class UpstreamProxy:
 
     @property
     def key(self) -> str:
-        """Where the store keeps its password."""
+        """The store's key of its password."""
         return self.setting.replace("http://", "upstream-proxy/", 1)
 
     @property
     def text(self) -> str:
-        """Say for the user what leads where."""
+        """The text for the user about the hosts that are reached through it."""
         but = f", but directly to {shown(self.exceptions)} (NO_PROXY)" if self.exceptions else ""
         return f"through {self.url} ({self.source}){but}"
 
@@ -160,7 +160,7 @@ def with_password(proxy: UpstreamProxy | None) -> UpstreamProxy | None:
 
 
 def status(directory: Path) -> str:
-    """Say for `vm status` what a proxy that starts now would use; "" if it goes directly.
+    """Return the text of `vm status` about the next proxy's way; "" if it goes directly.
 
     Raises OSError.
     """

@@ -16,14 +16,14 @@ OWN_HOST = "gitguard.invalid"
 """The proxy's own name for its clients; no line can name it, so no request for it is sent on. By
 RFC 6761 no host has a name below .invalid. Below .internal, a network may have some."""
 BLOCKED_URL = f"http://{OWN_HOST}/blocked"
-"""Where the proxy says what it has blocked of late: the one page of its own."""
+"""The URL of the proxy's one page of its own: the last blocked requests."""
 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})", re.ASCII)
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})", re.ASCII)
 _AMBIGUOUS_ESCAPE = re.compile(r"%(?:[01][0-9A-F]|7F|5C|25[0-9A-Fa-f]{2})", re.ASCII)
-"""Escaped control characters and backslashes, and what was escaped twice."""
+"""Escapes of control characters, of backslashes, and of escapes."""
 
 
 class BadUrlError(ValueError):

@@ -23,7 +23,7 @@ MAX_LINES = 10_000
 
 @dataclass
 class Usage:
-    """When lines were used, at most WRITE_EVERY seconds too early. Times are UTC, as ISO 8601."""
+    """The times of use, at most WRITE_EVERY seconds too early: UTC, as ISO 8601."""
 
     since: str
     """Lines that are not in ``used`` were not used since then."""
@@ -31,7 +31,7 @@ class Usage:
 
 
 def read(path: Path) -> Usage | None:
-    """Return what the file says; None if there is none, or it is damaged."""
+    """Return the file's content; None if there is none, or it is damaged."""
     with suppress(
         OSError, UserError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
         OverflowError,

@@ -43,7 +43,7 @@ def is_passed(flow: HTTPFlow) -> bool:
 
 
 class _Stream(http.HttpStream):
-    """A request and its response, and what follows."""
+    """A request, its response, and the frames after it."""
 
     def state_stream_request_body(self, event: Event) -> CommandGenerator[None]:
         """Send a part of the body on, or its end; nothing of it once an addon has killed the flow.

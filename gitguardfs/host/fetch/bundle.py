@@ -18,7 +18,7 @@ from gitguardfs.base.errors import Exit, UserError, os_error
 
 DIRECTORY = ".gitguard"
 NAME = "agent.bundle"
-PLACE = f"{DIRECTORY}/{NAME}"
+PATH = f"{DIRECTORY}/{NAME}"
 HEADS, TAGS = "refs/heads/", "refs/tags/"
 MAX_HEADER = 1 << 20
 """The most bytes of a header: it has about a hundred for each branch."""
@@ -31,19 +31,19 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ID = {"sha1": r"[0-9a-f]{40}", "sha256": r"[0-9a-f]{64}"}
 _REF = re.compile(r"refs/(?:heads|tags)/[A-Za-z0-9_][A-Za-z0-9._/+@#=-]*", re.ASCII)
 _UNFIT = re.compile(r"\.\.|//|/\.|/$|\.$|\.lock(/|$)|@\{", re.IGNORECASE)
-"""What git-check-ref-format(1) refuses of these characters; case does not count for some disks."""
+"""Names that git-check-ref-format(1) refuses; case does not count for some disks."""
 
 
 class Refused(UserError):  # noqa: N818  # what happened
     """The bundle is not one that the agent's repository would write."""
 
     def __init__(self, why: str, hint: str = "look at what the agent does to that file") -> None:
-        super().__init__(f"{PLACE} is refused: {why}", hint, Exit.SYSTEM)
+        super().__init__(f"{PATH} is refused: {why}", hint, Exit.SYSTEM)
 
 
 @dataclass(frozen=True)
 class Written:
-    """When a bundle was written, as its file says, and how long it is."""
+    """Time and size of a bundle file."""
 
     time: float
     size: int
@@ -104,20 +104,19 @@ def copy(top: str, target: BinaryIO, limit: int) -> Written:
 
 
 def _nothing(top: str) -> UserError:
-    """Return what is wrong if there is no bundle."""
     names = []
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)
     if any(name.startswith(f"{NAME}.new.") for name in names):
-        why, hint = f"{PLACE} is being written", "fetch again; if that stays so, "
+        why, hint = f"{PATH} is being written", "fetch again; if that stays so, "
     else:
-        why, hint = f"there is no {os.path.join(top, PLACE)}", ""
+        why, hint = f"there is no {os.path.join(top, PATH)}", ""
     hint += "in the guest, which shows the project with --git private: git sync"
     return UserError(f"nothing is published here: {why}", hint, Exit.SYSTEM)
 
 
 def former(top: str) -> int:
-    """Return how many bundles of an earlier repository of the agent's are beside the bundle."""
+    """Return the number of bundles beside it that the agent's earlier repositories left."""
     with suppress(OSError), _opened_directory(top) as directory:
         names = os.listdir(directory)
         return sum(one.startswith("former-") and one.endswith(".bundle") for one in names)
@@ -138,7 +137,7 @@ def remove(top: str, only: Written | None = None) -> bool:
     except FileNotFoundError:
         return True
     except OSError as error:
-        raise os_error(error.errno or 0, os.path.join(top, PLACE)) from None
+        raise os_error(error.errno or 0, os.path.join(top, PATH)) from None
     return True
 
 
@@ -195,7 +194,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_apart(refs: dict[str, str]) -> None:
-    """Raise Refused if a disk could take a ref for another one, or for a directory of others."""
+    """Raise Refused for refs that a disk could take for one file, or for a file and a directory."""
     seen: dict[str, str] = {}
     for name in refs:
         if (other := seen.setdefault(name.casefold(), name)) != name:

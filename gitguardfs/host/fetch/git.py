@@ -10,52 +10,22 @@ from __future__ import annotations
 
 import os
 import re
-import resource
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
+from gitguardfs.base import git
 from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.base.git import MIB, Answer, Limits
 from gitguardfs.host.audit.git_config import SEARCH_PATH, Git
 
 MINIMUM = (2, 38)
 """The first git that merges without a work tree, and that can leave bare repositories alone."""
-MIB = 1 << 20
 MAIN = "agent"
-"""What stands before the branches of the agent in the main work tree."""
-ENDS_WITHIN = 2.0
-"""Seconds that git gets to remove its temporary files, before it is killed."""
-GONE_WITHIN = 30.0
-"""Seconds that the kernel gets to end a process that was killed: a disk may hold it up."""
-SHOWN = 300
-"""The most characters of git's own message that are shown."""
-_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ALWAYS = {
-    "PATH": SEARCH_PATH,
-    "LC_ALL": "C",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",
-    "GIT_ALLOW_PROTOCOL": "file",
-    "GIT_NO_LAZY_FETCH": "1",
-    "GIT_NO_REPLACE_OBJECTS": "1",
-    "GIT_LITERAL_PATHSPECS": "1",
-    "GIT_PAGER": "cat",
-    "GIT_EDITOR": "false",
-    "GIT_ALLOC_LIMIT": "2g",  # for one object; a Mac has no other limit of memory
-    "GIT_TRACE2": "0",  # the configuration may name files for traces
-    "GIT_TRACE2_EVENT": "0",
-    "GIT_TRACE2_PERF": "0",
-}
-_NO_OTHERS = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-"""Keeps git from reading any configuration but the repository's."""
+"""Prefix of the agent's branches in the main work tree."""
 _SETTINGS = (
-    "core.hooksPath=/dev/null", "core.fsmonitor=false", "safe.bareRepository=explicit",
-    "gc.auto=0", "maintenance.auto=false", "advice.detachedHead=false",
+    *git.SETTINGS, "safe.bareRepository=explicit", "gc.auto=0", "maintenance.auto=false",
+    "advice.detachedHead=false",
     "core.alternateRefsCommand=true",  # a program, which says nothing
 )  # fmt: skip
 _PROGRAMS = r"^(merge\..*\.driver|hook\..*\.command)$"
@@ -71,53 +41,17 @@ class GitError(UserError):
         super().__init__(message, hint, Exit.SYSTEM)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of one call of git."""
-
-    seconds: float
-    memory: int = 2048 * MIB
-    """Bytes that it may allocate; packs that it maps do not count. Linux only."""
-    file: int | None = 16 * MIB
-    """The most bytes of a file that it writes; its output is one. None is no limit."""
-
-
 QUICK = Limits(30)
 """For calls that need milliseconds."""
 LISTING = Limits(30, file=512 * MIB)
 """For lists of objects and refs: a project may have millions."""
-WRITING = Limits(120, file=None)
+WRITING = Limits(120, file=64 << 30)
 """For calls that write the human's index, refs and objects: large projects need seconds."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The outcome of a call."""
-
-    code: int
-    output: bytes
-    error: str
-    """git's messages, as it wrote them."""
-
-    @property
-    def text(self) -> str:
-        """The output as text, without the newline at its end."""
-        return os.fsdecode(self.output).removesuffix("\n")
-
-    @property
-    def reason(self) -> str:
-        """The line of git's messages that says most, safe for a terminal."""
-        if self.code == -signal.SIGXFSZ:
-            return "it wrote too much"
-        lines = [line for line in self.error.splitlines() if line.strip()]
-        found = next((one for one in lines if one.startswith(("error:", "fatal:"))), "")
-        line = found or (lines[-1] if lines else f"git ended with status {self.code}")
-        return shown(re.sub(r"^(error|fatal): ", "", line))[:SHOWN]
-
-
-@dataclass(frozen=True)
 class Runner:
-    """Runs git in one place, with one environment."""
+    """Runs git in one directory, with one environment."""
 
     program: str
     environment: Mapping[str, str]
@@ -135,47 +69,15 @@ class Runner:
 
         Raises GitError if it does not end with a status in ``allowed``, or exceeds a limit.
         """
-        options = [word for one in (*_SETTINGS, *settings) for word in ("-c", one)]
-        # Files instead of pipes: nothing waits for us, and Limits.file bounds them.
-        with (
-            tempfile.TemporaryFile() as output,
-            tempfile.TemporaryFile() as error,
-            tempfile.TemporaryFile() as own,
-        ):
-            if isinstance(given, bytes):
-                own.write(given)
-                own.seek(0)
-            process = None
-            # A signal that came before git's pid is known would leave git running.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
-
-            def prepare() -> None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                _limit(limits)
-
-            try:
-                process = subprocess.Popen(
-                    [self.program, *options, *arguments],
-                    stdin=own if isinstance(given, bytes) else given,
-                    stdout=output,
-                    stderr=error,
-                    env={**_ALWAYS, **self.environment},
-                    cwd=self.directory,
-                    start_new_session=True,  # its children end with it
-                    preexec_fn=prepare,  # noqa: PLW1509  # there is one thread
-                )
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                code = process.wait(limits.seconds)
-            except subprocess.TimeoutExpired:
-                _end(process)
-                raise GitError(f"git {arguments[0]} took over {limits.seconds:.0f} s") from None
-            except BaseException:
-                _end(process)
-                raise
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            answer = Answer(code, _content(output), os.fsdecode(_content(error)))
-        if code not in allowed:
+        environment = {"PATH": SEARCH_PATH, "GIT_ALLOC_LIMIT": "2g", **self.environment}
+        try:
+            answer = git.run(
+                self.program, arguments, environment, limits,
+                settings=(*_SETTINGS, *settings), directory=self.directory, given=given,
+            )  # fmt: skip
+        except TimeoutError:
+            raise GitError(f"git {arguments[0]} took over {limits.seconds:.0f} s") from None
+        if answer.code not in allowed:
             raise GitError(f"git {arguments[0]}: {answer.reason}")
         return answer
 
@@ -200,7 +102,7 @@ class HostRepository:
 
     @property
     def agent(self) -> str:
-        """What stands before the agent's branches, as a remote's name does.
+        """Prefix of the agent's branches, as a remote's name is one.
 
         The human's work trees have one repository, and each has an agent's of its own.
         """
@@ -209,12 +111,12 @@ class HostRepository:
 
     @property
     def remote(self) -> str:
-        """Where the agent's branches are."""
+        """Namespace of the agent's branches."""
         return f"refs/remotes/{self.agent}/"
 
     @property
     def agent_tags(self) -> str:
-        """Where the agent's tags are, so that they never stand for the human's."""
+        """Namespace of the agent's tags, which never stand for the human's."""
         return f"refs/{self.agent}/tags/"
 
     def commit(self, name: str) -> str | None:
@@ -287,34 +189,34 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
         raise UserError(f"{directory} {why}", "gitguard fetch needs a work tree", Exit.SYSTEM)
     git_dir, common_dir, objects, object_format = lines
     top = here.run("rev-parse", "--path-format=absolute", "--show-toplevel").text
-    place = {"GIT_DIR": git_dir, "GIT_WORK_TREE": top}
+    paths = {"GIT_DIR": git_dir, "GIT_WORK_TREE": top}
     return HostRepository(
-        _without_programs(Runner(here.program, {"HOME": "/", **_NO_OTHERS, **place}, top)),
-        _without_programs(Runner(here.program, {**users, **place}, top)),
+        _without_programs(Runner(here.program, {**git.NO_CONFIG, **paths}, top)),
+        _without_programs(Runner(here.program, {**users, **paths}, top)),
         top, git_dir, common_dir, objects, object_format,
     )  # fmt: skip
 
 
-def _without_programs(git: Runner) -> Runner:
+def _without_programs(runner: Runner) -> Runner:
     """Return a runner with which each merge driver is a conflict, and no hook has a command.
 
     The agent's .gitattributes chooses drivers, and a driver may be a program in the work tree.
     core.hooksPath switches off the hooks that are files, but not those of the configuration.
     Raises GitError.
     """
-    found = git.run("config", "--name-only", "-z", "--get-regexp", _PROGRAMS, allowed=(0, 1))
+    found = runner.run("config", "--name-only", "-z", "--get-regexp", _PROGRAMS, allowed=(0, 1))
     keys = [os.fsdecode(key) for key in found.output.split(b"\0") if key]
-    given = int(git.environment.get("GIT_CONFIG_COUNT") or 0)
+    given = int(runner.environment.get("GIT_CONFIG_COUNT") or 0)
     variables = {"GIT_CONFIG_COUNT": str(given + len(keys))}
     for number, key in enumerate(keys, given):
         name = key.removesuffix("command") + "enabled" if key.startswith("hook.") else key
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": "false"}
-    return git.having(**variables)
+    return runner.having(**variables)
 
 
 def isolated(program: str, git_dir: str) -> Runner:
     """Return a runner for a repository of our own that reads nothing of the user's."""
-    return Runner(program, {"HOME": "/", **_NO_OTHERS, "GIT_DIR": git_dir})
+    return Runner(program, {**git.NO_CONFIG, "GIT_DIR": git_dir})
 
 
 def _newest_enough(environment: Mapping[str, str], directory: str) -> Runner:
@@ -326,54 +228,23 @@ def _newest_enough(environment: Mapping[str, str], directory: str) -> Runner:
         Exit.SYSTEM,
     )
     for number, one in enumerate(Git.candidates(environment, directory, SEARCH_PATH)):
-        users = {"HOME": one.home, **one.settings}
-        if one.config_home:
-            users["XDG_CONFIG_HOME"] = one.config_home
+        users = one.users_environment
         users |= {name: value for name, value in environment.items() if _IDENTITY.fullmatch(name)}
-        git = Runner(one.program, users, directory)
+        runner = Runner(one.program, users, directory)
         try:
-            _check_version(git)
+            _check_version(runner)
         except UserError as error:
             why = why if number else error
         else:
-            return git
+            return runner
     raise why
 
 
-def _check_version(git: Runner) -> None:
-    said = git.run("version").text
+def _check_version(runner: Runner) -> None:
+    said = runner.run("version").text
     match = re.search(r"(\d+)\.(\d+)", said)
     if match is None or (int(match[1]), int(match[2])) < MINIMUM:
         needed = ".".join(map(str, MINIMUM))
         raise UserError(
-            f"{git.program} is {shown(said)}", f"gitguard fetch needs git {needed}", Exit.SYSTEM
+            f"{runner.program} is {shown(said)}", f"gitguard fetch needs git {needed}", Exit.SYSTEM
         )
-
-
-def _limit(limits: Limits) -> None:
-    """Set the limits of this process, which is about to become git."""
-    wanted = {resource.RLIMIT_CORE: 0}
-    if limits.file is not None:
-        wanted[resource.RLIMIT_FSIZE] = limits.file
-    if sys.platform == "linux":  # RLIMIT_AS would count the packs, too
-        wanted[resource.RLIMIT_DATA] = limits.memory
-    for kind, most in wanted.items():
-        _, hard = resource.getrlimit(kind)
-        if hard == resource.RLIM_INFINITY or most < hard:
-            resource.setrlimit(kind, (most, most))
-
-
-def _end(process: subprocess.Popen[bytes] | None) -> None:
-    """End git and all that it has started, if it was started."""
-    if process is None:
-        return
-    for number, seconds in ((signal.SIGTERM, ENDS_WITHIN), (signal.SIGKILL, GONE_WITHIN)):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-
-
-def _content(file: BinaryIO) -> bytes:
-    file.seek(0)
-    return file.read()

@@ -28,11 +28,11 @@ UNDER_WAY = {
     "sequencer": "a cherry-pick or revert",
     "BISECT_LOG": "a bisect",
 }
-"""By file or ref of the git directory, what has not been finished."""
+"""Unfinished operations by the file or ref that git keeps meanwhile."""
 
 
 class Outcome(Enum):
-    """What came of a merge."""
+    """The outcome of a merge."""
 
     UP_TO_DATE = "up to date"
     FAST_FORWARD = "fast-forward"
@@ -49,7 +49,7 @@ class Merge:
     """The human's branch; HEAD if none is checked out."""
     outcome: Outcome
     commit: str | None
-    """What the human's branch is now."""
+    """The human's branch afterwards."""
     conflicts: tuple[str, ...] = ()
     unsigned: bool = False
     """Whether the user signs commits, and the merge is not signed."""
@@ -112,7 +112,7 @@ def merge(repository: HostRepository, branch: str, theirs: str) -> Merge:
 
 
 def by_hand(agents: str, git: str) -> Iterator[str]:
-    """Yield lines that say how to merge in spite of conflicts; ``git`` is the command for it."""
+    """Yield instructions for a merge in spite of conflicts; ``git`` is the command of git."""
     yield "The files on the disk hold the work of both. To take them as they are:"
     yield f"  {git} merge -s ours --no-commit {agents}"
     yield f"  {git} add -A :/ ':(top,exclude).gitguard' && {git} diff --cached    # look, edit"
@@ -125,7 +125,7 @@ def by_hand(agents: str, git: str) -> Iterator[str]:
 
 
 def is_within(repository: HostRepository, older: str, newer: str) -> bool:
-    """Return whether a commit has another one among its ancestors, or is it. Raises GitError."""
+    """Return whether ``older`` is an ancestor of ``newer``, or the same. Raises GitError."""
     words = ("merge-base", "--is-ancestor", older, newer)
     return repository.git.run(*words, allowed=(0, 1)).code == 0
 
@@ -168,7 +168,6 @@ def _move(repository: HostRepository, ref: str, ours: str | None, commit: str, w
 
 @contextmanager
 def _locked(index: str) -> Iterator[None]:
-    """Hold git's lock of an index. Raises UserError."""
     lock = f"{index}.lock"
     try:
         os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))

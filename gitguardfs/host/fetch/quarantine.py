@@ -19,23 +19,16 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from gitguardfs.base.errors import shown
+from gitguardfs.base.git import MIB, Limits
 from gitguardfs.host.fetch.bundle import HEADS, TAGS, Header, Refused
-from gitguardfs.host.fetch.git import (
-    LISTING,
-    MIB,
-    GitError,
-    HostRepository,
-    Limits,
-    Runner,
-    isolated,
-)
+from gitguardfs.host.fetch.git import LISTING, GitError, HostRepository, Runner, isolated
 from gitguardfs.names import dotgit
 
 ATTRIBUTES = "gitattributesSymlink"
 CHECKS = ("badFilemode", ATTRIBUTES, "gitmodulesParse")
-"""What git only mentions otherwise (git-fsck(1)); an agent has no use for it."""
+"""Checks that git only mentions by default (git-fsck(1)); an agent needs none of these forms."""
 OWN = ("refs/heads", "refs/tags", "refs/remotes", "refs/agent/tags", "refs/agent-*/tags/**")
-"""The human's refs that count; stashes and what tools keep beside the history do not."""
+"""The refs that make a commit the human's; stashes and refs of tools do not."""
 _ATTRIBUTES = dotgit.pattern_of(b".gitattributes")
 MAX_OBJECTS = 1 << 20
 OBJECTS = ("--objects", "--no-object-names")
@@ -57,7 +50,7 @@ _CONFIG = """\
 
 @dataclass(frozen=True)
 class Quarantine:
-    """A bare repository that holds what is in a bundle, and sees the human's objects."""
+    """A bare repository with a bundle's objects, which borrows the human's."""
 
     path: str
     git: Runner
@@ -99,7 +92,7 @@ class Quarantine:
 
 @contextmanager
 def _tidied(directory: str) -> Iterator[None]:
-    """After a failure remove what git has begun to write there: git gc does so only after weeks."""
+    """Remove git's unfinished files after a failure: git gc does so only after weeks."""
     before = _begun(directory)
     try:
         yield
@@ -139,8 +132,8 @@ def quarantined(
     shallow = os.path.join(repository.common_dir, "shallow")
     if os.path.exists(shallow):
         shutil.copyfile(shallow, os.path.join(path, "shallow"))
-    known = [*repository.refs(*OWN).values(), *filter(None, [repository.commit("HEAD")])]
-    _check_prerequisites(git, header, known)
+    humans = [*repository.refs(*OWN).values(), *filter(None, [repository.commit("HEAD")])]
+    _check_prerequisites(git, header, humans)
     size = os.fstat(copy.fileno()).st_size
     limits = Limits(SECONDS + size / MIB, file=2 * size + 512 * MIB)
     checks: Collection[str] = CHECKS
@@ -154,11 +147,11 @@ def quarantined(
         checks = tuple(one for one in CHECKS if one != ATTRIBUTES)
         sent, bases = _unpack(git, path, copy, header, limits, checks)
     _check_tips(git, header)
-    new = _check_objects(git, header, known, limit * UNPACKED)
+    new = _check_objects(git, header, humans, limit * UNPACKED)
     # The human's own is in each tree that the agent has changed; git does not follow it.
-    if linked and not _new_links(git, header, known) <= _own_links(repository):
+    if linked and not _new_links(git, header, humans) <= _own_links(repository):
         raise linked
-    _check_reach(git, header, known, (new - sent) | bases)
+    _check_reach(git, header, humans, (new - sent) | bases)
     lines = "".join(f"create {name} {value}\n" for name, value in header.refs.items())
     git.run("update-ref", "--stdin", given=lines.encode())
     # git packs again what is new, without the deltas on objects that the human has.
@@ -166,7 +159,7 @@ def quarantined(
     yield Quarantine(path, git, header, limits, checks)
 
 
-def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) -> None:
+def _check_prerequisites(git: Runner, header: Header, humans: Collection[str]) -> None:
     """Raise Refused for a commit that the bundle builds on, and no branch of the human's has."""
     for name, kind in _kinds(git, header.prerequisites).items():
         if kind != "commit":
@@ -174,19 +167,19 @@ def _check_prerequisites(git: Runner, header: Header, known: Collection[str]) ->
                 f"it builds on commit {name[:12]}, which this repository does not have", NEW
             )
     if header.prerequisites:
-        words = [*header.prerequisites, *(f"^{one}" for one in known)]
+        words = [*header.prerequisites, *(f"^{one}" for one in humans)]
         beyond = {one.decode() for one in _listed(git, *words)}
         for name in beyond.intersection(header.prerequisites):
             why = f"it builds on commit {name[:12]}, to which no branch of yours leads now"
             raise Refused(why, NEW)
 
 
-def _new_links(git: Runner, header: Header, known: Collection[str]) -> set[tuple[bytes, bytes]]:
+def _new_links(git: Runner, header: Header, humans: Collection[str]) -> set[tuple[bytes, bytes]]:
     """Return path and text of each symlink for .gitattributes that a commit of the agent's brings.
 
     A merge brings what none of its parents has. Raises GitError.
     """
-    commits = _listed(git, *header.refs.values(), *(f"^{one}" for one in known))
+    commits = _listed(git, *header.refs.values(), *(f"^{one}" for one in humans))
     words = ("diff-tree", "--stdin", "--no-commit-id", "--root", "-c", "-r", "-z", "--no-abbrev")
     given = b"".join(b"%s\n" % one for one in commits)
     fields = iter(git.run(*words, given=given, limits=LISTING).output.split(b"\0")[:-1])
@@ -227,7 +220,7 @@ def _unpack(
     limits: Limits,
     checks: Collection[str],
 ) -> tuple[set[bytes], set[bytes]]:
-    """Unpack; return the objects that came, and those of the human's on which deltas are based."""
+    """Unpack; return the bundle's objects, and the human's on which its deltas are based."""
     count = int.from_bytes(os.pread(copy.fileno(), 4, header.length + 8), "big")
     if count > MAX_OBJECTS:
         raise Refused(f"it has more than {MAX_OBJECTS} objects")
@@ -263,12 +256,12 @@ def _check_tips(git: Runner, header: Header) -> None:
             raise Refused(f"{name} leads to no commit ({shown(kind)})")
 
 
-def _check_objects(git: Runner, header: Header, known: Collection[str], limit: int) -> set[bytes]:
+def _check_objects(git: Runner, header: Header, humans: Collection[str], limit: int) -> set[bytes]:
     """Return the objects that no branch of the human's has yet.
 
     Raises Refused if one is missing, or if they are longer than ``limit`` all together.
     """
-    names = [*header.refs.values(), *(f"^{one}" for one in known)]
+    names = [*header.refs.values(), *(f"^{one}" for one in humans)]
     try:
         new = _listed(git, *names, options=OBJECTS)
         given = b"".join(b"%s\n" % one for one in new)
@@ -280,12 +273,12 @@ def _check_objects(git: Runner, header: Header, known: Collection[str], limit: i
     return set(new)
 
 
-def _check_reach(git: Runner, header: Header, known: Collection[str], used: set[bytes]) -> None:
+def _check_reach(git: Runner, header: Header, humans: Collection[str], used: set[bytes]) -> None:
     """Raise Refused if an object that is used is in no commit of the human's branches.
 
     git bases deltas on what the commits have on which the bundle builds; all others take longer.
     """
-    for starts, more in ((header.prerequisites, ["--no-walk"]), (known, [])):
+    for starts, more in ((header.prerequisites, ["--no-walk"]), (humans, [])):
         if used and starts:
             options = (*OBJECTS, "--missing=allow-any", *more)  # of a partial clone
             used = used.difference(_listed(git, *starts, options=options))
@@ -295,7 +288,7 @@ def _check_reach(git: Runner, header: Header, known: Collection[str], used: set[
 
 
 def _listed(git: Runner, *names: str, options: Collection[str] = ()) -> list[bytes]:
-    """Return what rev-list finds from these names. Raises GitError."""
+    """Return the objects that ``git rev-list`` prints for these names. Raises GitError."""
     given = "".join(f"{one}\n" for one in names).encode()
     return git.run("rev-list", *options, "--stdin", given=given, limits=LISTING).output.split()
 

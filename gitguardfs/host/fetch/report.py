@@ -19,19 +19,19 @@ FILES = 20
 
 @dataclass
 class Report:
-    """What was done, for the terminal and for --json."""
+    """The report of one run, for the terminal and for --json."""
 
     repository: str
     agent: str
-    """What stands before the agent's branches."""
+    """Prefix of the agent's branches."""
     bundle: dict[str, object] | None = None
     branches: list[Branch] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
     removed: dict[str, str] = field(default_factory=dict)
-    """Refs that are gone, with the commits that they were."""
+    """Removed refs, with their former commits."""
     merge: Merge | None = None
     commands: list[str] = field(default_factory=list)
-    """What looks and what takes."""
+    """Commands that show the branch, and those that take it."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -44,7 +44,7 @@ def as_text(report: Report) -> Iterator[str]:
     """Yield the lines of the report."""
     if report.bundle is not None:
         when = report.bundle["written"]
-        yield f"{bundle.PLACE}: written {report.bundle['age']}" + (f" ({when})" if when else "")
+        yield f"{bundle.PATH}: written {report.bundle['age']}" + (f" ({when})" if when else "")
     for branch in report.branches:
         yield ""
         yield from _branch_lines(branch, report.agent)

@@ -1,4 +1,4 @@
-"""Says what came in a bundle: commits, changed files, and what a human should look at first.
+"""Summarises a bundle: commits, changed files, and warnings for the human.
 
 git runs in the quarantine, where no configuration and no attributes name a program. All texts are
 the agent's: they are escaped and cut. A tree of a few hundred bytes can stand for millions of
@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gitguardfs.base.errors import counted, shown
+from gitguardfs.base.git import MIB, Limits
 from gitguardfs.host.fetch.bundle import HEADS
-from gitguardfs.host.fetch.git import MIB, GitError, HostRepository, Limits, Runner
+from gitguardfs.host.fetch.git import GitError, HostRepository, Runner
 from gitguardfs.host.fetch.quarantine import Quarantine
 from gitguardfs.names import dotgit, links
 
@@ -96,7 +97,7 @@ class Branch:
 
 
 class _Budget:
-    """The time that is left."""
+    """Shares out the time between the branches."""
 
     def __init__(self, git: Runner) -> None:
         self._git = git
@@ -109,7 +110,7 @@ class _Budget:
 
 
 def summarise(quarantine: Quarantine, repository: HostRepository) -> list[Branch]:
-    """Return what came, the branches with news first, of these the human's own names."""
+    """Return the fetched branches: changed ones first, among those the ones the human also has."""
     refs = repository.refs(repository.remote, HEADS)
     hooks = repository.hooks_path()
     head = repository.commit("HEAD")
@@ -169,7 +170,7 @@ def _compared(
 
 
 def _commit(name: bytes, content: bytes) -> Commit:
-    """Return a commit as it is stored: git log would convert it from the agent's encoding."""
+    """Parse a commit object: git log would convert the agent's encoding."""
     head, _, message = content.partition(b"\n\n")
     author = next((one for one in head.split(b"\n") if one.startswith(b"author ")), b"")
     name_of_author = author.removeprefix(b"author ").partition(b" <")[0]
@@ -180,8 +181,6 @@ def _commit(name: bytes, content: bytes) -> Commit:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A changed entry of a tree: its new mode and object, and its path."""
-
     mode: bytes
     object: bytes
     path: bytes
@@ -213,7 +212,7 @@ def _number(text: bytes) -> int | None:
 
 
 def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> Iterator[str]:
-    """Yield what the human should look at: one line a kind, so that no kind hides another."""
+    """Yield warnings for the human: one line a kind, so that no kind hides another."""
     kinds: dict[str | bytes, list[str]] = {}
     for kind, text in _every_warning(budget, entries, top, hooks):
         kinds.setdefault(kind, []).append(text)
@@ -224,7 +223,6 @@ def _warnings(budget: _Budget, entries: list[_Entry], top: str, hooks: str) -> I
 def _every_warning(
     budget: _Budget, entries: list[_Entry], top: str, hooks: str
 ) -> Iterator[tuple[str | bytes, str]]:
-    """Yield each warning, after its kind."""
     own_hooks = os.path.relpath(os.path.join(top, os.path.expanduser(hooks)), top) if hooks else ""
     of_hooks = os.fsencode(own_hooks).split(b"/") if own_hooks else []
     known = {dotgit.any_spelling(name.encode()): name for name in NOTABLE}
@@ -274,7 +272,7 @@ def cut(text: bytes | str) -> str:
 
 
 def age(written: float, now: float) -> str:
-    """Return how long ago that was, in words."""
+    """Return the age of a bundle in words."""
     seconds = int(now - written)
     if seconds < -60:
         return "in the future, so the clocks differ"

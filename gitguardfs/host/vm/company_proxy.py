@@ -6,7 +6,6 @@ import os
 import sys
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from gitguardfs.base import config_files
@@ -26,7 +25,7 @@ def prepare(state: State, given: str | None) -> None:
     environment's proxy. Raises UserError if no proxy can be used that is set, here or in the
     environment; OSError.
     """
-    files = StateFiles(Path(state.directory))
+    files = state.files
     if given is not None:
         _remember(files, upstream_proxy.setting(given) if given else None)
     proxy = upstream_proxy.chosen(files)

@@ -7,9 +7,7 @@ A shell that ends, an error and a signal all stop what was started. If `vm up` w
 from __future__ import annotations
 
 import os
-import platform
 import shutil
-import signal
 import ssl as tls
 import subprocess
 import sys
@@ -21,16 +19,18 @@ from pathlib import Path
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
-from gitguardfs.host.egress import proxy as egress
+from gitguardfs.host.egress import files as egress_files
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.egress.allowlist import Allowlist
-from gitguardfs.host.egress.files import StateFiles, read_allowlist
+from gitguardfs.host.egress.files import StateFiles
 from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.host.egress.proxy import ca_certificate
+from gitguardfs.host.egress.start import StartedProxy
 from gitguardfs.host.share import qemu
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
     company_proxy,
+    ending,
     forwarding,
     host_guard,
     image_store,
@@ -41,25 +41,22 @@ from gitguardfs.host.vm import (
     provision,
     qmp,
     ready,
-    refusals,
     running,
     seed,
     settings,
     ssh,
     trusted_programs,
+    watching,
 )
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.boot import has_panicked
 from gitguardfs.host.vm.launch import Launch, boot
+from gitguardfs.host.vm.qemu_command import IS_ARM
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
 MIN_FREE_BYTES = 1 << 30
 """Bytes that must be free: setting up a guest takes less."""
-
-
-class Stopped(BaseException):
-    """A signal has told this command to end."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def up(state: State, arguments: UpArguments) -> int:
     Raises UserError.
     """
     existing_directory(state.project)
-    programs = (qemu.program(_is_arm()), *trusted_programs.PROGRAMS)
+    programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS)
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
@@ -101,32 +98,25 @@ def up(state: State, arguments: UpArguments) -> int:
         forwarding.check_free(published)
         _check_room(state)
         company_proxy.prepare(state, arguments.upstream_proxy)
-        files = StateFiles(Path(state.directory))
+        files = state.files
         cache = states.cache_directory()
         with image_store.in_use(cache):
-            builder = ready.Builder(
-                arguments.settings,
-                config_files.read(str(files.upstream_ca)),
-                config_files.read(str(files.upstream_proxy)),
-                _lines_for_reading(files),
-            )
-            image, is_over_ready = ready.disk_for(state, builder, cache)
+            image = ready.disk_for(state, arguments.settings, cache)
         pairs = keys.ensure(state)
-        ca = egress.ca_certificate(files.directory)
-        proxy = egress.begin_proxy(files.directory)
+        ca = ca_certificate(files.directory)
+        proxy = StartedProxy(files.directory)
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         owner = os.stat(exported)
         own = provision.guest_files(
             arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
         )
-        content = provision.content(state.name, own, pairs, ca, by_cloud_init=not is_over_ready)
-        seed.write(state.seed, content)
+        seed.write(state.seed, provision.content(state.name, own, pairs, ca))
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
         stack.enter_context(logs.size_limited(state.console))
-        guest = boot(stack, launch).guest
+        guest, _ = boot(stack, launch)
         stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, arguments.settings)
         with open(state.ready, "wb"):
@@ -140,15 +130,10 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     If it is ended then, the next one must not share or allow more. Raises OSError.
     """
     settings.save(state, settings.before_start(settings.load(state), arguments.settings))
-    files = Path(state.directory)
+    files = state.files.directory
     _ensure_allowlist(files, arguments.presets)
     if authority is not None:
         config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
-
-
-def _lines_for_reading(files: StateFiles) -> tuple[str, ...]:
-    rules = Allowlist.parse(read_allowlist(files)).rules
-    return tuple(rule.line for rule in rules if rule.method in ("GET", "HEAD"))
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
@@ -178,7 +163,7 @@ def _check_room(state: State) -> None:
 def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
     """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
     is_new = not StateFiles(files).allowlist.exists()
-    egress.create_files(files, presets)
+    egress_files.create_files(files, presets)
     if is_new and not presets:
         print(
             "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
@@ -201,27 +186,12 @@ def _session(state: State) -> Iterator[None]:
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
-        with _signals():
+        with ending.by_exception():
             yield
-    finally:
-        os.close(fd)
-
-
-@contextmanager
-def _signals() -> Iterator[None]:
-    def stop(number: int, _: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: from here on everything is stopped
-        raise Stopped
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    except Stopped:
+    except SystemExit:
         raise UserError("stopped", code=Exit.SYSTEM) from None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        os.close(fd)
 
 
 def refuse_root() -> None:
@@ -238,7 +208,7 @@ def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> in
     """Run the shell or the command in the guest; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     # In a session with a terminal, that is the agent's.
-    with refusals.told(state, at_once=not terminal and sys.stderr.isatty()):
+    with watching.reported(state, at_once=not terminal and sys.stderr.isatty()):
         process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
         try:
             status = process.wait()
@@ -260,7 +230,3 @@ def _answers(state: State) -> bool:
         return qmp.status(state) == "running"
     except qmp.NoAnswerError:
         return False
-
-
-def _is_arm() -> bool:
-    return qemu.is_arm(platform.machine())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from gitguardfs.base import quote
 from gitguardfs.base.errors import Exit, GitguardExit, UserError
-from gitguardfs.host.vm import die_with_parent, ports, ssh
+from gitguardfs.host.egress import die_with_parent
+from gitguardfs.host.vm import ending, ports, ssh
 from gitguardfs.host.vm.ports import Port
 from gitguardfs.host.vm.state import State
 
@@ -53,13 +53,8 @@ def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
     words = ["gitguard", "vm", "forward", "--project", state.project, str(_another(port))]
     _check_free(port, f"use another one: {quote.shell(words)}")
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end)
-    with suppress(KeyboardInterrupt), _opened(state, guest, [port], ports.FORWARD) as process:
+    opened = _opened(state, guest, [port], ports.FORWARD)
+    with ending.by_exception(), suppress(KeyboardInterrupt), opened as process:
         if _is_listening(process):
             print(
                 f"http://127.0.0.1:{port.here}/ is port {port.there} of the VM; Ctrl-C ends it",

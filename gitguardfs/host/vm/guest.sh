@@ -2,7 +2,7 @@
 # The part of gitguard vm that runs in the guest, as root. What it is given lies on the seed, an ISO
 # image that the host writes for each start.
 #   setup   once for a disk, by cloud-init: packages, gitguardfs, what a start needs
-#   finish  after setup, if VMs are to share the disk: takes out what belongs to this one guest
+#   finish  after setup: takes out what belongs to this one guest, since VMs share the disk
 #   start   early at each start: writes what this VM is given, if the last start had something else
 #   guard   later at each start: the guarded project; then the host is told
 #   end     tells the host that the start has failed, if these have ended and could not say so
@@ -134,7 +134,7 @@ install_gitguardfs() {
     local new=$PREFIX/lib.new
     rm -rf "$new"
     mkdir -p "$new"
-    tar -xf "$SEED/gitguardfs.tar" -C "$new" --no-same-owner
+    tar -xf "$SEED/gitguardfs.tar" -C "$new" --strip-components=1 --no-same-owner
     sync # see write_files
     rm -rf "${PREFIX:?}/lib"
     mv -T "$new" "$PREFIX/lib"
@@ -196,18 +196,9 @@ setup() {
     install_gitguardfs
     keep_spare
     note shared
-    if [[ -e "$SEED/is-shared" ]]; then
-        # cloud-init still writes when this program ends.
-        systemd-run --quiet --no-block -p After=cloud-final.service \
-            -p OnFailure=gitguard-vm-end.service "$0" finish
-    else
-        retire_cloud_init
-        systemctl daemon-reexec # the defaults in system.conf.d are read at the start
-        systemctl start gitguard-vm-start.service
-        # An older version has enabled it; so it has begun before this start had written anything.
-        serve try-restart
-        systemctl --no-block start gitguard-vm-guard.service
-    fi
+    # cloud-init still writes when this program ends.
+    systemd-run --quiet --no-block -p After=cloud-final.service \
+        -p OnFailure=gitguard-vm-end.service "$0" finish
 }
 
 # No VM may find here what belongs to the guest that was set up: keys, identity, logs.
@@ -240,8 +231,7 @@ take_new_seed() {
     local digest known=
     read -r -n 64 digest <"$(seed_disk)" # it stands before the file system
     [[ ! -s "$STATE/seed" ]] || read -r known <"$STATE/seed"
-    # That of an older host has none, but always the same text.
-    [[ ! "$digest" =~ ^[0-9a-f]{64}$ || "$digest" != "$known" ]] || return 0
+    [[ "$digest" != "$known" ]] || return 0
     rm -f "$STATE/seed"
     mount_seed
     take_seed
@@ -322,8 +312,7 @@ make_view() {
             [[ "$path" == "$1" || ! -O "$path" || -w "$path" && -x "$path" ]] || chmod u+rwx "$path"
         done
         content=("$1"/*)
-        # An older version may have begun to show it.
-        [[ -r "$1" && -z "${content[*]}" ]] || mountpoint -q "$1" || {
+        [[ -r "$1" && -z "${content[*]}" ]] || {
             rmdir "$1" 2>/dev/null || move_aside "$1"
             mkdir "$1"
         }
@@ -344,7 +333,7 @@ give_rules() {
 }
 
 guard() {
-    is_guarded || serve start
+    is_guarded || serve
     is_guarded || fail "the project is not guarded"
     tell ready
     say "ready"
@@ -361,7 +350,7 @@ is_guarded() {
 }
 
 serve() {
-    systemctl "$1" "$SERVICE" ||
+    systemctl start "$SERVICE" ||
         fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
 }
 

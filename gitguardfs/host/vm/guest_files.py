@@ -1,6 +1,6 @@
 """Files that are written into the guest: settings for proxy, CA and git, and rules for agents.
 
-Pure. Each tool has its own setting for a proxy and a certificate authority, so these two are
+Each tool has its own setting for a proxy and a certificate authority, so these two are
 written in many forms.
 """
 
@@ -18,6 +18,7 @@ from gitguardfs.host.egress.urls import BLOCKED_URL
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_secrets, guest_tools
 from gitguardfs.host.vm.qemu_command import GUEST_ADDRESS, PROXY_ADDRESS, PROXY_PORT
+from gitguardfs.host.vm.settings import Settings
 from gitguardfs.names.rules import GitMode
 
 PROXY = guest_tools.PROXY
@@ -170,38 +171,26 @@ class GuestFile:
         return self.content if isinstance(self.content, bytes) else self.content.encode()
 
 
-@dataclass(frozen=True)
-class GuestSettings:
-    """What differs from one VM to the next."""
+def files(
+    settings: Settings,
+    view: str,
+    units: dict[str, str],
+    ca: str | None = None,
+    service: str = "",
+    secrets: tuple[Secret, ...] = (),
+) -> list[GuestFile]:
+    """Return all files for the guest. ``units`` has the texts of share and guard, by path.
 
-    ca: str | None
-    """The proxy's certificate authority, as PEM; None for a disk that VMs are to share."""
-    view: str
-    """The path of the guarded project."""
-    git: str
-    """The mode of the guard: what the agent has of git."""
-    local: tuple[str, ...]
-    """The names of the guest's own directories."""
-    service: str
-    """The unit of systemd that guards the view; empty for a disk that VMs are to share."""
-    units: dict[str, str]
-    """The texts of the units for share and guard, by their paths below UNITS."""
-    git_name: str
-    git_email: str
-    program: str
-    """The text of PROGRAM."""
-    secrets: tuple[Secret, ...] = ()
-
-
-def files(guest: GuestSettings) -> list[GuestFile]:
-    """Return all files for the guest."""
-    rules = agent_rules.text(GitMode(guest.git), guest.local) + RULES
+    A disk that VMs are to share has neither an authority ``ca`` (PEM), nor a ``service`` that
+    guards the project at ``view``, nor secrets. Raises OSError.
+    """
+    rules = agent_rules.text(GitMode(settings.git_mode), settings.local) + RULES
     return [
-        *([] if guest.ca is None else [GuestFile(CA_FILE, guest.ca)]),
+        *([] if ca is None else [GuestFile(CA_FILE, ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
         GuestFile(
             guest_secrets.ENVIRONMENT,
-            _environment_file() + guest_secrets.environment(guest.secrets),
+            _environment_file() + guest_secrets.environment(secrets),
         ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
@@ -209,18 +198,17 @@ def files(guest: GuestSettings) -> list[GuestFile]:
         GuestFile("/etc/pip.conf", f"[global]\nproxy = {PROXY}\ncert = {BUNDLE}\n"),
         GuestFile(
             guest_secrets.NPMRC,
-            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n"
-            + guest_secrets.npm(guest.secrets),
+            f"proxy={PROXY}\nhttps-proxy={PROXY}\ncafile={BUNDLE}\n" + guest_secrets.npm(secrets),
         ),
-        GuestFile(guest_secrets.GITCONFIG, _git(guest) + guest_secrets.git(guest.secrets)),
+        GuestFile(guest_secrets.GITCONFIG, _git(settings) + guest_secrets.git(secrets)),
         GuestFile("/etc/ssh/sshd_config.d/10-gitguard-vm.conf", _sshd()),
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
-        *(GuestFile(path, content) for path, content in guest_tools.files(guest.ca).items()),
+        *(GuestFile(path, content) for path, content in guest_tools.files(ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
-        GuestFile(CONFIG, _config(guest)),
-        GuestFile(PROGRAM, guest.program, 0o755),
+        GuestFile(CONFIG, _config(settings, view, service)),
+        GuestFile(PROGRAM, installation.text("host/vm/guest.sh"), 0o755),
         GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
         GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
         GuestFile(f"{UNITS}/gitguard-vm-guard.service", _GUARD_UNIT),
@@ -239,7 +227,7 @@ def files(guest: GuestSettings) -> list[GuestFile]:
             f"{UNITS}/{TEMPLATE}.d/50-gitguard-vm.conf",
             "[Unit]\nBefore=gitguard-vm-guard.service\n",
         ),
-        *(GuestFile(f"{UNITS}/{path}", text) for path, text in guest.units.items()),
+        *(GuestFile(f"{UNITS}/{path}", text) for path, text in units.items()),
     ]
 
 
@@ -289,10 +277,10 @@ def _apt() -> str:
     )
 
 
-def _git(guest: GuestSettings) -> str:
+def _git(settings: Settings) -> str:
     return (
         "[user]\n"
-        f"\tname = {_git_value(guest.git_name)}\n\temail = {_git_value(guest.git_email)}\n"
+        f"\tname = {_git_value(settings.git_name)}\n\temail = {_git_value(settings.git_email)}\n"
         f"[http]\n\tproxy = {PROXY}\n\tsslCAInfo = {BUNDLE}\n"
         f"{guest_tools.git_rules()}"
     )
@@ -318,16 +306,16 @@ def _managed_settings() -> str:
     return json.dumps(rules, indent=2) + "\n"
 
 
-def _config(guest: GuestSettings) -> str:
+def _config(settings: Settings, view: str, service: str) -> str:
     values = {
         "AGENT": AGENT,
         "BUNDLE": BUNDLE,
         "CA_FILE": CA_FILE,
         "PROXY_ADDRESS": PROXY_ADDRESS,
         "PROXY_PORT": str(PROXY_PORT),
-        "VIEW": guest.view,
-        "SERVICE": guest.service,
-        "GIT": guest.git,
+        "VIEW": view,
+        "SERVICE": service,
+        "GIT": settings.git_mode,
         "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""What the guest has of secrets: variables with placeholders, and settings of git and npm. Pure."""
+"""The guest's variables with placeholders of secrets, and settings of git and npm. Pure."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PROXY = f"http://{PROXY_ADDRESS}:{PROXY_PORT}"
 JAVA_TRUST = "/etc/gitguard-vm/java-trust.jks"
 """The trust store of every Java in the guest; a JDK from a tarball has another of its own."""
 NODE_PROXY = "/etc/gitguard-vm/node-proxy.cjs"
-"""What each Node in the guest loads first."""
+"""The file that each Node in the guest loads first."""
 
 _SSH_HOSTS = (
     "github.com", "gitlab.com", "bitbucket.org", "codeberg.org", "git.sr.ht", "gitea.com",
@@ -29,9 +29,9 @@ _SSH_HOSTS = (
 address, so each host needs a rule of its own, and each port; ``ssh://`` alone does not."""
 _SSH_BY_443 = {"github.com": "ssh.github.com", "gitlab.com": "altssh.gitlab.com",
                "bitbucket.org": "altssh.bitbucket.org"}  # fmt: skip
-"""Where these hosts serve SSH at port 443."""
+"""The names by which these hosts serve SSH at port 443."""
 _CHECKED_WITH = "changeit"
-"""What goes into a trust store's digest: keytool's usual password. Java needs none to read it."""
+"""The password in a trust store's digest: keytool's usual one. Java needs none to read it."""
 
 
 def environment() -> dict[str, str]:

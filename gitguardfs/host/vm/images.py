@@ -41,7 +41,7 @@ PINNED = {
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
 _BASE = "full-backing-filename"
-"""What qemu-img calls the file below a disk."""
+"""qemu-img's word for the file below a disk."""
 _DISKS = ("disk.qcow2", "disk.img")
 _CHECK = "check the image, or use another: --image FILE"
 APPEND = "root=/dev/vda rw"
@@ -83,20 +83,6 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
 def files_of(image: Image) -> list[str]:
     """Return the paths of the image's files."""
     return [path for path in (image.disk, image.kernel, image.initrd) if path]
-
-
-def used_by(wanted: str, disk: str) -> Image | None:
-    """Return the image below the VM's ``disk``, if ``wanted`` is a name in PINNED.
-
-    A newer gitguardfs may pin another image by the same name; a VM keeps its own until it is reset.
-    Returns None if there is no disk, or if its image is gone or has another name.
-    """
-    if not os.path.exists(disk) or not is_pinned(wanted):
-        return None
-    base = backing_of(disk)
-    # Only a file that was fetched has such a name.
-    is_of_name = re.fullmatch(f"[0-9a-f]{{12}}-{wanted}-.*", os.path.basename(base))
-    return Image(base) if is_of_name and os.path.exists(base) else None
 
 
 def is_pinned(wanted: str) -> bool:
@@ -195,36 +181,21 @@ def refuse_cache_around_project(cache: str, project: str) -> None:
 
 
 def ensure_overlay(image: Image, disk: str, over: str | None = None) -> None:
-    """Make the VM's disk over the image, or over the ready disk ``over`` of it, if there is none.
+    """Make a disk over the image, or over the ready disk ``over`` of it, if there is none.
 
-    Raises UserError if that fails, if there is a disk over another file, or if QEMU would follow
-    one of them to files that were not checked.
+    Raises UserError if QEMU would follow one of them to files that were not checked.
     """
-    base = over or image.disk
+    found = _checked(image, over)
     if os.path.exists(disk):
-        found = backing_of(disk)
-        if os.path.realpath(found) != os.path.realpath(base):
-            raise UserError(
-                f"this VM was made from {shown(found)}",
-                "leave --image out, or delete the VM first: gitguard vm reset",
-            )
-        for path in (base, image.disk):
-            if not os.path.exists(path):
-                raise UserError(
-                    f"the image {shown(path)} is gone",
-                    "put it back, or delete the VM: gitguard vm reset",
-                )
-        _checked(image, over)
         return
-    base_info = _checked(image, over)
-    size = max(DISK_SIZE, int(base_info["virtual-size"]))
-    new = f"{disk}.new"
-    _qemu_img("create", "-q", "-f", "qcow2", "-F", base_info["format"], "-b", base, new, str(size))
+    size = max(DISK_SIZE, int(found["virtual-size"]))
+    base, new = over or image.disk, f"{disk}.new"
+    _qemu_img("create", "-q", "-f", "qcow2", "-F", found["format"], "-b", base, new, str(size))
     os.rename(new, disk)
 
 
 def _checked(image: Image, over: str | None) -> dict[str, Any]:
-    """Describe what a disk is to lie over. Raises UserError if QEMU would follow it elsewhere."""
+    """Describe the file below a disk. Raises UserError if QEMU would follow it elsewhere."""
     found = self_contained(image.disk)
     if over is None:
         return found
@@ -286,7 +257,7 @@ def _data_file(described: dict[str, Any]) -> str | None:
 
 
 def described(disk: str, kind: str | None = None) -> dict[str, Any]:
-    """Return what qemu-img says of a disk of this format, without the disks below it.
+    """Return qemu-img's facts about a disk of this format, without the disks below it.
 
     Without ``kind`` it guesses the format. Raises UserError.
     """

@@ -29,7 +29,7 @@ class Keyboard:
         self._fd = fd
 
     def pressed(self, seconds: float) -> bytes | None:
-        """Return what was typed; b"" if nothing was within ``seconds``, None at the end."""
+        """Return the keys that were typed; b"" if none was within ``seconds``, None at the end."""
         if not select.select([self._fd], [], [], seconds)[0]:
             return b""
         try:
@@ -38,7 +38,7 @@ class Keyboard:
             return None
 
     def forget(self) -> None:
-        """Forget what was typed so far, once the terminal has all output."""
+        """Forget all keys typed so far, once the terminal has all output."""
         sys.stdout.flush()
         with suppress(termios.error):  # the terminal is gone
             termios.tcdrain(self._fd)

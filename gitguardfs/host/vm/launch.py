@@ -14,18 +14,9 @@ from dataclasses import dataclass
 
 from gitguardfs.base import installation
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.host.egress.start import RunningProxy, StartingProxy
-from gitguardfs.host.share import qemu
-from gitguardfs.host.vm import (
-    accelerators,
-    die_with_parent,
-    keys,
-    provision,
-    qmp,
-    running,
-    ssh,
-    trusted_programs,
-)
+from gitguardfs.host.egress import die_with_parent
+from gitguardfs.host.egress.start import StartedProxy
+from gitguardfs.host.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
 from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.keys import Keys
@@ -40,13 +31,11 @@ TUNNEL_IS_UP = (
     " sleep 0.5; done; exit 1"
 )
 """A script for root's shell in the guest (bash): waits for the tunnel, 30 seconds at most."""
-FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
-"""Where the UEFI for ARM is on Linux, and on a Mac by Homebrew."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What one start of a VM needs."""
+    """The needs of one start of a VM."""
 
     state: State
     settings: Settings
@@ -56,26 +45,18 @@ class Launch:
     """The directory that is shared; None for none."""
     lock: int
     """The descriptor of the VM's lock, which QEMU inherits."""
-    proxy: StartingProxy
+    proxy: StartedProxy
     restricted: bool = True
     """False only in tests; see qemu_command.Machine."""
     prepare: Callable[[], None] = lambda: None
     """Called before each attempt to boot."""
 
 
-@dataclass(frozen=True)
-class Started:
-    """A guest that is ready."""
+def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Popen[bytes]]:
+    """Boot with the first accelerator that works; return the guest, once it is ready, and QEMU.
 
-    guest: ssh.SshGuest
-    qemu: subprocess.Popen[bytes]
-
-
-def boot(stack: ExitStack, launch: Launch) -> Started:
-    """Boot with the first accelerator that works; return once the guest is ready.
-
-    The proxy may start meanwhile, which takes seconds. What was started is stopped when ``stack``
-    closes. Raises UserError.
+    The proxy may start meanwhile, which takes seconds. When ``stack`` closes, all that was started
+    is stopped. Raises UserError.
     """
     state = launch.state
     progress = BootProgress()
@@ -91,13 +72,13 @@ def boot(stack: ExitStack, launch: Launch) -> Started:
             attempt.callback(_end if launch.exported else _kill, state, qemu)
             wait = Boot(state, qemu, progress, here)
             try:
-                proxy = launch.proxy.listening()
+                _ = launch.proxy.port  # its error is the first to say what is wrong
                 guest = ssh.SshGuest(
                     launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
                 )
                 if launch.settings.hardened:
                     wait.await_ssh(guest.port)
-                    attempt.enter_context(_tunnel(wait.run, guest, proxy, launch.exported is None))
+                    attempt.enter_context(_tunnel(wait, guest, launch))
                 wait.await_ready()
             except BootError as failure:
                 attempts += 1
@@ -114,26 +95,16 @@ def boot(stack: ExitStack, launch: Launch) -> Started:
             finally:
                 progress.end()
             stack.push(attempt.pop_all())
-            return Started(guest, qemu)
+            return guest, qemu
 
 
 def _machine(launch: Launch, accelerator: str, channel: int) -> Machine:
     relay = os.path.join(installation.PACKAGE_DIRECTORY, "host/vm/relay.py")
+    words = (sys.executable, "-I", "-S", relay, launch.state.directory)
     return Machine(
-        state=launch.state,
-        image=launch.image,
-        exported=launch.exported,
-        memory=launch.settings.memory,
-        cpus=launch.settings.cpus,
-        accelerator=accelerator,
-        processor=platform.machine(),
-        relay=(sys.executable, "-I", "-S", relay, launch.state.directory),
-        channel=channel,
-        hardened=launch.settings.hardened,
-        is_mac=platform.system() == "Darwin",
-        firmware=next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE),
-        restricted=launch.restricted,
-    )
+        launch.state, launch.image, launch.exported, launch.settings, accelerator, words, channel,
+        launch.restricted,
+    )  # fmt: skip
 
 
 def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
@@ -186,41 +157,35 @@ def _kill(_: State, qemu: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _tunnel(
-    run: Callable[[list[str], str], None],
-    guest: ssh.SshGuest,
-    proxy: RunningProxy,
-    is_quiet: bool = False,
-) -> Iterator[None]:
+def _tunnel(wait: Boot, guest: ssh.SshGuest, launch: Launch) -> Iterator[None]:
     """Connect the guest to the proxy by a reverse SSH tunnel, at the usual address.
 
     The tunnel ends when the proxy or this process ends: any other program could get the proxy's
-    port after that. ``is_quiet`` is for a guest that shuts down by itself, of which ssh would tell.
-    ``run`` is Boot.run; raises as that.
+    port after that. A guest that shares nothing shuts down by itself, and ssh is to be quiet about
+    that. Raises as Boot.run.
     """
-    _as_root(run, guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
-    tunnel = ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, proxy.port)
+    _as_root(wait, guest, f"ip address replace {PROXY_ADDRESS}/32 dev lo")
     process = subprocess.Popen(
-        die_with_parent.command(tunnel),
+        die_with_parent.command(ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, launch.proxy.port)),
         stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if is_quiet else None,
+        stderr=subprocess.DEVNULL if launch.exported is None else None,
         start_new_session=True,
     )
     assert process.stdin is not None
     end = process.stdin.close
 
     def end_with_proxy() -> None:
-        proxy.process.wait()
+        launch.proxy.process.wait()
         end()
 
     try:
         threading.Thread(target=end_with_proxy, daemon=True).start()
-        _as_root(run, guest, TUNNEL_IS_UP)
+        _as_root(wait, guest, TUNNEL_IS_UP)
         yield
     finally:
         end()
         process.wait()
 
 
-def _as_root(run: Callable[[list[str], str], None], guest: ssh.SshGuest, line: str) -> None:
-    run(ssh.command(guest, keys.ADMIN, remote=line), "cannot set up the tunnel to the proxy")
+def _as_root(wait: Boot, guest: ssh.SshGuest, line: str) -> None:
+    wait.run(ssh.command(guest, keys.ADMIN, remote=line), "cannot set up the tunnel to the proxy")

@@ -13,10 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import chain
-from pathlib import Path
 
 from gitguardfs.base.errors import ascii_shown, shown
-from gitguardfs.host.egress.files import StateFiles
 from gitguardfs.host.egress.tail import Tail
 from gitguardfs.host.vm.boot import plain
 from gitguardfs.host.vm.state import State
@@ -92,7 +90,7 @@ def follow(state: State, width: int | None = None) -> Iterator[str]:
 
 
 def _paths(state: State) -> list[str]:
-    return [state.console, state.qemu_log, str(StateFiles(Path(state.directory)).log)]
+    return [state.console, state.qemu_log, str(state.files.log)]
 
 
 def _rows(path: str, line: bytes, width: int | None) -> list[str]:

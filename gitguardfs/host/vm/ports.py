@@ -41,7 +41,7 @@ class OpenPort(NamedTuple):
 
 
 def parsed(text: str) -> Port:
-    """Return what ``PORT`` or ``PORT:GUEST_PORT`` means. Raises UserError."""
+    """Return the port that ``PORT`` or ``PORT:GUEST_PORT`` means. Raises UserError."""
     here, colon, there = text.partition(":")
     return Port(_number(here), _number(there if colon else here))
 

@@ -6,6 +6,7 @@ has none of a VM or user: its keys and authority are made for it, and end with i
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -16,7 +17,7 @@ from gitguardfs.base.constants import AGENT_HOME, PROJECT_SHARE
 from gitguardfs.guest import systemd
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.vm import seed
-from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, GuestSettings, files
+from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, files
 from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.host.vm.qemu_command import TAG
@@ -26,26 +27,21 @@ from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 Ids = tuple[int, int]
 """A user's id and a group's."""
 AGENT_IDS: Ids = (1000, 1000)
-"""Those of the agent's user, which cloud-init makes."""
+"""The ids of the agent's user, which cloud-init makes."""
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """The path of the guest's host key."""
-_LEFT_OUT = frozenset(("__pycache__",))
 
 
-def content(
-    name: str, own: list[GuestFile], keys: Keys, ca: str, by_cloud_init: bool
-) -> dict[str, bytes]:
+def content(name: str, own: list[GuestFile], keys: Keys, ca: str) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, with which each of its starts begins.
 
-    ``own`` is what ``guest_files`` returns. ``by_cloud_init`` is for a disk over no ready disk:
-    cloud-init sets it up first. Raises UserError, OSError.
+    ``own`` has the files that ``guest_files`` returns. Raises UserError, OSError.
     """
     archive = _archive([*own, *_login_files(name, keys)])
     return {
         "files.tar": archive,
         "files.digest": seed.digest({"": archive}),
         **_for_setup(ca, shared_content()),
-        **(seed.cloud_init_files(name, _login(keys), own) if by_cloud_init else {}),
     }
 
 
@@ -58,9 +54,10 @@ def disk_content(name: str, keys: Keys, ca: str, shared: dict[str, bytes]) -> di
     }
 
 
+@functools.cache
 def shared_content() -> dict[str, bytes]:
-    """Return what a disk is set up with and no VM differs in. The same bytes each time. OSError."""
-    return {"files": _archive(_shared_files()), seed.PAYLOAD: payload()}
+    """Return the files of a setup that no VM differs in, with the same bytes each time. OSError."""
+    return {"files": _archive(_shared_files()), seed.PAYLOAD: installation.bundle()}
 
 
 def _login(keys: Keys) -> seed.GuestKeys:
@@ -88,37 +85,17 @@ def guest_files(
 
     ``owner`` is the user and group of the shared directory. Raises UserError, OSError.
     """
+    view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, owner))
-    service = systemd.service_name(view_of(settings.project))
-    return files(_guest_settings(settings, ca, secrets, service, units))
+    return files(settings, view, units, ca, systemd.service_name(view), secrets)
 
 
 def _shared_files() -> list[GuestFile]:
     settings = Settings("/project")
+    view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, AGENT_IDS))
-    del units[systemd.drop_in_name(view_of(settings.project))]
-    return files(_guest_settings(settings, None, (), "", units))
-
-
-def _guest_settings(
-    settings: Settings,
-    ca: str | None,
-    secrets: tuple[Secret, ...],
-    service: str,
-    units: dict[str, str],
-) -> GuestSettings:
-    return GuestSettings(
-        ca=ca,
-        view=view_of(settings.project),
-        git=settings.git_mode,
-        local=settings.local,
-        service=service,
-        units=units,
-        git_name=settings.git_name,
-        git_email=settings.git_email,
-        program=installation.text("host/vm/guest.sh"),
-        secrets=secrets,
-    )
+    del units[systemd.drop_in_name(view)]
+    return files(settings, view, units)
 
 
 def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:
@@ -163,36 +140,11 @@ def mount_options(settings: Settings) -> tuple[str, ...]:
     return with_local(options, settings.local)
 
 
-def payload() -> bytes:
-    """Return this installation's package and scripts as a tar archive.
-
-    The bytes are the same each time. Raises UserError if the installation has no scripts, OSError.
-    """
-    scripts = installation.script_directory()
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for directory, below, names in os.walk(installation.PACKAGE_DIRECTORY):
-            below[:] = sorted(name for name in below if name not in _LEFT_OUT)
-            for name in sorted(names):
-                path = os.path.join(directory, name)
-                with open(path, "rb") as file:
-                    _add(tar, os.path.relpath(path, installation.PACKAGE_PARENT), file.read())
-        for name in installation.SCRIPT_NAMES:
-            with open(os.path.join(scripts, name), "rb") as file:
-                _add(tar, f"{installation.SCRIPTS}/{name}", file.read())
-    return buffer.getvalue()
-
-
 def _archive(guest_files: list[GuestFile]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for file in guest_files:
-            _add(tar, file.path.lstrip("/"), file.data, file.mode)
+            member = tarfile.TarInfo(file.path.lstrip("/"))
+            member.size, member.mode = len(file.data), file.mode
+            tar.addfile(member, io.BytesIO(file.data))
     return buffer.getvalue()
-
-
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    member.mode = mode
-    tar.addfile(member, io.BytesIO(content))

@@ -1,13 +1,16 @@
-"""QEMU's command line for a sandbox VM, as a list of arguments. Pure."""
+"""QEMU's command line for a sandbox VM, as a list of arguments."""
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
 from dataclasses import dataclass
 
 from gitguardfs.base import quote
 from gitguardfs.host.share import qemu
 from gitguardfs.host.vm.images import Image
+from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
 TAG = "project"
@@ -17,7 +20,7 @@ SEED_SERIAL = "gitguard-seed"
 CHANNEL = "gitguard"
 """The name of the port by which root in the guest tells how far it is."""
 PROXY_ADDRESS, PROXY_PORT = "10.0.2.100", 8080
-"""Where the guest reaches the proxy: QEMU answers for this address, on this port only."""
+"""The address at which the guest reaches the proxy: QEMU answers there, on this port only."""
 GUEST_ADDRESS = "10.0.2.15"
 """The address that QEMU's user network gives its one guest."""
 
@@ -29,6 +32,13 @@ HARDENED_SANDBOX = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcec
 _PROCESSORS = {"kvm": "host", "hvf": "host", "tcg": "max"}
 
 
+IS_MAC = platform.system() == "Darwin"
+IS_ARM = qemu.is_arm(platform.machine())
+"""Whether the host is 64-bit ARM, and so the guest as well."""
+FIRMWARE_PLACES = (*qemu.FIRMWARE_PLACES, f"/opt/homebrew/share/qemu/{qemu.FIRMWARE}")
+"""Paths of the UEFI for ARM on Linux, and on a Mac by Homebrew."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """One start of a VM."""
@@ -37,41 +47,29 @@ class Machine:
     image: Image
     exported: str | None
     """The directory that is shared: the project, or the guarded view of it; None for none."""
-    memory: int
-    cpus: int
+    settings: Settings
     accelerator: str
     """``kvm``, ``hvf`` or ``tcg``."""
-    processor: str
-    """platform.machine() of the host."""
     relay: tuple[str, ...]
     """The program that connects the guest to the proxy; unused if hardened."""
     channel: int
     """The descriptor of a socket on which root in the guest tells how far it is."""
-    hardened: bool = False
-    is_mac: bool = False
-    firmware: str = ""
-    """The UEFI for 64-bit ARM."""
     restricted: bool = True
     """False only in tests, to show that their attempts to get out would work without it."""
-
-    @property
-    def is_arm(self) -> bool:
-        """Return whether the host is 64-bit ARM, and so the guest as well."""
-        return qemu.is_arm(self.processor)
 
 
 def command(machine: Machine) -> list[str]:
     """Return the command that starts the machine; it runs until the guest is off."""
     state = machine.state
     return [
-        qemu.program(machine.is_arm),
+        qemu.program(IS_ARM),
         *("-name", f"gitguard-{state.name}", "-nodefaults", "-no-user-config"),
         *("-display", "none", "-no-reboot"),
         *_board(machine),
         *("-accel", machine.accelerator, "-cpu", _cpu(machine)),
         # Not the clock of the machine, which stands still while that is paused: files/clock.sh.
         *("-rtc", "base=utc,clock=host"),
-        *("-m", str(machine.memory), "-smp", str(machine.cpus)),
+        *("-m", str(machine.settings.memory), "-smp", str(machine.settings.cpus)),
         # append=on: after the log is truncated, QEMU writes at its new end.
         *("-chardev", f"file,id=console,path={quote.qemu(state.console)},append=on"),
         *("-serial", "chardev:console"),
@@ -83,27 +81,27 @@ def command(machine: Machine) -> list[str]:
         *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
         *_network(machine),
         *(() if machine.exported is None else qemu.p9_share(machine.exported, TAG)),
-        *(() if machine.is_mac else ("-sandbox", _sandbox(machine))),
+        *(() if IS_MAC else ("-sandbox", _sandbox(machine))),
     ]
 
 
 def _cpu(machine: Machine) -> str:
     model = _PROCESSORS[machine.accelerator]
     # An emulator takes a fifth longer with page tables of five levels.
-    is_emulated_pc = machine.accelerator == "tcg" and not machine.is_arm
+    is_emulated_pc = machine.accelerator == "tcg" and not IS_ARM
     return f"{model},la57=off" if is_emulated_pc else model
 
 
 def _board(machine: Machine) -> list[str]:
-    board = ["-machine", "virt" if machine.is_arm else "q35"]
+    board = ["-machine", "virt" if IS_ARM else "q35"]
     image = machine.image
     if image.kernel is not None:
-        console = "ttyAMA0" if machine.is_arm else "ttyS0"
+        console = "ttyAMA0" if IS_ARM else "ttyS0"
         board += ["-kernel", image.kernel, "-append", f"console={console} {image.append}"]
         if image.initrd is not None:
             board += ["-initrd", image.initrd]
-    elif machine.is_arm:
-        board += ["-bios", machine.firmware]
+    elif IS_ARM:
+        board += ["-bios", next(filter(os.path.exists, FIRMWARE_PLACES), qemu.FIRMWARE)]
     return board
 
 
@@ -125,7 +123,7 @@ def _network(machine: Machine) -> list[str]:
         "ipv6=off",
         "hostfwd=tcp:127.0.0.1:0-:22",
     ]
-    if not machine.hardened:
+    if not machine.settings.hardened:
         helper = shlex.join(machine.relay)
         target = f"guestfwd=tcp:{PROXY_ADDRESS}:{PROXY_PORT}-cmd:{helper}"
         options.append(quote.qemu(target))
@@ -133,4 +131,4 @@ def _network(machine: Machine) -> list[str]:
 
 
 def _sandbox(machine: Machine) -> str:
-    return HARDENED_SANDBOX if machine.hardened else SANDBOX
+    return HARDENED_SANDBOX if machine.settings.hardened else SANDBOX

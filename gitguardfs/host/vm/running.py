@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.host.vm import keys, provision, qmp, settings, trusted_programs, vm_secrets
+from gitguardfs.host.vm import keys, provision, qmp, secret_changes, settings, trusted_programs
 from gitguardfs.host.vm.ssh import SshGuest
 from gitguardfs.host.vm.state import State, is_held, remove, take
 
@@ -174,8 +174,8 @@ def reset(state: State) -> list[str]:
     try:
         if session is None or lock is None:
             raise UserError("the VM is running", "stop it first: gitguard vm stop", Exit.SYSTEM)
-        with vm_secrets.changing(state):
-            return [*vm_secrets.delete_values(state), *remove(state)]
+        with secret_changes.changing(state):
+            return [*secret_changes.delete_values(state), *remove(state)]
     finally:
         for fd in (session, lock):
             if fd is not None:

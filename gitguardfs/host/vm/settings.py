@@ -75,7 +75,7 @@ class Settings:
 
     @property
     def git_mode(self) -> str:
-        """Return what the agent has of git."""
+        """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
 
 
@@ -87,28 +87,18 @@ def load(state: State) -> Settings:
         return Settings(state.project)
     try:
         fields = json.loads(content)
-        known = {field.name for field in dataclasses.fields(Settings)}
-        if not isinstance(fields, dict) or not fields.keys() <= known:
-            raise ValueError
-        fields["hide"] = tuple(fields["hide"])
-        fields["publish"] = tuple(fields.get("publish", ()))  # older ones have none
-        fields["local"] = tuple(fields.get("local", DEFAULT_LOCAL))
-        _check_types(fields)
+        for name, default in dataclasses.asdict(Settings("")).items():
+            value = fields[name]
+            if isinstance(default, tuple):
+                value = fields[name] = tuple(value)
+                value = default if all(isinstance(part, str) for part in value) else None
+            if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
+                raise TypeError(name)
         return Settings(**fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         raise UserError(
             f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
         ) from None
-
-
-def _check_types(fields: dict[str, Any]) -> None:
-    """Raise TypeError if a value is not of the type that it is saved with."""
-    model = dataclasses.asdict(Settings(""))
-    for name, value in fields.items():
-        kinds = (str, type(None)) if name == "git" else type(model[name])
-        is_text = not isinstance(value, tuple) or all(isinstance(part, str) for part in value)
-        if not isinstance(value, kinds) or not is_text:
-            raise TypeError(name)
 
 
 def save(state: State, settings: Settings) -> None:

@@ -35,7 +35,7 @@ _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
 
 @dataclass(frozen=True)
 class SshGuest:
-    """What ssh needs to reach a running guest."""
+    """The facts by which ssh reaches a running guest."""
 
     keys: Keys
     port: int

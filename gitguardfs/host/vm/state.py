@@ -1,10 +1,8 @@
-"""The state directory of a project's VM, and the locks that tell whether the VM is running.
+"""The state directory of a project's VM, and its locks.
 
-A VM belongs to one project. Its directory is in the user's state directory, and only that user can
-read it. It is never in the project, where the agent could change it.
-
-A VM is running while the flock(2) on `lock` is held. QEMU inherits that lock. The kernel releases
-it when the last process that holds it has ended.
+The directory is one of the user's, never in the project, where the agent could change it. A VM is
+running while the flock(2) on ``lock`` is held: QEMU inherits it, and the kernel releases it when
+the last process that holds it has ended.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import is_inside
 from gitguardfs.host.egress import allowlist_lock
+from gitguardfs.host.egress.files import StateFiles
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -36,61 +35,28 @@ LOCK_PATIENCE = 1.0
 _REMOVED = ".removed-"
 
 
-@dataclass(frozen=True)
+@dataclass
 class State:
-    """The files of one VM. ``project`` is the resolved path of the project's directory."""
+    """The files of a VM. ``project`` is the resolved path of the project's directory."""
 
     project: str
     directory: str
 
+    def __post_init__(self) -> None:
+        self.name = os.path.basename(self.directory)
+        self.files = StateFiles(Path(self.directory))  # those of the proxy
+        self.disk = self.path("disk.qcow2")  # an overlay over a ready disk
+        self.seed = self.path("seed.iso")  # what the guest is given at each start
+        self.console = self.path("console.log")  # since the last start; .1 has the one before
+        self.qemu_log = self.path("qemu.log")
+        self.qmp = self.path("qmp.sock")  # the socket of QEMU's monitor
+        self.lock = self.path("lock")  # held by QEMU, and by who starts or stops it
+        self.session_lock = self.path("session.lock")  # held by `vm up`, and by no child of it
+        self.ready = self.path("ready")  # exists once the running guest's project is guarded
+
     def path(self, name: str) -> str:
         """Return the path of the file ``name``."""
         return os.path.join(self.directory, name)
-
-    @property
-    def name(self) -> str:
-        """The VM's name."""
-        return os.path.basename(self.directory)
-
-    @property
-    def disk(self) -> str:
-        """The VM's disk, an overlay over its image."""
-        return self.path("disk.qcow2")
-
-    @property
-    def seed(self) -> str:
-        """The ISO image with what the guest is given at each start."""
-        return self.path("seed.iso")
-
-    @property
-    def console(self) -> str:
-        """The log of the guest's console since the VM's last start; ``.1`` has the start before."""
-        return self.path("console.log")
-
-    @property
-    def qemu_log(self) -> str:
-        """The log of QEMU itself."""
-        return self.path("qemu.log")
-
-    @property
-    def qmp(self) -> str:
-        """The socket of QEMU's monitor (QMP)."""
-        return self.path("qmp.sock")
-
-    @property
-    def lock(self) -> str:
-        """Held by QEMU, and by the command that starts or stops it."""
-        return self.path("lock")
-
-    @property
-    def session_lock(self) -> str:
-        """Held by the ``vm up`` that started the VM, and by none of its children."""
-        return self.path("session.lock")
-
-    @property
-    def ready(self) -> str:
-        """Exists once the running guest is set up and its project is guarded."""
-        return self.path("ready")
 
     @property
     def exists(self) -> bool:
@@ -178,17 +144,17 @@ def create(state: State) -> None:
 
 
 def remove(state: State) -> list[str]:
-    """Delete a VM, and what an interrupted call has left. The caller holds the VM's lock.
+    """Delete a VM, and the leftovers of an interrupted call. The caller holds the VM's lock.
 
     Returns a line for each directory that remains. Raises OSError.
     """
-    with allowlist_lock.held(Path(state.directory)):
+    with allowlist_lock.held(state.files.directory):
         os.rename(state.directory, f"{state.directory}{_REMOVED}{secrets.token_hex(4)}")
     return remove_leftovers()
 
 
 def remove_leftovers() -> list[str]:
-    """Delete what an interrupted ``remove`` has left. Returns a line for each that remains."""
+    """Delete the leftovers of an interrupted ``remove``. Returns a line for each that remains."""
     remain = []
     for name in os.listdir(_vms_directory()):
         if _REMOVED in name:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from pathlib import Path
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.host.credentials import secrets
-from gitguardfs.host.egress import proxy as egress
+from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.vm import guest_secrets, provision, running, settings, ssh
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.keys import ADMIN
 from gitguardfs.host.vm.state import State
 
 STATE = "/var/lib/gitguard-vm"
-"""Where the guest notes which seed it has taken."""
+"""The directory in which the guest notes the seed that it has taken."""
 TELL_LIMIT = 60.0
 """Seconds: an emulated guest takes several to log in."""
 
@@ -28,11 +27,11 @@ def tell_guest(state: State) -> str | None:
     """
     if not running.is_running(state) or not os.path.exists(state.ready):
         return ""
-    directory = Path(state.directory)
+    directory = state.files.directory
     try:
         guest = running.guest(state)
         files = provision.guest_files(
-            settings.load(state), egress.ca_certificate(directory), secrets.load(directory)
+            settings.load(state), ca_certificate(directory), secrets.load(directory)
         )
         done = subprocess.run(
             ssh.command(guest, ADMIN, remote="sh -s"),

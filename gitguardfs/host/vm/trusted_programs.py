@@ -50,7 +50,7 @@ _PATH_VARIABLES = (
 """Ends of the names of those whose values are paths, also without a ``/``."""
 
 _BETWEEN = {"LD_PRELOAD": "[: ]", "LD_LIBRARY_PATH": "[:;]"}
-"""What stands between the paths in a value (ld.so(8)), if not only a colon."""
+"""Separators of the paths in a value (ld.so(8)), if not only a colon."""
 
 
 def check(project: str, *names: str) -> None:

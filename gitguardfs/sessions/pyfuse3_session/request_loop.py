@@ -15,6 +15,7 @@ import pyfuse3
 import trio
 
 from gitguardfs.base.signals import leave_to_main_thread
+from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.pyfuse3_session.busy_poll import INLINE_WAIT, BusyPoll
 from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
@@ -103,6 +104,24 @@ class RequestLoop:
                 self._ending.set()
                 if self._busy_poll is not None:
                     self._busy_poll.release()
+
+    async def run(self, blocking: Blocking[R]) -> R:
+        """Make the blocking call of a request, inline or on a thread; return the reply.
+
+        Raises the error of any step.
+        """
+        with blocking:
+            if blocking.runs_inline:
+                result = blocking.run()
+            else:
+                result = await self.run_in_thread(
+                    blocking.run, quick=blocking.likely_quick, queue=blocking.queue
+                )
+        reply = blocking.finish(result)
+        delay = blocking.delay(reply)
+        if delay:
+            await self.pause(delay)
+        return reply
 
     async def run_in_thread(
         self, call: Callable[..., R], *args: Any, quick: bool = False, queue: Hashable = None

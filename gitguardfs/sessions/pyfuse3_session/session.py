@@ -16,9 +16,10 @@ import pyfuse3
 import trio
 
 from gitguardfs.base.signals import leave_to_main_thread
-from gitguardfs.sessions.base import MountFailed, Requests
+from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
 from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
+from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +37,16 @@ class Pyfuse3SessionFactory:
         self.reports_names_only = NamesOnlyEntry().works
         self._no_cpu_idle = no_cpu_idle
 
-    def __call__(self, operations: Requests) -> Pyfuse3Session:
-        """Return a session that serves ``operations``."""
-        return Pyfuse3Session(operations, self._no_cpu_idle)
+    def __call__(self, view: View) -> Pyfuse3Session:
+        """Return a session that serves ``view``."""
+        return Pyfuse3Session(view, self._no_cpu_idle)
 
 
 class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
 
-    def __init__(self, operations: Requests, no_cpu_idle: bool) -> None:
-        self._handlers = Handlers(operations, self.invalidate, no_cpu_idle=no_cpu_idle)
+    def __init__(self, view: View, no_cpu_idle: bool) -> None:
+        self._handlers = Handlers(view, self.invalidate, no_cpu_idle=no_cpu_idle)
         self._loop = self._handlers.request_loop
         self._mountpoint = ""
         self._token: trio.lowlevel.TrioToken | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pyfuse3
@@ -13,12 +12,12 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fs.operations import Operations
 from gitguardfs.sessions.pyfuse3_session import busy_poll
 from gitguardfs.sessions.pyfuse3_session.cpu_latency import CpuLatencyRequest
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+from gitguardfs.view.view import View
 
 
 @pytest.fixture
@@ -52,22 +51,6 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     for _ in range(busy_poll.REQUESTS_IN_A_ROW + 1):
         await low.wait_readable(pipe[0])
     assert waited == [pipe[0]]
-
-
-async def test_a_request_that_comes_a_little_later_is_still_looked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The last poll finds it; nothing waits in trio's loop for it."""
-    polls: list[int] = []
-
-    def poll(milliseconds: int) -> list[tuple[int, int]]:
-        polls.append(milliseconds)
-        return [(7, 1)] if len(polls) == busy_poll.SPINS + 1 else []
-
-    monkeypatch.setattr(busy_poll, "poll_of", lambda *_fds: poll)
-    monkeypatch.setattr(trio.lowlevel, "wait_readable", None)
-    await _low(is_alone=False).wait_readable(7)
-    assert polls == [0] * (busy_poll.SPINS + 1)
 
 
 async def test_something_else_is_waited_for_until_there_is_a_request(
@@ -219,44 +202,6 @@ class _CpuLatencyRequest(CpuLatencyRequest):
         return was
 
 
-async def test_the_look_for_the_next_request_is_as_long_as_it_pays(
-    pipe: tuple[int, int],
-) -> None:
-    low = _low()
-    low._adapt(busy_poll.WAKEUP_TIME / 2)
-    assert low._spins == busy_poll.MAX_SPINS
-    lengths = []
-    for _ in range(10):
-        low._adapt(busy_poll.WAKEUP_TIME * 2)
-        lengths.append(low._spins)
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-1] == busy_poll.SPINS
-    low._cpu_latency = _CpuLatencyRequest()
-    low._cpu_latency.acquire()
-    low._adapt(busy_poll.WAKEUP_TIME / 2)
-    assert low._spins == busy_poll.SPINS
-
-
-async def test_it_is_trio_in_everything_else() -> None:
-    stand_in = busy_poll._Trio(_low())
-    assert stand_in.lowlevel.current_task() is trio.lowlevel.current_task()
-    assert stand_in.ClosedResourceError is trio.ClosedResourceError
-    async with stand_in.Lock():
-        pass
-
-
-def test_a_pyfuse3_that_does_not_know_trio_by_that_name_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    other = object()
-    monkeypatch.setattr(pyfuse3, "trio", other)
-    _low().install()
-    assert pyfuse3.trio is other  # type: ignore[attr-defined]
-    monkeypatch.setattr(pyfuse3, "trio", trio)
-    _low().install()
-    assert isinstance(pyfuse3.trio, busy_poll._Trio)  # type: ignore[attr-defined]
-
-
 def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -268,7 +213,7 @@ def test_a_lock_that_pyfuse3_creates_in_init_does_not_lock(
 
     monkeypatch.setattr(pyfuse3, "init", init)
     monkeypatch.setattr(pyfuse3, "trio", trio)
-    operations = cast("Operations", SimpleNamespace(boundary=None))
+    operations = cast("View", None)
     session = Pyfuse3SessionFactory()(operations)
     fd = os.open(tmp_path, os.O_PATH)
     session.mount("/", fd, set())

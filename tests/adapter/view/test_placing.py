@@ -466,7 +466,7 @@ async def test_a_directory_is_copied_if_descriptors_run_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (world.source / "x/y/z/inner").mkdir()
-    source = world.state.source
+    source = world.tree.source
     open_node = source.open_node
 
     def full(dir_fd: int, name: bytes) -> int:
@@ -480,8 +480,8 @@ async def test_a_directory_is_copied_if_descriptors_run_out(
     monkeypatch.setattr(source, "is_repository_at", lambda *_: False)
     await refused(world.rename("x/y/z", "z"), errno.EXDEV)
     assert (world.source / "x/y/z/inner").is_dir()
-    world.state.descriptors.request += 1
-    world.state.descriptors.close_unleased()
+    world.tree.descriptors.request += 1
+    world.tree.descriptors.close_unleased()
     assert len(open_descriptors()) <= len(before)
 
 
@@ -491,7 +491,7 @@ async def test_a_symlink_in_the_place_of_a_listed_directory_is_seen(
     """After the move, which is then undone. Before it, the search after it would see that."""
     (world.source / "x/y/z/inner").mkdir()
     inner = world.source / "z/inner"
-    source = world.state.source
+    source = world.tree.source
     listing = source.typed_names
 
     def replacing(fd: int) -> dict[bytes, tuple[int, int]]:

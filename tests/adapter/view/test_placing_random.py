@@ -80,7 +80,7 @@ class Tree:
         for path in (b"r/.git/hooks", b"r/a/b", b"r/n/.git", b"r/n/a", b"a/b/c", b"b/a"):
             os.makedirs(os.path.join(self.top, path))
         self.world = World(source, descriptor_limit=8, **options)
-        self.ops = self.world.operations
+        self.ops = self.world.requests
         self.made: dict[tuple[int, int], bytes] = {}
         """The texts that the agent gave, by device and inode of the symlink."""
         self.held = [ROOT_ID]
@@ -191,7 +191,7 @@ class Tree:
         reply = self.ops.symlink(CALLER, to, name, text)
         assert reply.attributes is not None
         assert reply.attributes.size == len(text)
-        number = self.world.state.nodes.get(reply.attributes.ino).ino
+        number = self.world.tree.nodes.get(reply.attributes.ino).ino
         (st,) = (st for path in self.symlinks() if (st := os.lstat(path)).st_ino == number)
         self.made[st.st_dev, st.st_ino] = text
         self.check_now(st)

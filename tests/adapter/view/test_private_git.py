@@ -19,7 +19,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.options.idmap import IdMap
 from gitguardfs.sessions.pyfuse3_session.request_loop import WORKERS
-from gitguardfs.view.private_git import Place
+from gitguardfs.view.git_files import WorkTree
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Later, World, needs_root, open_descriptors, refused
 from tests.support.mounting import LIMIT
@@ -31,15 +31,15 @@ class Asked:
     """Notes what is asked of the agent's repositories."""
 
     def __init__(self) -> None:
-        self.prepared: list[tuple[Place, Path]] = []
+        self.prepared: list[tuple[WorkTree, Path]] = []
         self.fails_with = 0
         self.leads_to = self.leads_to_after = b"store"
         self.waits_for: threading.Event | None = None
 
-    def text(self, place: Place) -> bytes:
+    def text(self, place: WorkTree) -> bytes:
         return b"gitdir: /%s/%s/agent\n" % (self.leads_to, place.path)
 
-    def prepare(self, place: Place, work_tree: int) -> None:
+    def prepare(self, place: WorkTree, work_tree: int) -> None:
         self.prepared.append((place, Path(os.readlink(f"/proc/self/fd/{work_tree}"))))
         if self.waits_for is not None:
             assert self.waits_for.wait(LIMIT)
@@ -93,7 +93,7 @@ async def test_a_repository_or_worktree_shows_a_file_that_leads_to_the_agents_ow
     assert asked.prepared == [], "a stat makes nothing"
     assert await read(world, f"{place}/.git") == text
     owner = (entry.st_uid, entry.st_gid)
-    assert asked.prepared == [(Place(place.encode(), *owner), world.source / place)]
+    assert asked.prepared == [(WorkTree(place.encode(), *owner), world.source / place)]
     assert (await world.entry(f"{place}/.git")).st_ino == entry.st_ino
     assert (await world.ops.getattr(entry.st_ino, world.ctx)).st_size == len(text)
 
@@ -112,7 +112,7 @@ async def test_the_owner_is_the_one_that_the_view_shows(
     entry = await world.entry("a/.git")
     assert (entry.st_uid, entry.st_gid) == (1000, 100)
     await read(world, "a/.git")
-    assert asked.prepared[0][0] == Place(b"a", 1000, 100)
+    assert asked.prepared[0][0] == WorkTree(b"a", 1000, 100)
 
 
 async def test_it_is_listed_and_nothing_else_that_git_could_take_for_it(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_it_is_listed_and_nothing_else_that_git_could_take_for_it(world: W
 async def test_no_node_stands_for_the_hosts_own(world: World) -> None:
     await world.list("a")
     await read(world, "a/.git")
-    assert {node.name for node in world.state.nodes} <= {b"", b"a", b"file"}
+    assert {node.name for node in world.tree.nodes} <= {b"", b"a", b"file"}
     number = await world.id("a/.git")
     await refused(world.ops.lookup(number, b"config", world.ctx), errno.ESTALE)
     await refused(world.ops.opendir(number, world.ctx), errno.ENOTDIR)

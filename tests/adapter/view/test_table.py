@@ -13,9 +13,9 @@ import pytest
 from pyfuse3 import EntryAttributes
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
-from gitguardfs.fs.boundary import GUARDED_BY, GuardedBy
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.view.view import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Fields, Token, World, refused
 
@@ -194,7 +194,7 @@ GETATTR = "getattr"
 
 
 def test_every_handler_by_node_has_cases() -> None:
-    by_node = {name for name, guarded in GUARDED_BY.items() if guarded is GuardedBy.NODE}
+    by_node = {name for name, guarded in GUARDED_BY.items() if "NODE" in guarded.name}
     assert by_node == {*FILE_CASES, *DIRECTORY_CASES, GETATTR}
 
 
@@ -319,13 +319,13 @@ async def test_a_number_that_a_server_gives_out_again_is_another_object(
     ext4 reuses a number at once; on a file system that never does, nothing can go wrong.
     """
     world = make_world(is_local=False)
-    monkeypatch.setattr(world.state.source, "btime_ns", lambda _: 0)
+    monkeypatch.setattr(world.tree.source, "btime_ns", lambda _: 0)
     old = world.source / "old"
     for attempt in range(100):
         old.mkdir() if kind == "directory" else old.touch()
         before = await world.id("old")
-        node = world.state.nodes.get(before)
-        world.state.descriptors.close(node)
+        node = world.tree.nodes.get(before)
+        world.tree.descriptors.close(node)
         number = old.stat().st_ino
         old.rmdir() if kind == "directory" else old.unlink()
         name = f"new{attempt}"

@@ -34,7 +34,7 @@ IMPORTED = (
     "gitguardfs.mounting.run",
     "gitguardfs.sessions.pyfuse3_session.session",
     "gitguardfs.commands.doctor",
-    "tests.guest.inside.conformance",
+    "tests.conformance.__main__",
     "tests.guest.inside.kill_daemon",
     "tests.guest.inside.races",
     "tests.guest.inside.raw_share",
@@ -96,6 +96,7 @@ def go_on_as(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
         os.chdir(request["cwd"])
         words = request["argv"]
         module = COMMANDS.get(words[0]) or words[2]  # python3 -m MODULE
+        module += ".__main__" * (module == "tests.conformance")
         sys.argv = words if words[0] in COMMANDS else words[2:]
         code = importlib.import_module(module).main()
     except SystemExit as end:

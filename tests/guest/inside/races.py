@@ -2,8 +2,8 @@
 
 ``python -m tests.guest.inside.races VIEW SECOND ROUNDS TRANSPORT`` tries three things. Two
 processes assemble a repository from its two ends, the second through another view of the same
-share. The second view replaces a directory by a symlink to ``.git`` while the first is in it. Names
-are made in many spellings.
+share. The second view replaces a directory by a symlink to ``.git`` while the first is in it.
+Ordinary names that resemble ``.git`` are made.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support import attacks_planting
-from tests.support.attacks_planting import FOLDED, race
+from gitguardfs.doctor.attacks import ORDINARY
+from tests.support import races
 from tests.support.repos import SECRET
 from tests.support.siege import act
 
@@ -46,52 +46,23 @@ def swap(view: Path, second: Path, rounds: int) -> int:
     return leaks
 
 
-def folded(view: Path) -> list[str]:
-    """Return the pairs of names that could be made and that a host that folds case takes for HEAD
-    and refs."""
-    made = []
-    for number, (head, other) in enumerate(FOLDED):
-        spot = view / f"folded{number}"
-        spot.mkdir()
-        (spot / head).write_text("ref: refs/heads/main\n")
+def refused_names(view: Path) -> list[str]:
+    """Return the ordinary names that cannot be made."""
+    refused = []
+    for name in ORDINARY:
         try:
-            (spot / other).mkdir()
-            made.append(f"{head!r} {other!r}")
-        except PermissionError:
-            pass
-    return made
-
-
-NAMES = (".git", ".GIT", "GIT~1", ".git.", ".git::$INDEX_ALLOCATION", ".g\u200cit", ".git\\config")
-ORDINARY = (".gitignore", ".github", "git", "repo.git", "git~2", "..git", " .git")
-"""One of each kind: tests/unit/names/test_dotgit.py has all spellings."""
-
-
-def names(view: Path) -> list[str]:
-    """Return the names that were allowed or refused by mistake."""
-    wrong = []
-    for expected, table in ((False, NAMES), (True, ORDINARY)):
-        for name in table:
-            for make in (Path.mkdir, Path.touch):
-                path = view / name
-                try:
-                    make(path)
-                    made = True
-                except PermissionError:
-                    made = False
-                if made != expected:
-                    wrong.append(f"{make.__name__} {name!r}: {'made' if made else 'refused'}")
-                if made:
-                    os.rmdir(path) if path.is_dir() else os.unlink(path)
-    return wrong
+            (view / name).mkdir()
+        except OSError as error:
+            refused.append(f"{name!r}: {error}")
+    return refused
 
 
 def main() -> None:
     view, second, rounds, transport = sys.argv[1:]
     if transport == "9p":  # has no renames with flags
-        attacks_planting._exchange_prepared = in_two_steps
+        races.exchange = in_two_steps
     here, there, count = Path(view), Path(second), int(rounds)
-    (only_head, only_other, both) = act("agent", race, here, there, count)
+    (only_head, only_other, both) = act("agent", races.race, here, there, count)
     print(
         json.dumps(
             {
@@ -99,8 +70,7 @@ def main() -> None:
                 "others": only_other,
                 "both": both,
                 "leaks": act("agent", swap, here, there, SWAPS),
-                "folded": act("agent", folded, here),
-                "names": act("agent", names, here / "src"),
+                "refused": act("agent", refused_names, here / "src"),
             }
         )
     )

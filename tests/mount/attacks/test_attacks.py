@@ -1,45 +1,96 @@
-"""Every attack of ``tests/support/attacks.py``, on repositories that exist already.
-
-Each attack is first shown to work where no guard prevents it.
-"""
+"""Every attack of the doctor's table, and some more, as each actor that can try it."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.attacks import ATTACKS, Attack
+from gitguardfs.doctor.attacks import ACTORS
+from tests.support.attacks import ALL, ROWS, UNSERVED
+from tests.support.exploits import EXPLOITS
 from tests.support.people import as_user
 from tests.support.raw_calls import RENAME_EXCHANGE, RENAME_WHITEOUT, renameat2
-from tests.support.repos import check_git_works, git
+from tests.support.repos import check_git_works, git, metadata
 from tests.support.siege import Siege, act
 
+OFF = ("--allow-bare", "--git=off", "--xattr=rw")
+XATTRS = ("setxattr", "removexattr", "listxattr")
+BY_ROW = {row: [attack for attack in ALL if attack.row == row] for row in ROWS}
+EACH = pytest.mark.parametrize("row", ROWS)
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.id)
-def test_is_real(field: Siege, attack: Attack) -> None:
-    field.succeeds(attack)
+
+@EACH
+def test_is_real(field: Siege, row: str) -> None:
+    field.check_real(BY_ROW[row])
 
 
-@pytest.mark.parametrize(
-    "attack", [attack for attack in ATTACKS if attack.unguarded], ids=lambda attack: attack.id
+@EACH
+def test_works_with_the_guard_off(field: Siege, row: str) -> None:
+    served = [a for a in BY_ROW[row] if a.words[0] not in {*UNSERVED, "handle"}]
+    served += [a for a in BY_ROW[row] if a.words[0] in XATTRS]
+    field.check_real(served, OFF)
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+@EACH
+def test_is_refused(field: Siege, row: str, actor: str) -> None:
+    field.check_refused(BY_ROW[row], actor)
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+def test_attributes_are_refused_where_others_are_served(field: Siege, actor: str) -> None:
+    attacks = [attack for attack in ALL if attack.words[0] in XATTRS]
+    field.check_refused(attacks, actor, "--xattr=rw", serves=XATTRS)
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+def test_roots_are_kept_where_bare_repositories_are_allowed(field: Siege, actor: str) -> None:
+    roots = [attack for attack in BY_ROW["R7"] if attack.on == "root"]
+    field.check_refused(roots, actor, "--allow-bare", without=("attic",))
+
+
+# --------------------------------------------------------------- git on the host runs something
+
+exploits = pytest.mark.parametrize(
+    ("exploit", "runs"), EXPLOITS.items(), ids=[it.__name__.strip("_") for it in EXPLOITS]
 )
-def test_works_with_the_guard_off(field: Siege, attack: Attack) -> None:
-    field.succeeds_unguarded(attack)
+Exploit = Callable[[Path, str], None]
 
 
-@pytest.mark.parametrize(
-    ("attack", "actor"),
-    [
-        pytest.param(attack, actor, id=f"{attack.id}-{actor}")
-        for attack in ATTACKS
-        for actor in attack.actors
-    ],
-)
-def test_is_refused(field: Siege, attack: Attack, actor: str) -> None:
-    field.is_refused(attack, actor)
+def _ran(field: Siege, exploit: Exploit, runs: str, *options: str) -> bool:
+    project = field.project()
+    before = metadata(project)
+    mark, command = field.mark()
+    view = field.through_guard(project, *options)
+    if "--git=off" in options:
+        as_user(exploit, view, command)
+    else:
+        with pytest.raises(PermissionError):
+            as_user(exploit, view, command)
+        assert metadata(project) == before
+    with suppress(AssertionError, NotADirectoryError, FileNotFoundError):
+        git(project / runs, "status")
+    return mark.exists()
+
+
+@exploits
+def test_git_on_the_host_runs_a_command_without_the_guard(
+    field: Siege, exploit: Exploit, runs: str
+) -> None:
+    assert _ran(field, exploit, runs, *OFF)
+
+
+@exploits
+def test_git_on_the_host_runs_nothing(field: Siege, exploit: Exploit, runs: str) -> None:
+    assert not _ran(field, exploit, runs)
+
+
+# ------------------------------------------------------------------------- what stays allowed
 
 
 def _move_directories(view: Path) -> None:

@@ -1,8 +1,4 @@
-"""Attacks that assemble a repository or point git at one, and other spellings of ``.git``.
-
-Each attack of ``tests/support/attacks_planting.py`` is first shown to work where no guard prevents
-it.
-"""
+"""What is a repository and what is not: races for one, and other spellings of ``.git``."""
 
 from __future__ import annotations
 
@@ -14,39 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.attacks import HEAD_TEXT, Attack, half_repository, write_config
-from tests.support.attacks_planting import FOLDED, PLANTING, exchange_race, race
+from gitguardfs.doctor.attacks import ORDINARY, SPELLINGS
 from tests.support.errorfs import errorfs
+from tests.support.exploits import HEAD_TEXT, half_repository, write_config
 from tests.support.mounting import area, gitguardfs
 from tests.support.people import AGENT, as_user
+from tests.support.races import exchange_race, race
 from tests.support.repos import HOST_GID, HOST_UID, check_git_works, differences, git, metadata
 from tests.support.siege import Siege, act
 
 RACE_ROUNDS = 250
-
-
-@pytest.mark.parametrize("attack", PLANTING, ids=lambda attack: attack.id)
-def test_is_real(field: Siege, attack: Attack) -> None:
-    field.succeeds(attack)
-
-
-@pytest.mark.parametrize(
-    "attack", [attack for attack in PLANTING if attack.unguarded], ids=lambda attack: attack.id
-)
-def test_works_with_the_guard_off(field: Siege, attack: Attack) -> None:
-    field.succeeds_unguarded(attack)
-
-
-@pytest.mark.parametrize(
-    ("attack", "actor"),
-    [
-        pytest.param(attack, actor, id=f"{attack.id}-{actor}")
-        for attack in PLANTING
-        for actor in attack.actors
-    ],
-)
-def test_is_refused(field: Siege, attack: Attack, actor: str) -> None:
-    field.is_refused(attack, actor)
 
 
 # ------------------------------------------------------------------------ What stays allowed
@@ -56,18 +29,6 @@ def _add_both(directory: Path, head: str, other: str) -> None:
     directory.mkdir()
     (directory / head).write_text("text\n")
     (directory / other).mkdir()
-
-
-@pytest.mark.parametrize(("head", "other"), FOLDED)
-def test_folded_names_count_as_head_and_refs(field: Siege, head: str, other: str) -> None:
-    project = field.project()
-    as_user(_add_both, field.through_bindfs(project) / "plain", head, other)
-    for actor in ("agent", "root"):
-        trap = field.through_guard(project) / f"trap-{actor}"
-        with pytest.raises(PermissionError) as refused:
-            act(actor, _add_both, trap, head, other)
-        assert refused.value.errno == errno.EACCES
-        assert os.listdir(project / trap.name) == [head]
 
 
 def _assemble_in_wide_letters(place: Path, command: str) -> None:
@@ -195,107 +156,8 @@ def test_what_is_moved_to_head_cannot_be_exchanged_in_time(field: Siege, actor: 
 
 # ---------------------------------------------------------------------------------- Other spellings
 
-GIT_NAMES: tuple[bytes, ...] = tuple(
-    name if isinstance(name, bytes) else name.encode()
-    for name in (
-        # any case
-        ".git",
-        ".GIT",
-        ".Git",
-        ".giT",
-        # NTFS: trailing dots and spaces, streams, short names, backslashes
-        ".git.",
-        ".git ",
-        ".git . .",
-        ".git...",
-        ".GIT. ",
-        ".git:",
-        ".git::$INDEX_ALLOCATION",
-        ".git:stream",
-        ".git .:x",
-        ".git\\",
-        ".git\\config",
-        ".git. \\config",
-        "git~1",
-        "GIT~1",
-        "Git~1",
-        "git~1.",
-        "git~1 ",
-        "git~1::$INDEX_ALLOCATION",
-        "git~1\\config",
-        "foo\\.git",
-        "foo\\GIT~1",
-        "foo\\bar\\.git. .",
-        "\\.git",
-        "foo\\.git\\config",
-        # HFS+: ignorable code points and malformed UTF-8
-        ".g\u200cit",
-        "\u200d.git",
-        ".git\u200e",
-        ".g\u200fi\u202at",
-        ".\u202bgit",
-        ".gi\u202et",
-        "\u206a.GIT",
-        ".git\u206f",
-        "\ufeff.git",
-        ".git\ufeff",
-        b".git\xff",
-        b".GIT\x80abc",
-        b".g\xe2\x80\x8cit\xff",
-        # ext4 and f2fs with case folding: all default-ignorable code points
-        ".g\u00adit",
-        ".gi\u034ft",
-        ".git\u061c",
-        "\u180b.git",
-        ".g\u180eit",
-        ".g\u200bit",
-        ".git\u2060",
-        ".g\u2064it",
-        ".git\ufe0f",
-        ".\ufe00git",
-        ".gi\U000e0001t",
-        ".git\U000e0fff",
-    )
-)
-
-ORDINARY_NAMES: tuple[bytes, ...] = tuple(
-    name.encode()
-    for name in (
-        ".gitignore",
-        ".gitattributes",
-        ".gitmodules",
-        ".gitkeep",
-        ".gitconfig",
-        ".github",
-        ".gitlab-ci.yml",
-        ".git2",
-        ".git_",
-        ".git-x",
-        ".git~",
-        ".git~1",
-        ".git.x",
-        ".git.bak",
-        ".git x",
-        ".gitt",
-        ".gi",
-        "git",
-        "git.",
-        "git~0",
-        "git~2",
-        "git~10",
-        "git~1x",
-        "repo.git",
-        "..git",
-        "...git",
-        ".gi t",
-        " .git",
-        ".git\t",
-        "foo\\.gitx",
-        ".g\u0131t",
-        "\uff0e\uff47\uff49\uff54",
-        ".\uff27\uff29\uff34",
-    )
-)
+GIT_NAMES = tuple(map(os.fsencode, SPELLINGS))
+ORDINARY_NAMES = tuple(map(os.fsencode, ORDINARY))
 
 
 def _mkdir(spot: bytes, name: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -12,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,17 +21,16 @@ from gitguardfs.base.findings import Result, Status
 from gitguardfs.commands import doctor
 from gitguardfs.doctor import (
     attack_checks,
-    on_repository,
-    planting,
+    attacks,
     policy_checks,
     privilege_checks,
     search,
 )
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
+from gitguardfs.doctor.attacks import Attack
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.linux import namespaces, processes, syscalls
-from gitguardfs.linux.namespaces import MountNamespace
+from gitguardfs.linux import processes, syscalls
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
@@ -53,7 +50,7 @@ from tests.support.repos import (
 
 ANY_WARNING = (r"",)
 COMMAND = (sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "doctor")
-QUIET = CheckedSystem(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
+QUIET = CheckedSystem(search_path="/nonexistent", doas_files=())
 """A system without sudo, doas and other processes, whatever this one has."""
 CLEAR = 'echo "User a is not allowed to run sudo on b."'
 
@@ -341,200 +338,6 @@ def test_a_guard_that_came_back_after_a_crash_gives_no_finding(open_share: Path)
     assert tried == [f"the raw share {share} is out of reach"]
 
 
-@contextmanager
-def in_own_namespace(*command: str, uid: int = AGENT, keep: bool = False) -> Iterator[int]:
-    """A process of the agent's in a mount namespace; yields its pid.
-
-    Nothing propagates to that, unless it is to ``keep`` what the command has made of it.
-    """
-    cut_off = "true" if keep else "mount --make-rprivate /"
-    inner = f"{cut_off} && echo ready && exec sleep 120"
-    with subprocess.Popen(
-        [*command, "sh", "-c", inner],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, user=uid, group=uid, extra_groups=[],
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            yield process.pid
-        finally:
-            process.kill()
-
-
-BEFORE = (r"from before the seal",)
-"""The warning of a start that goes on although it finds a namespace which shows the share."""
-
-
-def only(place: Path, *numbers: int) -> CheckedSystem:
-    """A system on which there are just these processes."""
-    listed = place / "processes"
-    listed.mkdir()
-    for number in numbers:
-        (listed / str(number)).symlink_to(f"/proc/{number}")
-    return replace(QUIET, processes=str(listed))
-
-
-def test_a_namespace_from_before_the_seal_is_found(open_share: Path) -> None:
-    share, view = open_share / "raw/share", open_share / "view"
-    with (
-        in_own_namespace("unshare", "-Urm") as before,
-        gitguardfs(share, view, "--map", MAP, "--seal", "--allow-holders", expected=BEFORE),
-    ):
-        results = examine(view, only(open_share, before))
-        assert findings(results) == ["share.elsewhere"]
-        [said] = [r.detail for r in results if r.id == "share.elsewhere"]
-        assert said == f"process {before} (sleep) sees {share}"
-
-
-HOLDS = """
-import mmap, os, sys
-os.chdir(sys.argv[1])
-os.chroot(".")
-held = os.open("a.txt", os.O_RDONLY)
-mapped = mmap.mmap(os.open("b.txt", os.O_RDONLY), 1, prot=mmap.PROT_READ)
-os.close(held + 1)
-os.setresgid(*[int(sys.argv[2])] * 3)
-os.setresuid(*[int(sys.argv[2])] * 3)
-print(held, flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def holder(directory: Path) -> Iterator[int]:
-    """A process of the agent's that has a directory and two files in it open; yields its pid."""
-    command = ["/usr/bin/python3", "-c", HOLDS, directory, str(AGENT)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        extra_groups=[],
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None and process.stdout.readline() == b"3\n"
-            yield process.pid
-        finally:
-            process.kill()
-
-
-def test_what_a_process_holds_below_the_seal_is_found(open_share: Path) -> None:
-    share, view, other = open_share / "raw/share", open_share / "view", open_share / "raw/other"
-    other.mkdir()
-    for directory in (share / "held", other):
-        directory.mkdir(exist_ok=True)
-        for name in ("a.txt", "b.txt"):
-            (directory / name).write_text("x")
-    options = ("--map", MAP, "--no-seal")
-    with gitguardfs(share, view, *options, expected=ANY_WARNING):
-        with holder(share / "held") as inside, holder(view / "held") as above, holder(other) as no:
-            mount(seal.NAME, share, "tmpfs", data="mode=000")
-            try:
-                results = examine(view, only(open_share, inside, above, no, os.getpid()))
-            finally:
-                umount(share, MNT_DETACH)
-    assert findings(results) == ["share.held"], results
-    [said] = [r for r in results if r.id == "share.held"]
-    places = ("its working directory", "its root directory", "descriptor 3")
-    held = ", ".join((*places, "descriptor 5", "a mapped file"))  # mmap keeps one of its own
-    assert said.detail == f"process {inside} (python3, uid {AGENT}): {held}"
-    assert str(inside) in said.hint
-
-
-@contextmanager
-def spreading(place: Path) -> Iterator[Path]:
-    """A share at a place from which mounts spread, before which ``in_slave`` is to be entered."""
-    shared = place / "shared"
-    shared.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", shared], check=True)
-    try:
-        subprocess.run(["mount", "--make-shared", shared], check=True)
-        (shared / "share").mkdir()
-        (shared / "view").mkdir()
-        yield shared
-    finally:
-        subprocess.run(["umount", "-R", "-l", shared], check=True)
-
-
-@pytest.mark.parametrize("covers", [(), ("share",), ("share", ".")], ids=str)
-def test_a_seal_that_spread_alone_and_can_be_taken_off_is_found(
-    open_share: Path, covers: tuple[str, ...]
-) -> None:
-    with (
-        spreading(open_share) as shared,
-        in_own_namespace("unshare", "-Urm", "--propagation", "slave", keep=True) as before,
-    ):
-        share = shared / "share"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "raw", share], check=True)
-        make_project(share / "project")
-        options = ("--map", MAP, "--seal", "--allow-holders")
-        with gitguardfs(share, shared / "view", *options, expected=BEFORE):
-            for name in covers:
-                inside = ["nsenter", "-U", "-m", "-t", str(before)]
-                command = [*inside, "mount", "-t", "tmpfs", "none", shared / name]
-                subprocess.run(command, check=True)
-            table = Path(f"/proc/{before}/mountinfo").read_text()
-            results = examine(shared / "view", only(open_share, before))
-            assert Path(f"/proc/{before}/mountinfo").read_text() == table
-    assert "gitguardfs-seal" in table
-    [said] = [r for r in results if r.id == "share.elsewhere"]
-    assert said.status is Status.FINDING
-    assert said.detail == f"process {before} (sleep) can unmount what covers {share}"
-
-
-def test_a_seal_that_is_locked_to_its_share_is_no_finding(open_share: Path) -> None:
-    with spreading(open_share) as shared:
-        share = shared / "share"
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "raw", share], check=True)
-        make_project(share / "project")
-        with (
-            gitguardfs(share, shared / "view", "--map", MAP, "--seal"),
-            in_own_namespace("unshare", "-Urm", "--propagation", "slave", keep=True) as after,
-        ):
-            system = only(open_share, after)
-            assert findings(examine(shared / "view", system)) == []
-            inside = ["nsenter", "-U", "-m", "-t", str(after)]
-            own = f"mount -t tmpfs none {shared} && mkdir {share}"  # only that namespace shows it
-            subprocess.run([*inside, "sh", "-c", own], check=True)
-            assert findings(examine(shared / "view", system)) == []
-
-
-def test_a_namespace_that_gives_no_copy_of_itself_is_a_finding(open_share: Path) -> None:
-    share, view = open_share / "raw/share", open_share / "view"
-    with (
-        gitguardfs(share, view, "--map", MAP, "--seal"),
-        in_own_namespace("unshare", "-Urm") as after,
-    ):
-        inside = ["nsenter", "-U", "-m", "-t", str(after)]
-        limit = "echo 0 > /proc/sys/user/max_mnt_namespaces"
-        subprocess.run([*inside, "sh", "-c", limit], check=True)
-        results = examine(view, only(open_share, after))
-    [said] = [r for r in results if r.id == "share.elsewhere"]
-    assert said.status is Status.FINDING
-    assert said.detail == f"could not be checked: process {after} (sleep)"
-
-
-def test_namespaces_that_lead_the_user_nowhere_are_no_finding(
-    open_share: Path, guarded: Mounted
-) -> None:
-    share, view = open_share / "raw/share", open_share / "view"
-    with (
-        in_own_namespace("unshare", "-m", uid=0) as roots,
-        gitguardfs(share, view, "--map", MAP, "--seal"),
-        in_own_namespace("unshare", "-Urm") as after,
-    ):
-        system = only(open_share, roots, after, os.getpid())
-        assert findings(examine(view, system)) == []
-        assert findings(examine(guarded.path, system)) == []  # its source's parent is closed
-
-
-def test_a_namespace_that_is_not_told_is_a_finding(
-    guarded: Mounted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = frozenset({AGENT})
-    hidden = MountNamespace((0, 0), "/proc/77/ns/mnt", "process 77 (x)", "/proc/77", ids)
-    monkeypatch.setattr(namespaces, "others", lambda *_: [hidden])
-    [said] = [r for r in examine(guarded.path) if r.id == "share.elsewhere"]
-    assert said.status is Status.FINDING
-    assert said.detail == "could not be checked: process 77 (x)"
-
-
 def test_bindfs_in_place_of_the_guard_is_found_and_not_attacked(place: Path) -> None:
     before = metadata(place / "hidden/project")
     with bindfs(place / "hidden/project", place / "plain", f"--map={MAP}"):
@@ -632,7 +435,7 @@ def _examine_beside_the_agents_mounts(share: Path, view: Path) -> list[dict[str,
     """Let the agent mount on the share, then seal that, and mount in the view."""
     _let_users_mount(view.parent)
     _mount_as_agent(share.parent, share)
-    mount(seal.NAME, share, "tmpfs", data="mode=000")
+    mount(seal.NAME, share, "ramfs", data="mode=000")
     _mount_as_agent(share.parent, view / "src")
     try:
         return _rows(examine(view))
@@ -744,16 +547,6 @@ def _examine_impostor(place: Path) -> list[dict[str, object]]:
         return _rows(doctor.examine(str(place / "view"), None, None, QUIET))
     finally:
         umount(place / "view", MNT_DETACH)
-
-
-def test_a_group_that_gives_root_is_found(guarded: Mounted) -> None:
-    docker = 64242
-    system = replace(
-        QUIET,
-        groups_of=lambda name, gid: [gid, docker],
-        group_name=lambda gid: "docker" if gid == docker else str(gid),
-    )
-    assert findings(examine(guarded.path, system)) == ["rights.groups"]
 
 
 def program(path: Path, text: str) -> Path:
@@ -882,10 +675,7 @@ def outcomes(view: Path, user: User, source: Path | None = None) -> list[Outcome
     scratch = as_user(search.make_scratch, str(view), uid=user.uid, gid=user.gid)
     ground = AttackRun(user, scratch, found)
     try:
-        return [
-            *(attack_checks._run_planting(ground, plant) for plant in planting.TABLE),
-            *(attack_checks._run_on_repository(ground, reach) for reach in on_repository.TABLE),
-        ]
+        return [attack_checks._carry_out(ground, one) for one in attack_checks.refused_by("deny")]
     finally:
         assert as_user(search.remove_scratch, scratch, uid=user.uid, gid=user.gid)
 
@@ -922,13 +712,9 @@ def test_the_scratch_directory_goes_whatever_happens(
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
 
-    def bug(spot: str) -> None:
-        os.mkdir(os.path.join(spot, "made"))
-        raise ZeroDivisionError
-
-    broken = planting.PlantingAttack("R5", "broken", bug, frozenset({errno.EACCES}))
     with monkeypatch.context() as patch:
-        patch.setattr(planting, "TABLE", (broken,))
+        patch.setitem(attacks.VERBS, "broken", lambda: 1 / 0)
+        patch.setattr(attacks, "TABLE", (Attack("R5", "nothing", ("broken",)),))
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             examine(guarded.path, attack=True)
     assert not left_in(guarded.source)
@@ -984,11 +770,11 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hole = planting.PlantingAttack("R5", "a hole", lambda spot: os.mkdir(f"{spot}/x"), frozenset())
-    monkeypatch.setattr(planting, "TABLE", (*planting.TABLE, hole))
+    hole = Attack("R5", "nothing", ("mkdir", "{w}/hole"))
+    monkeypatch.setattr(attacks, "TABLE", (*attacks.TABLE, hole))
     results = examine(guarded.path, attack=True)
     assert findings(results) == ["attack.R5"]
-    assert "a hole" in next(r.detail for r in results if r.id == "attack.R5")
+    assert "mkdir DIR/hole" in next(r.detail for r in results if r.id == "attack.R5")
 
 
 # ------------------------------------------------------------------------------- the command

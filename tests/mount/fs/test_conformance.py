@@ -22,7 +22,6 @@ Where they do differ, a FUSE file system of this kind cannot or must not answer 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -47,6 +46,7 @@ from tests.conformance.tools import (
 from tests.support.mounting import Mounted, area, gitguardfs
 
 HANG_LIMIT = 120
+"""Seconds for a check that may wait for a process that never answers."""
 CHECKS = all_checks()
 RACES = (
     "content-two_appenders", "between-callers_are_told_apart", "between-flock_wakes",
@@ -55,8 +55,7 @@ RACES = (
 """Checks in which processes compete."""
 MOUNTS: dict[str, tuple[str, ...]] = {
     "uncached": ("--allow-suid", "--cache-timeout", "0"),
-    "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000"),
-    "beside": ("--allow-suid", "--local=deps"),
+    "mapped": ("--allow-suid", "--map", "501/1000:@20/@1000", "--local=deps"),
 }
 RENAME_WHITEOUT = 4
 O_TMPFILE = os.O_TMPFILE | os.O_RDWR
@@ -90,28 +89,14 @@ def directory(tree: Path, request: pytest.FixtureRequest) -> str:
     return str(path)
 
 
-@pytest.fixture
-def hang_limit() -> Iterator[None]:
-    """End a check that waits for a process that will never answer."""
-
-    def give_up(*_: object) -> None:
-        raise AssertionError(f"the check hung for {HANG_LIMIT} seconds")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(HANG_LIMIT)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.usefixtures("hang_limit")
+@pytest.mark.timeout(HANG_LIMIT)
 @pytest.mark.parametrize("name", [name for name in CHECKS if name not in RACES])
 def test_conformance(name: str, directory: str) -> None:
     CHECKS[name](directory)
 
 
 @pytest.mark.every_processor
-@pytest.mark.usefixtures("hang_limit")
+@pytest.mark.timeout(HANG_LIMIT)
 @pytest.mark.parametrize("name", RACES)
 def test_conformance_of_processes_that_compete(name: str, directory: str) -> None:
     CHECKS[name](directory)
@@ -123,7 +108,7 @@ def mapped() -> Iterator[Mounted]:
     with area() as here:
         (here / "source").mkdir()
         os.chown(here / "source", 501, 20)
-        options = MOUNTS["mapped"]
+        options = (*MOUNTS["mapped"], f"--local-store={here}/store")
         with gitguardfs(here / "source", here / "view", *options) as mounted:
             yield mounted
 

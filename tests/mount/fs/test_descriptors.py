@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.errorfs import CONTENT, Slow, slowfs
 from tests.support.mounting import Mounted, area, gitguardfs, until
 from tests.support.people import as_user
-from tests.support.slowfs import CONTENT, Slow, slowfs
 
 LIMIT_NOFILE = 1024
 DIRECTORIES = 2000

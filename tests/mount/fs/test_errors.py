@@ -312,7 +312,7 @@ async def test_a_server_that_does_not_know_a_directory_any_more(
     (share.host / "A" / below).mkdir(parents=True)
     with guarding(share) as world:
         inside = await world.id(f"A/{below}")
-        world.state.descriptors.close(world.state.nodes.get(await world.id("A")))
+        world.tree.descriptors.close(world.tree.nodes.get(await world.id("A")))
         (share.host / "A/refs").mkdir()
         (share.host / "A/HEAD").write_text("ref: refs/heads/main\n")
         later()

@@ -92,22 +92,6 @@ def _succeeds(function: Callable[..., Any], *arguments: Any) -> bool:
 # ------------------------------------------------------------------------------ The places
 
 
-def test_a_source_that_is_missing(here: Path) -> None:
-    _refused(here, MOUNT, "no such source", here / "absent", here / "view")
-
-
-def test_a_source_that_is_a_file(here: Path) -> None:
-    _refused(here, MOUNT, "not a directory", here / "source/file", here / "view")
-
-
-def test_a_mount_point_that_is_missing(here: Path) -> None:
-    _refused(here, MOUNT, r"no such mount point.*mkdir -p", here / "source", here / "absent")
-
-
-def test_a_mount_point_that_is_a_file(here: Path) -> None:
-    _refused(here, MOUNT, "not a directory", here / "source", here / "source/file")
-
-
 def test_a_source_and_a_mount_point_inside_one_another(here: Path) -> None:
     (here / "source/sub").mkdir()
     (here / "link").symlink_to("source/sub")
@@ -333,70 +317,6 @@ def test_a_mount_point_that_is_not_the_users(here: Path) -> None:
     assert done.returncode == MOUNT
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"gitguardfs: cannot mount at {here}/view")
-
-
-# ----------------------------------------------------------------------------------- Usage
-
-MAPS = {
-    "1000": "malformed", "1000:": "malformed", ":1000": "malformed", "1:2:3": "malformed",
-    "": "empty value", "1000:1000,": "malformed", "1/2/3": "malformed", "/": "malformed",
-    "@1:2": "@ marks a group", "1:@2": "@ marks a group", "1/2:@3/4": "@ marks a group",
-    "@1/2": "@ marks a group",
-    "nosuchuser:1000": "no such user: nosuchuser", "1000:nosuchuser": "no such user",
-    "@nosuchgroup:@5": "no such group: nosuchgroup", "-1:5": "no such user: -1",
-    "0x10:5": "no such user", "1.5:5": "no such user", "١:5": "no such user",
-    "4294967295:1000": "out of range", "1000:4294967295": "out of range",
-    "@99999999999999999999:@1": "out of range",
-    "1:2,1:3": "mapped twice", "1:3,2:3": "mapped to 3", "@1:@2,@1:@3": "mapped twice",
-    "1/3:2/3": "mapped to 3", "auto,1:2": "cannot be combined", "1:2,auto": "cannot be combined",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("value", "pattern"), MAPS.items(), ids=MAPS.keys())
-def test_a_map_that_makes_no_sense(here: Path, value: str, pattern: str) -> None:
-    _refused(here, USAGE, pattern, here / "source", here / "view", "--map", value)
-
-
-def test_a_contradiction_between_two_maps(here: Path) -> None:
-    for maps in (("--map", "1:2", "--map", "1:3"), ("--map", "1:2", "-o", "map=1:3")):
-        _refused(here, USAGE, "mapped twice", here / "source", here / "view", *maps)
-
-
-OPTIONS = {
-    "long": (("--frobnicate",), "--frobnicate"),
-    "short": (("-x",), "-x"),
-    "o": (("-o", "frobnicate"), "unknown option 'frobnicate'"),
-    "o value": (("-o", "ro,frobnicate=3"), "unknown option 'frobnicate=3'"),
-    "o injected": (("-o", "allow_root"), "allow_root.*the mounting user only"),
-    "o writeback": (("-o", "writeback_cache"), "writeback_cache.*leave it out"),
-    "remount": (("-o", "remount"), "remount is not supported.*unmount"),
-    "remount ro": (("-o", "remount,ro"), "remount is not supported"),
-    "git": (("--git", "sometimes"), "sometimes.*deny"),
-    "o git": (("-o", "git=sometimes"), "git=sometimes.*deny"),
-    "xattr": (("--xattr", "all"), "all.*none"),
-    "o xattr": (("-o", "xattr=all"), "xattr=all.*none"),
-    "timeout": (("--cache-timeout", "soon"), "not a number"),
-    "o timeout": (("-o", "cache-timeout=soon"), "not a number"),
-    "negative": (("--cache-timeout", "-1"), "not between"),
-    "nan": (("--cache-timeout", "nan"), "not between"),
-    "glob path": (("--deny", "a/b"), "one path component"),
-    "glob empty": (("--hide", ""), "hide has an empty value"),
-    "o glob": (("-o", "protect=a/b"), "one path component"),
-    "o no value": (("-o", "map"), "'map' in -o needs a value"),
-    "o a value": (("-o", "ro=1"), "'ro' in -o takes no value"),
-    "seal": (("--no-seal", "-o", "seal"), "contradict"),
-    "argument": (("third",), "third"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("options", "pattern"), OPTIONS.values(), ids=OPTIONS.keys())
-def test_an_option_that_makes_no_sense(here: Path, options: tuple[str, ...], pattern: str) -> None:
-    _refused(here, USAGE, pattern, here / "source", here / "view", *options)
-
-
-def test_arguments_that_are_missing(here: Path) -> None:
-    _refused(here, USAGE, "SOURCE.*--help")
-    _refused(here, USAGE, "MOUNTPOINT.*--help", here / "source")
 
 
 def test_an_audit_log_that_cannot_be_written(here: Path) -> None:

@@ -20,7 +20,6 @@ from pyfuse3 import FUSEError
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, RequestError
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.operations import Operations
 from tests.adapter.world import World, open_descriptors, refused, stand_ins
 from tests.support.errorfs import CHANGING, READING, Fault, Share, errorfs
 from tests.support.mounting import area, until
@@ -146,23 +145,23 @@ async def test_an_odd_spelling_completes_no_repository(folding: Share) -> None:
 
 # -------------------------------------------------------------- Two guards over one directory
 
-Way = Callable[[Operations, int, bytes], Any]
+Way = Callable[[Any, int, bytes], Any]
 
 
-def _moved(operations: Operations, parent: int, name: bytes) -> None:
+def _moved(operations: Any, parent: int, name: bytes) -> None:
     """From a directory beside it, where something of each type lies ready."""
     kind = b"d" if name == b"refs" else b"f"
     spare = operations.lookup(ROOT, ROOT_ID, b"spare")
     operations.rename(ROOT, spare.node, kind, parent, name, 0)
 
 
-def _linked(operations: Operations, parent: int, name: bytes) -> None:
+def _linked(operations: Any, parent: int, name: bytes) -> None:
     spare = operations.lookup(ROOT, ROOT_ID, b"spare")
     file = operations.lookup(ROOT, spare.node, b"f")
     operations.link(ROOT, file.node, parent, name)
 
 
-def _created(operations: Operations, parent: int, name: bytes) -> None:
+def _created(operations: Any, parent: int, name: bytes) -> None:
     opened, _ = operations.create(ROOT, parent, name, 0o644, os.O_RDWR)
     operations.release(opened.handle)
 
@@ -183,7 +182,7 @@ COUNTERPARTS = [
 
 
 def _parent(world: World) -> int:
-    return world.operations.lookup(ROOT, ROOT_ID, b"d").node
+    return world.requests.lookup(ROOT, ROOT_ID, b"d").node
 
 
 @pytest.mark.parametrize("counterpart", COUNTERPARTS, ids=str)
@@ -207,7 +206,7 @@ def test_two_guards_make_no_repository_between_them(
 
         def add() -> None:
             try:
-                way(first.operations, slow, late[0])
+                way(first.requests, slow, late[0])
                 outcome.append(None)
             except RequestError as error:
                 outcome.append(error)
@@ -217,7 +216,7 @@ def test_two_guards_make_no_repository_between_them(
         maker.start()
         try:
             until(lambda: pair[0].hits(held), "it is on its way")
-            WAYS[quick[1]][1](second.operations, fast, quick[0])
+            WAYS[quick[1]][1](second.requests, fast, quick[0])
         finally:
             pair[0].remove(held)
             maker.join()
@@ -237,10 +236,10 @@ def test_a_second_look_that_fails_undoes_as_well(pair: tuple[Share, Share], faul
         parent = _parent(world)
         with pair[0].failing(fault):
             with pytest.raises(RequestError) as error:
-                _created(world.operations, parent, b"HEAD")
+                _created(world.requests, parent, b"HEAD")
         assert error.value.errno == fault.error
         assert os.listdir(pair[0].host / "d") == []
-        _created(world.operations, parent, b"HEAD")
+        _created(world.requests, parent, b"HEAD")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -255,7 +254,7 @@ def test_so_does_a_call_that_was_done_and_failed(pair: tuple[Share, Share], way:
         fault = Fault((request,), f"d/{name.decode()}", errno.ETIMEDOUT, done=True, nth=1)
         with pair[0].failing(fault):
             with pytest.raises(RequestError):
-                add(world.operations, parent, name)
+                add(world.requests, parent, name)
     assert os.listdir(pair[0].host / "d") == []
     assert (pair[0].host / "spare/f").read_text() == "text"
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.linux import mountinfo, syscalls
+from gitguardfs.linux import mountinfo
 from gitguardfs.mounting.keeper import PAUSE
 from tests.support.mounting import (
     LIMIT,
     REPOSITORY,
     area,
-    bindfs,
     command,
     daemons,
     gitguardfs,
@@ -316,27 +315,6 @@ def test_another_directory_is_not_guarded_in_the_place_of_the_former(here: Path)
         (here / "view/new").touch()
 
 
-_DETACHED = """
-import os, sys
-code = 'mount -t tmpfs t "$1" && cd "$1" && umount -l "$1" && echo stays && exec cat'
-os.execvp("unshare", ["unshare", "-Urm", "sh", "-c", code, "sh", sys.argv[1]])
-"""
-
-
-def test_what_users_hold_elsewhere_delays_no_restart(here: Path) -> None:
-    """The seal was on all the time: whatever they hold, it is nothing below it."""
-    (here / "own").mkdir()
-    daemon = _start(here, "--seal")
-    with _process(_DETACHED, here / "own", **AS_AGENT):
-        os.kill(daemon, signal.SIGKILL)
-        _comes_back(here, daemon)
-        for pid in daemons(here):
-            os.kill(pid, signal.SIGKILL)
-        until(lambda: not daemons(here), "both are gone")
-        done = _run(here, "--seal")  # it does not know that the seal was on all the time
-        assert done.returncode == 32 and "in a detached mount" in done.stderr, done.stderr
-
-
 def test_a_start_that_fails_is_tried_again(here: Path) -> None:
     (here / "logs").mkdir()
     daemon = _start(here, "--audit-log", str(here / "logs/log"))
@@ -470,79 +448,6 @@ def test_who_only_holds_an_old_view_stops_nothing(here: Path, number: signal.Sig
 
 
 _NOTHING = "import sys; print('stays', flush=True); sys.stdin.read()"
-
-
-def _refused(here: Path, holder: subprocess.Popen[str]) -> None:
-    done = _run(here, "--seal")
-    assert done.returncode == 32, done.stderr
-    assert f"{holder.pid} (python3): its working directory, in a detached mount" in done.stderr
-
-
-def test_a_directory_in_a_living_view_that_is_detached_counts(here: Path) -> None:
-    """What else is mounted in it can be reached from there."""
-    (here / "other").mkdir()
-    with bindfs(here / "source", here / "other", "-o", "allow_other,default_permissions") as path:
-        with _process(_STAY, path, **AS_AGENT) as holder:
-            subprocess.run(["umount", "-i", "-l", path], check=True)
-            _refused(here, holder)
-
-
-_OPEN = """
-import pathlib, sys, pyfuse3, trio
-from tests.support.slowfs import SlowFiles
-pyfuse3.init(SlowFiles(pathlib.Path(sys.argv[1] + ".gate")), sys.argv[1], {"allow_other"})
-print("watching", flush=True)
-trio.run(pyfuse3.main)
-"""
-_IN = """
-import os, sys
-os.chdir(sys.argv[1])
-print("stays", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_directory_of_a_dead_file_system_that_still_leads_on_counts(here: Path) -> None:
-    """Without default_permissions the kernel asks no server before it takes a step."""
-    (here / "other").mkdir()
-    server = subprocess.Popen(
-        [sys.executable, "-c", _OPEN, here / "other"], cwd=REPOSITORY, stdout=subprocess.PIPE
-    )
-    assert server.stdout is not None and server.stdout.readline() == b"watching\n"
-    with _process(_IN, here / "other", **AS_AGENT) as holder:
-        server.kill()
-        server.communicate()
-        subprocess.run(["umount", "-i", "-l", here / "other"], check=True)
-        _refused(here, holder)
-
-
-def test_a_users_own_file_system_is_not_asked(here: Path) -> None:
-    """It need not answer; or it says that it is dead, and leads on later."""
-    (here / "other").mkdir()
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = {"fd": str(device), "rootmode": "40000", "user_id": "1000", "group_id": "1000",
-               "allow_other": "", "default_permissions": ""}  # fmt: skip
-    tree = syscalls.new_mount("fuse", "own", syscalls.MOUNT_ATTR_NOSUID, options)
-    place = os.open(here / "other", os.O_PATH)
-    syscalls.attach_tree(tree, place)
-    for fd in (tree, place):
-        os.close(fd)
-    try:
-        with _process(_AT_THE_ROOT, here / "other", **AS_AGENT) as holder:
-            subprocess.run(["umount", "-i", "-l", here / "other"], check=True)
-            done = _run(here, "--seal")
-    finally:
-        os.close(device)
-    assert done.returncode == 32, done.stderr
-    assert f"{holder.pid} (python3): descriptor " in done.stderr
-
-
-_AT_THE_ROOT = """
-import os, sys
-kept = os.open(sys.argv[1], os.O_PATH)
-print("stays", flush=True)
-sys.stdin.read()
-"""
 
 
 # ------------------------------------------------------------------------- views of ordinary users

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gitguardfs.base.errors import Exit
-from tests.support.errorfs import Fault, errorfs
+from tests.support.errorfs import CONTENT, Fault, errorfs, slowfs
 from tests.support.mounting import (
     REPOSITORY,
     Mounted,
@@ -31,7 +31,6 @@ from tests.support.mounting import (
     until,
 )
 from tests.support.people import AGENT, as_user, reachable_python
-from tests.support.slowfs import CONTENT, slowfs
 
 LIMIT = 60
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
@@ -125,22 +124,6 @@ def test_relative_paths_are_those_of_the_caller(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert (here / "view/file").read_text() == "text"
     assert (here / "private/audit").exists()
-
-
-def test_umount_ends_the_daemon_and_leaves_nothing(here: Path) -> None:
-    assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-    assert _mounts_at(here / "private/source") == [["ramfs", SEAL]]
-    subprocess.run(["umount", here / "view"], check=True)
-    _ended(here)
-    assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
-    assert os.listdir(here / "view") == []
-    assert (here / "private/source/file").read_text() == "text"
-
-
-def test_umount_ends_a_daemon_in_the_foreground_with_success(here: Path) -> None:
-    with gitguardfs(here / "private/source", here / "view") as mounted:
-        subprocess.run(["umount", mounted.path], check=True)
-        assert mounted.process.wait(LIMIT) == 0
 
 
 def test_a_lazy_umount_ends_the_daemon_when_the_last_user_is_gone(here: Path) -> None:
@@ -451,14 +434,6 @@ def _kill_a_caller(path: Path) -> None:
     os.waitpid(child, 0)
 
 
-def test_a_daemon_in_the_background_ends_on_sigterm(here: Path) -> None:
-    assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-    _keeper, pid = daemons(here)
-    os.kill(pid, signal.SIGTERM)
-    _ended(here)
-    assert _mounts_at(here / "view") == _mounts_at(here / "private/source") == []
-
-
 def test_a_hangup_of_the_terminal_does_not_end_it(here: Path) -> None:
     """The shell that mounted is closed; the mount stays."""
     shell = subprocess.run(
@@ -676,9 +651,6 @@ def test_the_seal_covers_the_source_while_it_is_guarded(
 
 def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
     with gitguardfs(here / "source", here / "view", "--seal"):
-        for options in ((), ("--seal",), ("--no-seal",)):
-            done = _run(here / "source", here / "second", *options)
-            assert done.returncode == 32, done.stderr
         (here / "second").mkdir()
         for options in ((), ("--seal",), ("--no-seal",)):
             done = _run(here / "source", here / "second", *options)
@@ -690,25 +662,6 @@ def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
             assert _mounts_at(here / "second") == []
         assert (here / "view/file").read_text() == "text"
         assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-
-
-def test_a_sealed_source_stays_closed_after_a_crash_and_opens_with_the_next_guard(
-    here: Path,
-) -> None:
-    """The restart needs no --seal: the seal of the crashed daemon stays in use."""
-    _crash_sealed(here)
-    assert os.listdir(here / "source") == []
-    with pytest.raises(OSError) as caught:
-        os.listdir(here / "view")
-    assert caught.value.errno == errno.ENOTCONN
-    done = _run(here / "source", here / "view")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (here / "view/file").read_text() == "text"
-    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-    assert len(_mounts_at(here / "view")) == 2
-    subprocess.run(["umount", here / "view"], check=True)
-    _ended(here)
-    assert (here / "source/file").read_text() == "text"
 
 
 def _crash_sealed(here: Path) -> None:
@@ -839,19 +792,6 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-
-
-def test_a_daemon_that_hands_over_leaves_its_seal(here: Path) -> None:
-    assert _run(here / "source", here / "view", "--seal").returncode == 0
-    _keeper, pid = daemons(here)
-    os.kill(pid, signal.SIGUSR2)
-    _ended(here)
-    assert _mounts_at(here / "view") == [LID]
-    assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-    assert _run(here / "source", here / "view").returncode == 0
-    _umount(here / "view")
-    _ended(here)
-    assert _mounts_at(here / "source") == []
 
 
 def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:

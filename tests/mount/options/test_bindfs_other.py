@@ -240,16 +240,6 @@ def test_two_readers_share_one_limit() -> None:
             assert time.monotonic() - start >= 0.25
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "x", "5X", "1kk", ""])
-def test_rates_that_are_none_are_refused(rate: str) -> None:
-    with area() as here:
-        for name in ("source", "view"):
-            (here / name).mkdir()
-        arguments = (f"--read-rate={rate}", here / "source", here / "view")
-        done = subprocess.run(command(*arguments), capture_output=True, check=False, text=True)
-        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-
-
 # ---------------------------------------------------------------------------- Users who may use it
 
 

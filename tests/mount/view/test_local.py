@@ -275,31 +275,6 @@ def test_nothing_crosses_the_border_but_by_a_copy(world: World) -> None:
     assert sorted(os.listdir(world.host)) == ["package.json", "share"]
 
 
-def test_a_symlink_or_file_stays_on_the_share_whatever_its_name(world: World) -> None:
-    world.make("other/file")
-    as_user(os.symlink, "other", world.view / ".venv")
-    for one, other in (("other", ".venv"), (".venv", "other")):
-        with pytest.raises(OSError, match="cross-device"):
-            renameat2(str(world.view / one), str(world.view / other), RENAME_EXCHANGE)
-    assert (world.host / ".venv").is_symlink()
-    assert (world.view / "other/file").exists()
-
-
-def test_within_the_guests_own_everything_moves(world: World) -> None:
-    world.make("node_modules/a/file")
-    view = world.view
-    as_user(os.rename, view / "node_modules/a", view / "node_modules/b")
-    as_user(os.link, view / "node_modules/b/file", view / "node_modules/hard")
-    assert (view / "node_modules/b/file").stat().st_nlink == 2
-    as_user(os.rename, view / "node_modules", view / ".venv")
-    assert world.own() == {"+app/=.venv", "+app/=.venv/b", "+app/=.venv/b/file", "+app/=.venv/hard"}
-    as_user(os.rename, view / ".venv/b", view / "node_modules")
-    assert sorted(os.listdir(view)) == [".venv", "node_modules", "package.json"]
-    renameat2(str(view / ".venv"), str(view / "node_modules"), RENAME_EXCHANGE)
-    assert os.listdir(view / "node_modules") == ["hard"]
-    assert os.listdir(world.host) == ["package.json"]
-
-
 def test_a_directory_takes_them_along(world: World) -> None:
     view = world.view
     world.make("a/b/node_modules/x")
@@ -460,16 +435,6 @@ def test_without_a_guard() -> None:
         world.make(".git/config")
         world.make("node_modules/.git/config")
         assert sorted(os.listdir(world.host)) == [".git", "package.json"]
-
-
-def test_with_a_repository_of_the_agents_own() -> None:
-    with area() as store, made("--git=private", f"--private-store={store}/git") as world:
-        make_project(world.here / "host/project")
-        project = world.view.parent / "project"
-        as_user(os.mkdir, project / "node_modules")
-        assert {".git", "node_modules"} < set(os.listdir(project))
-        assert (project / ".git").is_file()
-        assert "node_modules" not in os.listdir(world.here / "host/project")
 
 
 def test_tracked_files_below_such_a_name_are_not_taken_for_deleted() -> None:

@@ -280,12 +280,9 @@ def test_a_list_bears_what_the_agent_does_meanwhile(world: World) -> None:
         [share] = listing.shares(stack, str(world.store))
         seen = set()
         for _ in range(30):
-            owns = listing.owns(share)
-            states = listing.states(share, owns)
-            sizes = [listing.size_of(share, own, set(), lambda *_: None) for own in owns]
             seen |= {
-                (own.path[-2], state, size > 0)
-                for own, state, size in zip(owns, states, sizes, strict=True)
+                (own.above[-1], own.state, listing.size_of(own, set()) > 0)
+                for own in listing.owns(share)
             }
         assert (b"one", State.IN_USE, True) in seen
         assert (b"app", State.IN_USE, True) in seen
@@ -310,7 +307,7 @@ def test_a_directory_that_is_replaced_while_it_is_counted_leads_nowhere(
         as_user(os.mkdir, inner)
         [share] = listing.shares(stack, str(world.store))
         [own] = listing.owns(share)
-        assert 100_000 < listing.size_of(share, own, set(), replace) < 200_000
+        assert 100_000 < listing.size_of(own, set(), replace) < 200_000
         assert moved.exists()
 
 
@@ -367,28 +364,9 @@ def test_prune_removes_what_is_gone_and_nothing_else(world: World) -> None:
         assert world.states()["app/packages/one/node_modules"] == "in_use"
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
-def test_prune_asks_on_a_terminal(world: World, answer: str) -> None:
-    with world.mounted():
-        world.install("app")
-        world.host("rm", "-r", "app")
-        ours, theirs = pty.openpty()
-        words = [sys.executable, "-c", CODE, "local", "prune", "--local-store", world.store]
-        asking = subprocess.Popen(
-            words, cwd=REPOSITORY, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True
-        )
-        said = b""
-        while b"Remove 1 directory? [y/N]" not in said:
-            said += os.read(ours, 1024)
-        os.write(ours, f"{answer}\n".encode())
-        asking.communicate(timeout=LIMIT)
-        os.close(ours)
-        os.close(theirs)
-        assert asking.returncode == (0 if answer == "y" else 3)
-        assert world.kept() == ([] if answer == "y" else ["+app", "+app/=node_modules"])
-
-
-def test_what_the_host_puts_back_during_the_question_stays(world: World) -> None:
+@pytest.mark.parametrize("case", ["y", "n", "put back"])
+def test_prune_asks_on_a_terminal(world: World, case: str) -> None:
+    """What the host puts back during the question stays."""
     with world.mounted():
         world.install("app")
         world.host("mv", "app", "away")
@@ -398,15 +376,17 @@ def test_what_the_host_puts_back_during_the_question_stays(world: World) -> None
             words, cwd=REPOSITORY, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, text=True
         )
         said = b""
-        while b"[y/N]" not in said:
+        while b"Remove 1 directory? [y/N]" not in said:
             said += os.read(ours, 1024)
-        world.host("mv", "away", "app")
-        os.write(ours, b"y\n")
+        if case == "put back":
+            world.host("mv", "away", "app")
+        os.write(ours, b"n\n" if case == "n" else b"y\n")
         out, _ = asking.communicate(timeout=LIMIT)
         os.close(ours)
         os.close(theirs)
-        assert "removed" not in out
-        assert world.states() == {"app/node_modules": "in_use"}
+        assert asking.returncode == (3 if case == "n" else 0)
+        assert ("removed" in out) == (case == "y")
+        assert world.kept() == ([] if case == "y" else ["+app", "+app/=node_modules"])
 
 
 def test_without_a_view_prune_removes_only_what_is_named(world: World) -> None:
@@ -644,6 +624,6 @@ def test_a_view_that_does_not_answer_gives_no_state(
         try:
             with ExitStack() as stack:
                 [share] = listing.shares(stack, str(world.store))
-                assert listing.states(share, listing.owns(share)) == [State.UNKNOWN]
+                assert [own.state for own in listing.owns(share)] == [State.UNKNOWN]
         finally:
             os.kill(mounted.process.pid, signal.SIGCONT)

@@ -26,9 +26,6 @@ from tests.support.repos import (
     metadata,
 )
 
-OTHER = 1001
-"""Another user of the guest."""
-
 
 @dataclass
 class World:
@@ -143,20 +140,6 @@ def test_what_the_agent_commits_reaches_the_host_as_a_bundle(world: World) -> No
     assert git(world.project, "rev-parse", "agent/main").strip() == commit
 
 
-def test_the_host_goes_on(world: World) -> None:
-    world.agent("status")
-    world.host_commits("print('more')\n", "the human's")
-
-    def is_told() -> bool:
-        world.agent("fetch", "--quiet", "host")
-        return "behind 1" in world.agent("status", "-sb")
-
-    until(is_told, "the agent is told")
-    world.agent("sync")
-    assert "the human's" in world.agent("log", "--oneline")
-    assert world.agent("status", "--porcelain", "--ignore-submodules") == ""
-
-
 def test_sync_in_another_work_tree_learns_what_the_human_has_committed(world: World) -> None:
     other = world.here / "home/topic"
     world.agent("worktree", "add", "--quiet", "-b", "topic", str(other))
@@ -168,20 +151,6 @@ def test_sync_in_another_work_tree_learns_what_the_human_has_committed(world: Wo
         return "behind 1" in world.agent("-C", str(other), "status", "-sb", place="../../home")
 
     until(is_told, "the agent is told")
-
-
-def test_the_agents_repository_is_closed_to_others(world: World) -> None:
-    world.agent("status")
-    place = Path(world.agent("rev-parse", "--absolute-git-dir").strip())
-    assert place.is_relative_to(world.here / "store")
-    with pytest.raises(PermissionError):
-        as_user(os.listdir, place, uid=OTHER)
-    world.agent("status", uid=OTHER, fails=True)
-    mirror = place.parent / "host.git"
-    for path in (mirror, mirror / "objects", mirror / "refs"):
-        for uid in (AGENT, OTHER):
-            with pytest.raises(PermissionError):
-                as_user((path / "new").touch, uid=uid)
 
 
 def test_root_resets_by_the_views_path_and_is_not_misled(world: World) -> None:

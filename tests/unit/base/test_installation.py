@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None
     expected = {
         path.relative_to(REPOSITORY)
         for path in (REPOSITORY / "gitguardfs").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not {"__pycache__", "host"} & set(path.parts)
     }
     scripts = {Path("guest-setup", name) for name in installation.SCRIPT_NAMES}
     assert copied == expected | scripts
@@ -88,7 +89,7 @@ def test_what_is_packed_is_the_same_however_it_was_installed(tmp_path: Path) -> 
         path.chmod(0o700 if path.is_dir() else 0o640)
         os.utime(path, (1, 1))
     (holder / "gitguardfs/__pycache__/x.pyc").parent.mkdir(exist_ok=True)
-    for stray in ("__pycache__/x.pyc", "notes.env", "vm/.x.py.swp"):
+    for stray in ("__pycache__/x.pyc", "notes.env", "host/.x.py.swp"):
         (holder / "gitguardfs" / stray).touch()
     assert installation.bundle(str(holder)) == here
 
@@ -101,3 +102,63 @@ def test_what_is_packed_is_unpacked_in_one_directory(tmp_path: Path) -> None:
     assert done.stderr == "" and "gitguardfs/guest-setup/install.sh" in done.stdout.splitlines()
     assert os.listdir(tmp_path / "gitguardfs") and len(os.listdir(tmp_path)) == 2
     assert os.access(tmp_path / "gitguardfs/guest-setup/install.sh", os.X_OK)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A guest's copy, which has none of the host's tools."""
+    target = tmp_path_factory.mktemp("guest") / "copy"
+    installation.copy_to(str(target))
+    return target
+
+
+def in_guest(copy: Path, code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    line = f"import sys; sys.path.insert(0, {str(copy)!r}); {code}"
+    command = [sys.executable, "-I", "-c", line, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=copy.parent)
+
+
+GITGUARD = "from gitguardfs.commands.gitguard import main; main()"
+
+
+@pytest.mark.parametrize("name", ["share", "audit", "fetch", "lima", "krun", "vm"])
+def test_commands_of_the_host_say_so_in_a_guest(copy: Path, name: str) -> None:
+    for words in ((name, "--help"), (name, "x")):
+        done = in_guest(copy, GITGUARD, *words)
+        assert done.returncode == 3 and done.stdout == ""
+        said = f"gitguard: {name} runs on the host, and this is the copy of gitguardfs for guests"
+        assert done.stderr == f"{said} (run gitguard {name} on the host)\n"
+    assert f"  {name} " not in in_guest(copy, GITGUARD, "--help").stdout
+
+
+def test_the_host_s_side_is_not_checked_in_a_guest(copy: Path) -> None:
+    done = in_guest(copy, GITGUARD, "doctor", "--host")
+    assert done.returncode == 3 and "doctor --host runs on the host" in done.stderr
+
+
+def test_all_of_a_guests_copy_can_be_imported(copy: Path) -> None:
+    names = [
+        ".".join(path.relative_to(copy).with_suffix("").parts)
+        for path in sorted(copy.glob("gitguardfs/**/*.py"))
+        if path.name not in ("__main__.py", "__init__.py")
+    ]
+    done = in_guest(
+        copy, "import importlib; [importlib.import_module(n) for n in sys.argv[1:]]", *names
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_programs_of_a_guest_start_and_have_pages(copy: Path, tmp_path: Path) -> None:
+    for program, module in (
+        ("gitguardfs", "commands.gitguardfs"), ("vm-mount", "commands.vm_mount"),
+        ("gitguard", "commands.gitguard"),
+    ):  # fmt: skip
+        done = in_guest(copy, f"from gitguardfs.{module} import main; main()", "--help")
+        assert done.returncode == 0 and program in done.stdout, done.stderr
+    for words in (("doctor", "--help"), ("units", "--help"), ("local", "--help")):
+        assert in_guest(copy, GITGUARD, *words).returncode == 0
+    code = "from gitguardfs.commands.shared_files import write; write(sys.argv[1])"
+    done = in_guest(copy, code, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    pages = {path.name for path in tmp_path.rglob("*.[18]")}
+    assert "gitguard-doctor.1" in pages and "gitguard-vm.1" not in pages

@@ -18,7 +18,7 @@ from gitguardfs.commands import doctor
 from gitguardfs.doctor import attack_checks, policy_checks, search, writable_checks
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.linux import namespaces, run_as
+from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, SetupFailed, SwitchUserFailed, UndoFailed, User
 from tests.support.trees import nested
 
@@ -342,8 +342,3 @@ def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) ->
     tmp_path.chmod(0o1777)
     assert search.is_kept(str(tmp_path / "x"), ME.uid + 1)
     assert not search.is_kept(str(tmp_path / "x"), ME.uid)
-
-
-def test_no_namespace_but_others_are_told() -> None:
-    assert namespaces.own() not in {one.identity for one in namespaces.others()}
-    assert not namespaces.others("/nonexistent")

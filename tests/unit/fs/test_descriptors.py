@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
+from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.ninep import NinepDescriptors
 from gitguardfs.fs.nodes import Node, NodeTable
 from gitguardfs.names.rules import Verdict
@@ -96,16 +96,6 @@ def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Dir
     assert new.fd == -1
 
 
-def test_what_is_used_stays(place: Directory) -> None:
-    (place.path / "kept").touch()
-    kept = place.node("kept")
-    os.set_inheritable(place.cache.of(kept), True)  # by which it is known again
-    for number in range(3 * FEW):
-        (place.path / f"f{number}").touch()
-        place.of(place.node(f"f{number}"))
-        assert os.get_inheritable(place.of(kept))
-
-
 def test_what_a_request_has_asked_for_stays_until_its_end(place: Directory) -> None:
     for number in range(3 * FEW):
         (place.path / f"f{number}").touch()
@@ -118,15 +108,6 @@ def test_what_a_request_has_asked_for_stays_until_its_end(place: Directory) -> N
     (place.path / "next").touch()
     place.of(place.node("next"))
     assert len(place.cache) == FEW
-
-
-def test_deep_nodes_are_reopened_one_component_at_a_time(place: Directory) -> None:
-    (place.path / "a/b/c").mkdir(parents=True)
-    (place.path / "a/b/c/f").touch()
-    node = place.node("a/b/c/f")
-    before = len(open_fds())
-    assert same(place.cache.of(node), place.path / "a/b/c/f")
-    assert len(open_fds()) == before + 1
 
 
 def _replaced_by_file(path: Path) -> None:
@@ -179,16 +160,6 @@ def test_what_is_not_the_same_object_is_stale(place: Directory, change: object) 
     assert open_fds() == before
 
 
-def test_a_node_without_a_place_is_stale(place: Directory) -> None:
-    (place.path / "f").touch()
-    node = place.node("f")
-    node.parent = None
-    for ask in (place.cache.of, place.cache.parent_of):
-        with pytest.raises(OSError) as error:
-            ask(node)
-        assert error.value.errno == errno.ESTALE
-
-
 def test_a_ring_of_places_is_stale(place: Directory) -> None:
     (place.path / "a/b").mkdir(parents=True)
     inner = place.node("a/b")
@@ -197,15 +168,6 @@ def test_a_ring_of_places_is_stale(place: Directory) -> None:
     with pytest.raises(OSError) as error:
         place.cache.of(inner)
     assert error.value.errno == errno.ESTALE
-
-
-def test_a_descriptor_of_an_open_handle_serves_its_node(place: Directory) -> None:
-    (place.path / "f").touch()
-    node = place.node("f")
-    with open(place.path / "f") as file:
-        node.open_fds = (file.fileno(),)
-        assert place.cache.of(node) == file.fileno()
-        node.open_fds = ()
 
 
 def test_a_pinned_descriptor_is_never_evicted(place: Directory) -> None:
@@ -222,15 +184,6 @@ def test_a_pinned_descriptor_is_never_evicted(place: Directory) -> None:
     assert node.fd == -1
     with pytest.raises(OSError):
         os.fstat(fd)
-
-
-def test_a_second_descriptor_is_closed(place: Directory) -> None:
-    (place.path / "f").touch()
-    node = place.node("f")
-    fd = place.cache.of(node)
-    before = open_fds()
-    place.cache.keep(node, os.open(place.path / "f", OPEN_NODE))
-    assert node.fd == fd and open_fds() == before
 
 
 def test_where_descriptors_hold_paths_what_is_removed_is_known_by_its_open_file(

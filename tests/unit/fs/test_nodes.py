@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 
@@ -11,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.fs.nodes import ROOT_ID, Node, NodeTable
-from gitguardfs.fs.numbers import FIRST_OWN_ID
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node, NodeTable
 from gitguardfs.names.rules import Verdict
 
 HOME, OTHER = 7, 8
@@ -182,44 +180,6 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
-def test_a_node_has_its_inode_number() -> None:
-    nodes = table()
-    assert see(nodes, nodes.root, b"a", fake_stat(10)).id == 10
-
-
-@pytest.mark.parametrize(
-    ("st_", "verdict"),
-    [
-        (fake_stat(10, dev=OTHER), Verdict.ALLOW),
-        (fake_stat(10), Verdict.DENY),
-        (fake_stat(1), Verdict.ALLOW),
-        (fake_stat(FIRST_OWN_ID + 5), Verdict.ALLOW),
-    ],
-)
-def test_other_devices_guarded_and_odd_numbers_get_one_of_ours(
-    st_: os.stat_result, verdict: Verdict
-) -> None:
-    nodes = table()
-    assert see(nodes, nodes.root, b"a", st_, verdict).id >= FIRST_OWN_ID
-
-
-def test_a_reused_number_is_a_new_node_and_the_old_one_stays() -> None:
-    nodes = table()
-    old = see(nodes, nodes.root, b"a", fake_stat(10, S_IFREG))
-    new = see(nodes, nodes.root, b"a", fake_stat(10, S_IFDIR))
-    assert new is not old and new.id != old.id
-    assert nodes.get(old.id) is old
-    assert nodes.find(fake_stat(10, S_IFDIR)) is new
-    assert nodes.find(fake_stat(10, S_IFREG)) is None
-
-
-def test_large_inode_numbers_disturb_no_node_of_ours() -> None:
-    nodes = table()
-    ours = see(nodes, nodes.root, b"a", fake_stat(10, dev=OTHER))
-    see(nodes, nodes.root, b"b", fake_stat(ours.id))
-    assert nodes.find(fake_stat(10, dev=OTHER)) is ours
-
-
 def _chain(nodes: NodeTable) -> list[Node]:
     chain = [nodes.root]
     for number in (10, 11, 12):
@@ -288,23 +248,6 @@ def test_a_verdict_goes_all_round_a_ring_of_places(asked_first: int) -> None:
     assert [nodes.get(node.id).verdict for node in ring] == [Verdict.DENY] * 3
 
 
-@pytest.mark.parametrize("ino", [1, ROOT_INO])
-def test_the_root_is_never_forgotten_nor_guarded(ino: int) -> None:
-    nodes = NodeTable(fake_stat(ino, S_IFDIR))
-    assert nodes.forget(ROOT_ID, 1000) is None
-    see(nodes, nodes.root, b".git", fake_stat(ino, S_IFDIR), Verdict.DENY)
-    assert nodes.get(ROOT_ID).verdict is Verdict.ALLOW
-
-
-@pytest.mark.parametrize("number", [0, 2, 99, FIRST_OWN_ID, 2**64 - 1])
-def test_a_number_that_was_never_handed_out_is_stale(number: int) -> None:
-    nodes = table()
-    with pytest.raises(OSError) as error:
-        nodes.get(number)
-    assert error.value.errno == errno.ESTALE
-    assert nodes.forget(number, 1) is None
-
-
 def test_what_lies_below_takes_a_verdict_over_when_it_is_asked_for() -> None:
     """So the whole table need not be walked when one directory becomes guarded."""
     nodes = table()
@@ -331,40 +274,6 @@ def test_a_number_that_was_used_again_is_a_new_node() -> None:
     assert (new.parent, new.name) == (nodes.root, b"f")
 
 
-@pytest.mark.parametrize("kind", [S_IFREG, S_IFLNK, S_IFDIR])
-def test_at_another_place_it_is_asked_whether_it_is_the_same_object(kind: int) -> None:
-    nodes = table()
-    directory = see(nodes, nodes.root, b"d", fake_stat(11, S_IFDIR))
-    for parent, name in ((nodes.root, b"other"), (directory, b"f")):
-        st_ = fake_stat(10, kind)
-        old = see(nodes, nodes.root, b"f", st_)
-        assert see(nodes, nodes.root, b"f", st_, same=False) is old, "the same place: not asked"
-        assert see(nodes, parent, name, st_) is old
-        assert (old.parent, old.name) == (parent, name)
-        new = see(nodes, nodes.root, b"f", st_, same=False)
-        assert (new is old) == (kind == S_IFDIR), "the kernel gives a directory one name only"
-        assert (new.parent, new.name) == (nodes.root, b"f")
-        assert nodes.find(st_) is new
-        assert nodes.get(old.id) is old
-
-
-def test_of_several_names_the_last_one_is_asked_about() -> None:
-    """The kernel may remember the others, which can be other files by now."""
-    nodes = table()
-    two = fake_stat(10, nlink=2)
-    old = see(nodes, nodes.root, b"a", two)
-    assert see(nodes, nodes.root, b"a", fake_stat(10), same=False) is old, "one name: not asked"
-    see(nodes, nodes.root, b"b", two)
-    assert see(nodes, nodes.root, b"b", two, same=False) is old, "the same place: not asked"
-    assert (old.is_found(two), old.is_found(fake_stat(10))) == (True, False)
-    assert see(nodes, nodes.root, b"b", fake_stat(10)) is old
-    old.open_fds = (99,)
-    assert old.is_found(fake_stat(10))
-    assert see(nodes, nodes.root, b"b", fake_stat(10), same=False) is old, "open: not asked"
-    old.open_fds = ()
-    assert see(nodes, nodes.root, b"b", fake_stat(10), same=False) is not old
-
-
 def test_a_replaced_node_is_restricted_with_the_object() -> None:
     nodes = table()
     old = see(nodes, nodes.root, b"a", fake_stat(10))
@@ -387,23 +296,3 @@ def test_what_was_restricted_once_is_restricted_again(kind: int) -> None:
     assert {plain.verdict, guarded.verdict} == {Verdict.HIDE}
     denied = see(nodes, nodes.root, b".git", found, Verdict.DENY)
     assert see(nodes, nodes.root, b".git", found, Verdict.DENY) is denied
-
-
-def test_the_verdicts_below_are_asked_for_once_after_a_replaced_node_was_restricted() -> None:
-    nodes = table()
-    see(nodes, nodes.root, b"a", fake_stat(10))
-    see(nodes, nodes.root, b"b", fake_stat(10), same=False)
-    for _ in range(2):
-        guarded = see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
-    other = see(nodes, nodes.root, b"c", fake_stat(11))
-    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
-    assert guarded.restrictions == other.restrictions
-
-
-def test_a_replaced_node_that_is_forgotten_is_gone() -> None:
-    nodes = table()
-    old = see(nodes, nodes.root, b"a", fake_stat(10))
-    see(nodes, nodes.root, b"b", fake_stat(10), same=False)
-    nodes.forget(old.id, 1)
-    see(nodes, nodes.root, b".git", fake_stat(10), Verdict.DENY)
-    assert old.verdict is Verdict.ALLOW, "the table still had it"

@@ -12,7 +12,7 @@ from gitguardfs.base.findings import Severity, Status
 from gitguardfs.base.size import told
 from gitguardfs.doctor import local_checks
 from gitguardfs.guest import local_listing as listing
-from gitguardfs.guest.local_listing import Own, Share
+from gitguardfs.guest.local_listing import Own, Share, State
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.local import store
 
@@ -46,18 +46,18 @@ def test_a_path_of_the_view_is_one_in_the_share(path: str, names: tuple[bytes] |
 
 
 def test_names_that_begin_alike_are_not_below_one_another() -> None:
-    own = Own((b"app",), b"node_modules", 1, 0.0)
+    own = Own(SHARE, (b"app",), b"node_modules", 0.0, State.UNKNOWN)
     for path in ((), (b"app",), (b"app", b"node_modules")):
-        assert listing.is_at_or_below(own, path)
+        assert own.is_at_or_below(path)
     for path in ((b"ap",), (b"app", b"node"), (b"app", b"node_modules", b"x"), (b"node_modules",)):
-        assert not listing.is_at_or_below(own, path)
+        assert not own.is_at_or_below(path)
 
 
 def test_options_say_which_store_a_daemon_uses() -> None:
-    assert listing.stores(["git=deny"]) is None
-    assert listing.stores(["local-store=/x"]) is None
-    assert listing.stores(["local=deps"]) == "/var/lib/gitguardfs/local"
-    assert listing.stores(["local=a,b", "local-store=/x y"]) == "/x y"
+    assert listing.store_of(["git=deny"]) is None
+    assert listing.store_of(["local-store=/x"]) is None
+    assert listing.store_of(["local=deps"]) == "/var/lib/gitguardfs/local"
+    assert listing.store_of(["local=a,b", "local-store=/x y"]) == "/x y"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "packaging/refuse-removal.sh"
+SCRIPT = Path(__file__).parents[3] / "guest-setup/refuse-removal.sh"
 OTHERS = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
 
 
@@ -87,7 +87,7 @@ def test_a_package_is_not_installed_beside_a_checkout(
     if there:
         (tmp_path / "lib/gitguardfs").mkdir(parents=True)
     done = subprocess.run(
-        [SCRIPT.with_name("refuse-install.sh"), reason],
+        [SCRIPT.parents[1] / "packaging/refuse-install.sh", reason],
         env={"PATH": "/usr/bin:/bin", "INSTALLED": str(tmp_path)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

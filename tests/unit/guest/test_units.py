@@ -18,15 +18,14 @@ from hypothesis import strategies as st
 
 from gitguardfs.base import quote
 from gitguardfs.base.errors import UserError
+from gitguardfs.commands import units as units_command
+from gitguardfs.commands.units import FSTAB_FILE, command
 from gitguardfs.guest import fstab, systemd
-from gitguardfs.host.commands import units as units_command
-from gitguardfs.host.commands.units import FSTAB_FILE, command
 from gitguardfs.options.guarded_share import GuardedShare
 from gitguardfs.options.parsing import parse_o, quote_o, respelled
 from tests.support.mounting import PLACE
 from tests.unit.guest.test_fstab import NAME, PATH, spec
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 MANAGER = "/usr/lib/systemd/systemd"
 SYSTEM_UNITS = "/usr/lib/systemd/system"
 NOBODY = 65534
@@ -105,7 +104,6 @@ def test_the_map(arguments: list[str], expected: str) -> None:
         (["-o", "map=1:2"], "--map"),
         (["-o", "foreground"], "foreground"),
         (["--type", "nfs"], "nfs"),
-        (["--cache", "loose"], "loose"),
     ],
 )
 def test_a_mistake_is_named(arguments: list[str], fault: str) -> None:
@@ -160,12 +158,6 @@ def test_a_fifo_in_the_place_of_the_file_is_not_waited_for_nor_replaced(tmp_path
     assert "not" in said(units("--output", str(tmp_path)))
     assert units("--output", str(tmp_path), "--check").return_value == 1
     assert (tmp_path / FSTAB_FILE).is_fifo()
-
-
-def test_the_templates_of_the_repository_are_what_is_rendered() -> None:
-    template = REPOSITORY / "systemd" / systemd.TEMPLATE
-    assert template.read_text() == systemd.template()
-    assert [p.name for p in (REPOSITORY / "systemd").iterdir()] == [systemd.TEMPLATE]
 
 
 @pytest.mark.parametrize(

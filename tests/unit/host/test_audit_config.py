@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,10 +18,7 @@ from gitguardfs.names.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes, ways
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 DANGERS = {
@@ -85,24 +81,6 @@ def test_a_program_of_the_agents_is_run_by_git_named_and_mended(world: World, ke
     world.has_run()
     check_fixes(world, "git.config", "high", f"{key.lower()} = ")
     assert not runs()
-
-
-def test_a_program_that_the_agent_can_still_make_counts(world: World) -> None:
-    """Also where it is the argument of a program that is not known to start others."""
-    for command in ("./evil", "unshare ./evil", "unshare ../project/evil"):
-        world.git("config", "core.pager", command)
-        check_fixes(world, "git.config", "high", "core.pager")
-
-
-def test_a_driver_without_a_name(world: World) -> None:
-    prepare(world)
-    world.script(world.project / "evil", "cat\n")
-    world.git("config", "filter..clean", "./evil")
-    (world.project / ".gitattributes").write_text("a.txt filter=\n")
-    (world.project / "a.txt").write_text("four\n")
-    world.git("add", "a.txt")
-    assert world.has_run()
-    check_fixes(world, "git.config", "high", "filter..clean")
 
 
 def test_a_configuration_of_ssh_in_the_work_tree(world: World) -> None:

@@ -40,9 +40,7 @@ git lfs post-commit "$@"
 """As git-lfs writes it."""
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 def hook(world: World, text: str, name: str = "post-commit") -> Path:
@@ -60,10 +58,8 @@ def commit_runs(world: World) -> bool:
 
 @pytest.mark.parametrize(
     "line",
-    ["./tools/x", "tools/x || exit 1", "sh tools/x", ". tools/x", 'exec sh "tools/x" "$@"',
-     '"$(git rev-parse --show-toplevel)/tools/x"', '"$PWD"/tools/x', "{share}/project/tools/x",
-     "A=1 env B=2 tools/x | cat"],
-)  # fmt: skip
+    ["./tools/x", '"$(git rev-parse --show-toplevel)/tools/x"', "{share}/project/tools/x"],
+)
 def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> None:
     world.script(world.project / "tools/x")
     hook(world, f"#!/bin/sh\n# a comment\n{line.format(share=world.share)}\n")
@@ -74,12 +70,8 @@ def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> No
 
 @pytest.mark.parametrize(
     "line",
-    ["[ -f tools/x ] && tools/x", "if test -e y; then . ./y; fi", "[ -e y ] && source y",
-     "[ ! -f tools/x ] || sh -e tools/x", "timeout 5 tools/x", "nice -n 5 sh tools/x",
-     "if tools/x; then exit 1; fi", "A=1 tools/x", "echo | xargs tools/x",
-     "cat <<END\ntext\nEND\ntools/x", "sh <<END\ntools/x\nEND",
-     "echo start; tools/x", 'printf %s "$(tools/x)"'],
-)  # fmt: skip
+    ["[ -f tools/x ] && tools/x", "[ -e y ] && source y", "sh <<END\ntools/x\nEND"],
+)
 def test_a_hook_that_runs_a_file_which_the_agent_may_yet_make(world: World, line: str) -> None:
     hook(world, f"#!/bin/bash\n{line}\n")
     check_fixes(world, "git.hook", "high", "post-commit runs ")
@@ -125,13 +117,6 @@ def test_pre_commit_itself_may_be_a_module_of_the_agents(world: World) -> None:
     assert commit_runs(world)
     (found,) = world.findings("git.hook", "--protect", ".pre-commit-config.yaml")
     assert found["detail"].startswith(f"{path} runs commands that audit cannot follow: read it")
-
-
-def test_a_program_of_the_work_tree_as_interpreter(world: World) -> None:
-    evil = world.script(world.project / "evil")
-    hook(world, f"#!{evil}\n")
-    assert commit_runs(world)
-    check_fixes(world, "git.hook", "high", "project/evil")
 
 
 def test_a_tool_that_obeys_the_work_tree(world: World) -> None:
@@ -338,12 +323,6 @@ def test_no_rule_for_a_name_that_the_agent_itself_needs(
     (found,) = world.findings("git.hook")
     assert found["severity"] == "high" and ("--protect" in found["hint"]) is fix
     check_fixes(world, "git.hook", "high", place)
-
-
-@pytest.mark.parametrize("name", [".hg", ".jj", ".sl", ".repo"])
-def test_a_repository_of_another_program(world: World, name: str) -> None:
-    (world.project / name).mkdir()
-    check_fixes(world, "tree.other", "medium", f"project/{name} can name programs")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"scripts": 3}', '{"scripts": {"prepare": "x"}}',

@@ -14,12 +14,9 @@ from gitguardfs.host.audit.shell import Command, Script
 from tests.support import audit_ways, audit_world
 from tests.support.audit_precision import DOCUMENT, FILE, filled, judged, table
 from tests.support.audit_world import World, check_fixes
-from tests.unit.host.test_audit_hooks import LFS, PRE_COMMIT, commit_runs, hook
+from tests.unit.host.test_audit_hooks import commit_runs, hook
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 # ------------------------------------------------------------------- planted ways and clean ones
@@ -75,50 +72,6 @@ def test_what_is_understood_comes_first(world: World) -> None:
     assert found["severity"] == "medium"
 
 
-def test_a_tool_that_find_starts(world: World) -> None:
-    world.script(world.home / "bin/make", ". ./Makefile\n")
-    (world.project / "Makefile").write_text("true\n")
-    hook(world, "#!/bin/sh\nfind Makefile -execdir make \\;\n")
-    assert commit_runs(world)
-    check_fixes(world, "git.hook", "high", "runs make")
-
-
-@pytest.mark.parametrize(
-    "setting",
-    ["alias.x='!./evil' x", "'alias.x=!sh evil' x",
-     "core.hooksPath=hooks commit --allow-empty -m y", "core.fsmonitor=./evil status"],
-)  # fmt: skip
-def test_a_hook_that_passes_git_a_setting(world: World, setting: str) -> None:
-    hook(world, f'#!/bin/sh\n[ -z "$ONCE" ] || exit\nexport ONCE=1\ngit -c {setting}\n')
-    check_fixes(world, "git.hook", "high", "for git to what the agent can write")
-    hook(world, f'#!/bin/sh\n[ -z "$ONCE" ] || exit\nexport ONCE=1\ngit -c {setting}\n')
-    world.script(world.project / "evil")
-    world.script(world.project / "hooks/post-commit")
-    assert commit_runs(world)
-
-
-LEFTHOOK = """#!/bin/sh
-start_lefthook()
-{
-  dir="$(git rev-parse --show-toplevel)"
-  arch=$(uname -m | sed 's/aarch64/arm64/')
-  if lefthook -h >/dev/null 2>&1
-  then
-    eval lefthook $@
-  elif test -f "$dir/node_modules/lefthook/bin/index.js"
-  then
-    "$dir/node_modules/lefthook/bin/index.js" "$@"
-  elif test -f "$dir/node_modules/lefthook-${arch}/bin/lefthook"
-  then
-    eval "\\"$dir/node_modules/lefthook-${arch}/bin/lefthook\\" $@"
-  elif yarn lefthook -h >/dev/null 2>&1
-  then
-    yarn lefthook "$@"
-  fi
-}
-start_lefthook run "pre-commit" "$@"
-"""
-"""A hook that does what lefthook's own does."""
 HUSKY = '#!/usr/bin/env sh\n. "$(dirname "$0")/h"\n'
 HUSKY_9 = '#!/usr/bin/env sh\n. "${0%/*}/h"\n'
 
@@ -133,19 +86,6 @@ def test_of_gits_own_samples_those_are_free_that_run_nothing_unknown(world: Worl
     assert {row["severity"] for row in found} == {"medium"} and len(found) < len(samples) / 1.5
     for name in ("pre-commit", "pre-push", "update", "commit-msg", "push-to-checkout"):
         assert f"/{name} " not in str(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "rule", "is_followed"),
-    [(LEFTHOOK, "*lefthook*", False), (LFS, "x", True),
-     (PRE_COMMIT.format(python="/nowhere/python"), ".pre-commit-config.yaml", False)],
-)  # fmt: skip
-def test_hooks_of_well_known_helpers_once_their_files_are_protected(
-    world: World, text: str, rule: str, is_followed: bool
-) -> None:
-    hook(world, text)
-    found = world.findings("git.hook", "--protect", rule)
-    assert [row["severity"] for row in found] == ([] if is_followed else ["medium"])
 
 
 @pytest.mark.parametrize("text", [HUSKY, HUSKY_9])
@@ -176,16 +116,6 @@ def test_an_alias_that_runs_a_file_of_the_work_tree(world: World, value: str) ->
     check_fixes(world, "git.config", "high", "alias.run = ")
     world.git("run", check=False)
     assert not world.has_run()
-
-
-def test_a_filter_that_runs_a_file_of_the_work_tree(world: World) -> None:
-    world.script(world.project / "x")
-    (world.project / ".gitattributes").write_text("a.txt filter=f\n")
-    (world.project / "a.txt").write_text("")
-    world.git("config", "filter.f.clean", "cat >&2; sh < x")
-    world.git("add", "a.txt")
-    assert world.has_run()
-    check_fixes(world, "git.config", "high", "filter.f.clean")
 
 
 def test_an_alias_that_runs_a_file_of_unknown_name(world: World) -> None:

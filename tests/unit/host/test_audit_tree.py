@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.base import walk
 from gitguardfs.base.walk import TreeScan, Unread
-from gitguardfs.host.audit import programs, symlinks
+from gitguardfs.host.audit import symlinks
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.audit.share import Share
@@ -29,10 +29,7 @@ from gitguardfs.names.rules import GuardRules, RuleSet
 from tests.support import audit_world
 from tests.support.audit_world import World, check_fixes
 
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return audit_world.new(tmp_path / "home")
+world = audit_world.fixture
 
 
 # ------------------------------------------------------------ symlinks
@@ -46,12 +43,6 @@ def test_a_symlink_into_a_repository(world: World) -> None:
     assert world.has_run(), "what is written through it, git runs"
     check_fixes(world, "tree.symlink", "high", "project/link leads into a repository")
     assert (world.project / ".git/hooks/post-commit").exists()
-
-
-def test_a_symlink_into_a_bare_repository(world: World) -> None:
-    world.git("init", "-q", "--bare", world.share / "store")
-    (world.project / "link").symlink_to("../store")
-    check_fixes(world, "tree.symlink", "high", "project/link leads into a repository")
 
 
 def test_symlinks_out_of_the_share(world: World) -> None:
@@ -68,9 +59,10 @@ def test_symlinks_out_of_the_share(world: World) -> None:
     check_fixes(world, "tree.symlink", "low", "project/later leads out")
 
 
+@pytest.mark.parametrize("where", ["home", "share"])
 @pytest.mark.parametrize("form", ["directory", "bare", "missing"])
-def test_a_symlink_into_a_repository_elsewhere(world: World, form: str) -> None:
-    other = world.home / "other"
+def test_a_symlink_into_a_repository_elsewhere(world: World, form: str, where: str) -> None:
+    other = {"home": world.home, "share": world.share}[where] / "other"
     world.git("init", "-q", *(["--bare"] if form == "bare" else []), other)
     place = {"directory": ".git/hooks", "bare": "hooks", "missing": ".git/hooks/new/er"}[form]
     (world.project / "link").symlink_to(other / place)
@@ -173,19 +165,6 @@ def test_symlinks_deep_in_a_tree_cost_no_walk_each(
     (found,) = world.findings("tree.symlink")
     assert found["detail"].startswith("200 symlinks lead out of the share to what does not exist")
     assert len(calls) < 300 + 500, "one for each symlink, and those for the repository"
-
-
-def test_many_links_to_repositories_deep_in_a_tree_cost_no_walk_each(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deep = world.project.joinpath(*["d"] * 300)
-    for number in range(50):
-        (deep / str(number)).mkdir(parents=True)
-        (deep / f"{number}/.git").symlink_to("../x")
-        (deep / f"{number}/.husky").symlink_to("../x")
-    calls = count_calls(monkeypatch)
-    assert len(world.findings("git.directory")) == len(world.findings("tree.hooks")) == 50
-    assert len(calls) < 2 * 300 * 9 + 2 * 50 * 99, "not 300 times as many for each link"
 
 
 # ------------------------------------------------------------ secrets
@@ -414,18 +393,6 @@ def test_a_file_that_becomes_a_symlink_is_not_followed(tmp_path: Path) -> None:
     assert walk.read_path(f"{tmp_path}/target") == b"text"
 
 
-def test_many_files(world: World) -> None:
-    for number in range(200):
-        directory = world.share / f"many/{number % 7}/{number}"
-        directory.mkdir(parents=True)
-        with opened(directory) as fd:
-            for name in range(250):
-                os.close(os.open(f"f{name}.txt", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
-    world.git("init", "-q", at=world.share / "many/6/6")
-    world.git("config", "core.pager", "./x", at=world.share / "many/6/6")
-    assert len(world.findings("git.config")) == 1
-
-
 # ------------------------------------------------------------ nothing is run
 
 
@@ -479,7 +446,7 @@ def test_nothing_of_a_repository_is_run(world: World, monkeypatch: pytest.Monkey
     watching.clear()
     assert {f["detail"].partition(" = ")[0] for f in found} >= {k.lower() for k in keys}
     assert not [path for path in traces if path.exists()]
-    assert started and all(Path(c[0]).name == "git" and c[1] == "config" for c in started)
+    assert started and all(Path(c[7]).name == "git" and c[8] == "config" for c in started)
     assert all("--no-includes" in command for command in started)
 
 
@@ -493,10 +460,6 @@ def test_a_file_of_the_agents_takes_no_time_by_the_square(world: World, line: by
     for name in (".env", "credentials"):
         (world.project / name).write_bytes(line * ((1 << 16) // len(line)))
     assert not world.findings("tree.secret")
-
-
-def test_a_key_of_the_agents_takes_no_time_by_the_square() -> None:
-    assert programs.PROGRAMS.fullmatch("tar." + "." * walk.MAX_FILE) is None
 
 
 @pytest.mark.parametrize("value", ["./" + "a" * 200_000, "./x " + "-c" * 100_000])

@@ -97,17 +97,6 @@ def test_a_value_in_a_keyring_gets_no_second_one_in_the_file(
     assert real_keyring.read_text() == "{}"
 
 
-def test_two_states_with_one_keyring_have_values_of_their_own(
-    real_keyring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(KEY, "one")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
-    assert store.read(KEY) is None
-    store.write(KEY, "two")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert store.read(KEY) == "one"
-
-
 def test_what_a_killed_process_has_left_is_deleted(file: Path) -> None:
     code = (
         "import os, signal; from gitguardfs.host.credentials import store;"
@@ -173,21 +162,6 @@ def test_a_question_that_is_never_answered_is_given_up(
     assert store.read(KEY) == "value"
 
 
-def test_while_a_question_is_overdue_others_are_not_asked(
-    real_keyring: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.write(KEY, "value")
-    monkeypatch.setattr(store, "READ_LIMIT", 0.1)
-    real_keyring.write_text(keyring_in_file.SILENT)
-    threads = threading.active_count()
-    with pytest.raises(UserError, match="did not answer"):
-        store.read(KEY)
-    monkeypatch.setattr(store, "READ_LIMIT", 1e6)  # fails at once, or never
-    with pytest.raises(UserError, match="did not answer"):
-        store.read(KEY)
-    assert threading.active_count() == threads + 1
-
-
 def test_after_a_refusal_the_pause_doubles_until_there_is_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -203,16 +177,6 @@ def test_after_a_refusal_the_pause_doubles_until_there_is_an_answer(
         with contextlib.suppress(PausedError, KeyringLocked):
             one_by_one.ask(question, 10)
     assert asked == [0, 10, 30, 70, 150, 310, 311, 321, 341, 381]
-
-
-def test_a_value_in_the_file_does_not_wait_for_the_keyring(real_keyring: Path) -> None:
-    store.write(KEY, "value")
-    keyring.set_keyring(fail.Keyring())
-    store.write("other", "in the file")
-    keyring.set_keyring(keyring_in_file.Keyring())
-    real_keyring.write_text(keyring_in_file.SILENT)
-    assert [store.is_in_keyring(key) for key in (KEY, "other", "none")] == [True, False, False]
-    assert (store.read("other"), store.read("none")) == ("in the file", None)
 
 
 def test_what_could_not_be_deleted_can_be_deleted_later(

@@ -72,23 +72,6 @@ def test_an_offer_of_http2_is_dropped(fields: requests.Fields, left: requests.Fi
         assert check(plain) == check(HTTP._replace(method=method))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        H2C[:2], H2C[1:2], H2C[::2], (*H2C, H2C[1]), (*H2C, H2C[2]),
-        (H2C[0], (b"Upgrade", b"h2c, websocket"), H2C[2]), (H2C[0], (b"Upgrade", b"h2"), H2C[2]),
-        (*H2C, (b"Upgrade", b"websocket")), (*H2C, (b"Sec-WebSocket-Key", b"x"), WEBSOCKET[1]),
-        (*H2C[:2], (b"HTTP2_Settings", b"x")), (*H2C, (b"HTTP2_Settings", b"x")),
-        ((b"Connection", b"Upgrade, HTTP2-Settings, Host"), *H2C[1:]),
-        (*H2C, (b"Connection", b"Host")), (*H2C, (b"Content-Length", b"6")),
-    ],
-)  # fmt: skip
-def test_another_upgrade_stays_refused(fields: requests.Fields) -> None:
-    request = with_fields(*fields, of=HTTP)
-    with pytest.raises(BadRequestError):
-        check(request._replace(headers=requests.without_h2c(request.headers)))
-
-
 @pytest.mark.parametrize("fields", [(), WEBSOCKET, ((b"Connection", b"close"), (b"Host", b"b"))])
 def test_what_offers_no_http2_stays_as_it_is(fields: requests.Fields) -> None:
     assert requests.without_h2c(fields) == fields
@@ -97,71 +80,30 @@ def test_what_offers_no_http2_stays_as_it_is(fields: requests.Fields) -> None:
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (HTTPS._replace(method=b"get"), "capital"),
         (HTTPS._replace(method=b""), "capital"),
         (HTTPS._replace(method=b"GET\xff"), "capital"),
         (HTTPS._replace(scheme="ftp"), "neither"),
         (HTTPS._replace(port=0, tunnel=("a.test", 0)), "no port"),
-        (HTTPS._replace(http_version=b"HTTP/2.0"), "not HTTP/1.1"),
         (HTTPS._replace(http_version=b"HTTP/1.2"), "not HTTP/1.1"),
-        (HTTPS._replace(host="", tunnel=("", 443)), "not a host name"),
-        (HTTPS._replace(authority=b"a.test"), "whole URL"),
-        (HTTPS._replace(tunnel=None), "TLS to the proxy"),
-        (HTTP._replace(is_tls=True), "TLS to the proxy"),
-        (HTTPS._replace(method=b"PRI"), "only HTTP/2"),
-        (HTTPS._replace(tunnel=("b.test", 443)), "than the CONNECT"),
         (HTTPS._replace(tunnel=("a.test", 444)), "than the CONNECT"),
         (HTTPS._replace(is_tls=False), "without TLS"),
-        (HTTPS._replace(sni="b.test"), "SNI"),
         (HTTPS._replace(sni=""), "SNI"),
-        (HTTPS._replace(headers=()), "no Host"),
-        (with_fields((b"host", b"a.test")), "two Host"),
-        (HTTPS._replace(headers=((b"Host", b"b.test"),)), "another host"),
+        (HTTP._replace(is_tls=True), "TLS to the proxy"),
+        (HTTPS._replace(method=b"PRI"), "only HTTP/2"),
         (HTTPS._replace(headers=((b"Host", b"a.test:80"),)), "another host"),
         (HTTPS._replace(headers=((b"Host", b"a.test, b.test"),)), "not a host name"),
         (HTTPS._replace(headers=((b"Host", b""),)), "Host field"),
-        (HTTPS._replace(headers=((b"Host", b"\xef\xbd\x81.test"),)), "Host field"),
-        (with_fields((b"X-A", b"b\rX-C: d")), "control character"),
-        (with_fields((b"X-A", b"b\r\n c")), "control character"),
-        (with_fields((b"X-A", b"b\0")), "control character"),
-        (with_fields((b"x-http-method-override", b"PUT")), "instead of the URL"),
-        (with_fields((b"X_HTTP_METHOD", b"PUT")), "instead of the URL"),
-        (with_fields((b"X-Original-URL", b"/")), "instead of the URL"),
-        (with_fields((b"X-Rewrite-URL", b"/")), "instead of the URL"),
-        (with_fields((b"Upgrade", b"websocket")), "to a WebSocket"),
-        (with_fields(*WEBSOCKET)._replace(method=b"POST"), "to a WebSocket"),
-        (with_fields(*WEBSOCKET)._replace(method=b"WS"), "a word of the allowlist"),
-        (HTTPS._replace(method=b"WS"), "a word of the allowlist"),
-        (with_fields(*WEBSOCKET)._replace(http_version=b"HTTP/1.0"), "before HTTP/1.1"),
-        (with_fields(*WEBSOCKET[1:]), "Connection does not name"),
-        (with_fields(*WEBSOCKET[:2]), "to a WebSocket"),
-        (with_fields(*WEBSOCKET, WEBSOCKET[2]), "to a WebSocket"),
-        (with_fields(*WEBSOCKET, WEBSOCKET[1]), "to a WebSocket"),
-        (with_fields(WEBSOCKET[0], (b"Upgrade", b"websocket, h2c"), WEBSOCKET[2]), "WebSocket"),
-        (with_fields(WEBSOCKET[0], (b"Upgrade", b"h2c"), WEBSOCKET[2]), "to a WebSocket"),
         (with_fields(*WEBSOCKET, (b"HTTP2-Settings", b"x")), "Upgrade to HTTP/2"),
-        (with_fields(*WEBSOCKET, (b"Connection", b"Host")), "names other fields"),
-        (with_fields(*WEBSOCKET, (b"Content-Length", b"1")), "a body with GET"),
-        (with_fields(*WEBSOCKET)._replace(sni="b.test"), "SNI"),
-        (with_fields((b"Connection", b"close, Host")), "names other fields"),
         (with_fields((b"Connection", b"upgrade")), "names other fields"),
-        (with_fields((b"Content-Length", b"1")), "a body with GET"),
-        (with_fields((b"Transfer-Encoding", b"chunked")), "a body with GET"),
         (with_fields((b"Content-Length", b"0"), (b"content-length", b"0")), "two fields"),
-        (with_fields((b"Content-Length", b"0"), (b"Transfer-Encoding", b"chunked")), "two fields"),
-        (with_fields((b"Content-Length", b"+1")), "not a number"),
         (with_fields((b"Content-Length", b"00")), "not a number"),
         (with_fields((b"Content-Length", b"")), "not a number"),
-        (with_fields((b"Transfer-Encoding", b"gzip, chunked")), "other than chunked"),
         (with_fields((b"Transfer-Encoding", b"chunked;a")), "other than chunked"),
-        (with_fields((b"Content_Length", b"0")), "Content_Length"),
-        (with_fields((b"Transfer-Encoding", b"chunked"),
-                     of=HTTPS._replace(method=b"POST", http_version=b"HTTP/1.0")), "before"),
         (with_fields(*((b"X", b"y") for _ in range(200))), "too many"),
         (with_fields((b"X", b"y" * 65536)), "too many"),
     ],
 )  # fmt: skip
-def test_requests_that_could_be_read_in_two_ways(bad: ProxyRequest, why: str) -> None:
+def test_requests_that_no_line_can_allow(bad: ProxyRequest, why: str) -> None:
     with pytest.raises(BadRequestError, match=why):
         check(bad)
 

@@ -29,7 +29,7 @@ from gitguardfs.base.questions import OneByOne
 from gitguardfs.host.credentials import store
 from gitguardfs.host.egress import upstream_proxy
 from gitguardfs.host.egress.files import StateFiles
-from gitguardfs.host.egress.upstream_proxy import OPTION, VARIABLE, UpstreamProxy, chosen, parsed
+from gitguardfs.host.egress.upstream_proxy import OPTION, VARIABLE, UpstreamProxy, parsed
 from gitguardfs.host.vm import company_proxy
 from gitguardfs.host.vm.state import State
 from tests.support import keyring_in_file
@@ -126,35 +126,6 @@ def test_a_password_in_the_option_is_refused(state: State, files: StateFiles) ->
             company_proxy.prepare(state, text)
         assert "hunter" not in str(caught.value)
     assert not files.upstream_proxy.exists()
-
-
-def test_the_setting_counts_before_the_environment(
-    state: State, files: StateFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert chosen(files) is None
-    monkeypatch.setenv("HTTP_PROXY", "http://other")  # only HTTPS_PROXY counts
-    assert chosen(files) is None
-    monkeypatch.setenv("HTTPS_PROXY", "http://me:pw@upper:1")
-    monkeypatch.setenv("NO_PROXY", "localhost")
-    found = chosen(files)
-    assert found == UpstreamProxy("upper", 1, VARIABLE, "me", "pw", "localhost")
-    assert (
-        found.text == "through http://upper:1 (HTTPS_PROXY), but directly to localhost (NO_PROXY)"
-    )
-    monkeypatch.setenv("https_proxy", "http://lower:2")
-    assert upstream_proxy.status(files.directory).startswith("through http://lower:2 (HTTPS_PROXY)")
-    company_proxy.prepare(state, "http://set:3")
-    assert upstream_proxy.status(files.directory).startswith("through http://set:3 (--upstream-")
-    company_proxy.prepare(state, None)
-    assert files.upstream_proxy.read_text() == "http://set:3\n"
-    company_proxy.prepare(state, "")
-    assert upstream_proxy.status(files.directory).startswith("through http://lower:2 (HTTPS_PROXY)")
-    monkeypatch.setenv("https_proxy", "")
-    assert chosen(files) is None  # as for other programs, the name in small letters wins
-    monkeypatch.setenv("https_proxy", "https://me:hunter@proxy")
-    with pytest.raises(UserError, match="only a proxy with http"):
-        company_proxy.prepare(state, None)
-    assert "only a proxy with http" in upstream_proxy.status(files.directory)
 
 
 def test_hosts_that_are_reached_directly() -> None:
@@ -344,16 +315,6 @@ def test_downloads_go_through_the_proxy_too(
     with pytest.raises(urllib.error.URLError, match="502"):
         urllib.request.urlopen("https://images.test/disk", timeout=20)
     assert got == [f"GET http://images.test/disk {LOGIN}", f"CONNECT images.test:443 {LOGIN}"]
-
-
-def test_downloads_take_no_other_proxy(
-    state: State, asked: tuple[int, list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port, got = asked
-    monkeypatch.setenv("http_proxy", "http://me:hunter@127.0.0.1:1")  # does not count
-    company_proxy.prepare(state, None)
-    urllib.request.urlopen(f"http://127.0.0.1:{port}/disk", timeout=20).close()
-    assert got == ["GET /disk None"]
 
 
 def test_a_server_to_which_a_download_is_redirected_gets_no_password(

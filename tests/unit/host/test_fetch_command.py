@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,7 @@ from gitguardfs.host.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with fetch_world.world() as made:
-        yield made
+world = fetch_world.fixture
 
 
 NOTHING = b"# v2 git bundle\n\n"
@@ -334,14 +329,6 @@ def test_drop(world: World) -> None:
     assert world.fetch(".", "main", "--drop").returncode == 2
 
 
-def test_drop_after_a_merge(world: World) -> None:
-    commit = world.commit({"x": "x"})
-    world.publish()
-    world.fetched("--merge", "main", "--drop")
-    assert refs(world) == {} and not world.bundle.exists()
-    assert world.git(world.host, "rev-parse", "HEAD") == commit
-
-
 @pytest.mark.parametrize("how", ["a directory", "a symlink"])
 def test_a_bundle_that_cannot_be_removed_keeps_no_ref(world: World, how: str) -> None:
     world.commit({"x": "x"})
@@ -432,18 +419,6 @@ def test_a_shallow_clone(world: World, words: list[str]) -> None:
     world.fetched("--merge", "main", at=shallow)
     assert world.git(shallow, "rev-parse", "HEAD") == commit
     world.git(shallow, "fsck", "--strict")
-
-
-def test_objects_of_sha256(world: World) -> None:
-    host, agent = world.home / "long", world.home / "longer"
-    world.git(world.home, "init", "-q", "--object-format=sha256", "long")
-    world.commit({"a": "a"}, host)
-    world.git(world.home, "clone", "-q", "-o", "host", "long", "longer")
-    commit = world.commit({"b": "b"}, agent)
-    world.git(agent, "bundle", "create", "-q", "b", "--branches", "--not", "--remotes=host")
-    world.write((agent / "b").read_bytes(), host)
-    world.fetched("--merge", "main", at=host)
-    assert world.git(host, "rev-parse", "HEAD") == commit
 
 
 def test_settings_of_the_human_that_would_change_a_fetch(world: World) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +17,7 @@ from gitguardfs.host.fetch.git import find_repository
 from tests.support import fetch_world
 from tests.support.fetch_world import World
 
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with fetch_world.world() as made:
-        yield made
+world = fetch_world.fixture
 
 
 def files(world: World, at: Path | None = None) -> dict[Path, tuple[int, bytes]]:
@@ -74,22 +69,6 @@ def test_other_changes_of_the_human_stay_changes(world: World) -> None:
     world.fetched("--merge", "main")
     assert files(world) == before
     assert status(world).split("\n") == [" M a.txt", " M src/b.txt", "?? untracked"]
-
-
-def test_a_work_tree_that_does_not_have_the_agents_files(world: World) -> None:
-    world.commit({"a.txt": "changed\n"})
-    world.publish()
-    before = files(world)
-    world.fetched("--merge", "main")
-    assert files(world) == before and status(world) == "M a.txt".rjust(8)
-
-
-def test_a_branch_of_another_name(world: World) -> None:
-    world.git(world.agent, "checkout", "-q", "-b", "topic/x")
-    commit = world.commit({"a.txt": "changed\n"})
-    world.publish()
-    assert world.fetched("--merge", "topic/x")["merge"]["into"] == "main"
-    assert world.git(world.host, "rev-parse", "main") == commit
 
 
 def test_both_have_committed(world: World) -> None:
@@ -273,15 +252,6 @@ def test_what_is_staged_meanwhile_stays_staged(world: World) -> None:
     with pytest.raises(UserError, match="changes are staged"):
         merging.merge(slow, "main", theirs)
     assert world.git(world.host, "diff", "--cached", "--name-only") == "a.txt"
-
-
-def test_no_branch_is_checked_out(world: World) -> None:
-    commit = world.commit({"c.txt": "c\n"})
-    world.publish()
-    old = world.git(world.host, "rev-parse", "main")
-    world.git(world.host, "checkout", "-q", "--detach")
-    assert world.fetched("--merge", "main")["merge"]["into"] == "HEAD"
-    assert world.git(world.host, "rev-parse", "main", "HEAD").split() == [old, commit]
 
 
 def test_a_repository_without_a_commit(world: World) -> None:

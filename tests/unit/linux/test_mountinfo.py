@@ -107,25 +107,6 @@ def test_local(fstype: str, local: bool) -> None:
     assert _mount("/", fstype).is_local == local
 
 
-@pytest.mark.parametrize(
-    ("fstype", "options", "asks"),
-    [
-        ("9p", "rw,access=0,trans=virtio", True), ("9p", "rw,cache=none,trans=virtio", True),
-        ("9p", "rw,cache=5,access=client,trans=virtio", True), ("9p", "rw,mmap,trans=virtio", True),
-        ("9p", "rw,cache=mmap", True),
-        ("9p", "rw,cache=f,trans=virtio", False), ("9p", "rw,cache=8f", False),
-        ("9p", "rw,loose,trans=virtio", False), ("9p", "rw,cache=loose", False),
-        ("9p", "rw,fscache,cachetag=x", False), ("9p", "rw,cache=7", False),
-        ("virtiofs", "rw", False), ("ext4", "rw", False),
-    ],
-)  # fmt: skip
-def test_only_9p_without_cached_attributes_asks_the_server(
-    fstype: str, options: str, asks: bool
-) -> None:
-    text = f"1 1 0:5 / /x rw - {fstype} projects {options}\n".encode()
-    assert mountinfo.parse(text)[0].asks_server == asks
-
-
 TABLE = [
     (b"/", "rootfs"),
     (b"/", "ext4"),

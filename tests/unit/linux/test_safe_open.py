@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux import safe_open
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's files")
 
@@ -116,31 +116,6 @@ def test_a_relative_path_starts_where_the_process_is(
     os.close(found.fd)
     assert found.path == f"{tmp_path}/a/b/new"
     assert [one.path for one in found.components] == [f"{tmp_path}/a", f"{tmp_path}/a/b"]
-
-
-def test_several_paths_are_walked_with_one_look_at_the_mounts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a").mkdir()
-    looks, listed = list[object](), mountinfo.listed
-    monkeypatch.setattr(mountinfo, "listed", lambda: looks.append(None) or listed())
-    monkeypatch.setattr(safe_open._Root, "number", 0)
-
-    def looks_for(*paths: str) -> int:
-        looks.clear()
-        found = safe_open.resolve_all(paths)
-        for one in found:
-            os.close(one.fd)
-        assert [(one.path, one.missing) for one in found] == [expected[path] for path in paths]
-        return len(looks)
-
-    expected = {
-        f"{tmp_path}/a": (f"{tmp_path}/a", ()),
-        f"{tmp_path}/b/c": (f"{tmp_path}/b/c", ("b", "c")),
-        "/proc/sys": ("/proc/sys", ()),
-    }
-    assert looks_for("/proc/sys") == 2  # of / and of /proc
-    assert looks_for(*expected) == max(map(looks_for, expected))
 
 
 def test_a_path_that_fails_leaves_no_descriptor_of_the_others_open(tmp_path: Path) -> None:

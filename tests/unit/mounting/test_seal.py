@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.guest.steps_mount import _undone
+from gitguardfs.guest.guard import _without_seal_remark
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, preflight, seal
@@ -191,7 +191,7 @@ def test_the_hint_of_a_sealed_path_with_a_space_can_be_pasted(
     monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
     said = seal.fail_closed("/mnt/my projects", None, UserError("no mount point", "mkdir it"))
     assert "umount '/mnt/my projects' opens it" in str(said)
-    assert str(_undone(said, "/mnt/my projects")) == "no mount point (mkdir it)"
+    assert str(_without_seal_remark(said, "/mnt/my projects")) == "no mount point (mkdir it)"
 
 
 @pytest.mark.parametrize("missing", ["source", "mount point"])

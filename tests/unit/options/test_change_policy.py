@@ -110,18 +110,3 @@ def test_new_owner(
     policy: ChangePolicy, caller: tuple[int, int], inherits: bool, idmap: IdMap, owner: object
 ) -> None:
     assert outcome(policy.new_owner, idmap, *caller, inherits) == owner
-
-
-def test_new_mode() -> None:
-    assert ChangePolicy().new_mode(FILE | 0o640) == FILE | 0o640
-    policy = ChangePolicy(create_with_perms=Perms("og=r:ogd+x"))
-    assert policy.new_mode(FILE | 0o600) == FILE | 0o644
-    assert policy.new_mode(DIRECTORY | 0o700) == DIRECTORY | 0o755
-
-
-def test_removing_and_renaming() -> None:
-    ChangePolicy().check_removal_allowed()
-    ChangePolicy(rename_deny=True).check_removal_allowed()
-    ChangePolicy(delete_deny=True).check_rename_allowed()
-    assert outcome(ChangePolicy(delete_deny=True).check_removal_allowed) == DENIED
-    assert outcome(ChangePolicy(rename_deny=True).check_rename_allowed) == DENIED

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.protocol import GuestUid, ShareGid, ShareUid
 from gitguardfs.options.id_maps import IdMapSpec, parse_maps
-from gitguardfs.options.parsing import parse_o, quote_o, read_arguments, split_o
+from gitguardfs.options.parsing import parse_o, quote_o, split_o
 
 
 @pytest.fixture
@@ -213,26 +213,3 @@ def test_splitting(text: str, parts: list[str]) -> None:
 def test_real_names_are_looked_up() -> None:
     me = pwd.getpwuid(0)
     assert parse_maps([f"501:{me.pw_name}"]).uids == ((501, 0),)
-
-
-@pytest.mark.parametrize(
-    ("words", "places", "options"),
-    [
-        ("-o map=1:2,seal -- /a /b", ("/a", "/b"), ("map=1:2", "seal")),
-        ("/a /b -o rw,git=off", ("/a", "/b"), ("rw", "git=off")),
-        ("--git=hide -orw --map 1:2 /a -f /b", ("/a", "/b"), ("rw", "git=hide", "map=1:2",
-                                                             "foreground")),
-        ("-o git=off --git hide --no-seal /a /b", ("/a", "/b"), ("git=off", "git=hide",
-                                                                "no-seal")),
-        ("-- -o x", ("-o", "x"), ()),
-    ],
-)  # fmt: skip
-def test_arguments_are_read_as_the_command_takes_them(
-    words: str, places: tuple[str, ...], options: tuple[str, ...]
-) -> None:
-    assert read_arguments(words.split()) == (places, options)
-
-
-@pytest.mark.parametrize("words", ["--bogus /a /b", "-o", "--map", "-x /a", "--seal=yes /a /b"])
-def test_arguments_that_are_not_known_are_not_guessed_at(words: str) -> None:
-    assert read_arguments(words.split()) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
+from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFREG, S_IMODE
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from gitguardfs.base.protocol import Attributes, GuestUid, NodeId
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.nodes import Node
 from gitguardfs.names.rules import Verdict
-from gitguardfs.options import accounts
 from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mirror import Mirror
 from gitguardfs.options.mount_options import MountOptions
@@ -42,56 +41,6 @@ def seen(
     return reported
 
 
-def test_owners_are_forced_after_the_map() -> None:
-    plain = seen(Overrides())
-    assert (plain.uid, plain.gid) == (1000, 20)
-    forced = seen(Overrides(force_user=7, force_group=8))
-    assert forced == plain._replace(uid=7, gid=8)
-
-
-def test_counts_and_times() -> None:
-    plain = seen(Overrides(), S_IFDIR)
-    assert seen(Overrides(hide_hard_links=True), S_IFDIR) == plain._replace(nlink=1)
-    assert seen(Overrides(ctime_from_mtime=True), S_IFDIR) == plain._replace(
-        ctime_ns=plain.mtime_ns
-    )
-
-
-def test_permissions_change_but_for_symlinks() -> None:
-    overrides = Overrides(perms=Perms("0700:g+X"))
-    assert S_IMODE(seen(overrides, S_IFREG, 0o644).mode) == 0o700
-    assert S_IMODE(seen(overrides, S_IFDIR, 0o6755).mode) == 0o6710
-    assert S_IMODE(seen(overrides, S_IFLNK, 0o777).mode) == 0o777
-
-
-def test_a_block_device_looks_like_a_file() -> None:
-    found = seen(Overrides(block_devices_as_files=True, perms=Perms("a-w")), S_IFBLK, 0o660)
-    assert (found.mode, found.size, found.blocks) == (S_IFREG | 0o440, 4096, 8)
-    assert S_IFMT(seen(Overrides(perms=Perms("a-w")), S_IFBLK).mode) == S_IFBLK
-
-
-def mirror(*users: int, only: bool = False) -> Overrides:
-    return Overrides(
-        mirror=Mirror(frozenset(users), frozenset(), only, accounts.groups_of),
-        force_user=9,
-        force_group=8,
-    )
-
-
-def test_to_a_mirrored_user_every_file_is_his_own() -> None:
-    assert seen(mirror(VIEWER)).uid == VIEWER
-    assert seen(mirror(VIEWER), uid=OTHER).uid == 9
-    assert seen(mirror(VIEWER)).gid == 8
-    assert seen(mirror(0), uid=0).uid == 0
-
-
-def test_mirror_only_closes_everything_to_others_but_root() -> None:
-    overrides = mirror(VIEWER, only=True)
-    assert S_IMODE(seen(overrides, mode=0o666).mode) == 0o666
-    assert S_IMODE(seen(overrides, mode=0o666, uid=OTHER).mode) == 0
-    assert S_IMODE(seen(overrides, mode=0o666, uid=0).mode) == 0o666
-
-
 def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
     groups: dict[int, list[int]] = {VIEWER: [1000]}
     asked: list[int] = []
@@ -107,11 +56,6 @@ def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
     assert asked == [VIEWER, OTHER]
     found.reread()
     assert found.shows(VIEWER)
-
-
-def test_users_whom_nobody_knows_are_in_no_group() -> None:
-    assert accounts.groups_of(0)
-    assert accounts.groups_of(4_000_000_001) == []
 
 
 @pytest.mark.parametrize(

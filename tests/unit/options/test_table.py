@@ -10,7 +10,7 @@ import pytest
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.options.mount_options import build
-from gitguardfs.options.parsing import parse_o, read_arguments
+from gitguardfs.options.parsing import parse_o
 from gitguardfs.options.table import BY_NAME, OPTIONS, Option
 
 DOCUMENT = (Path(cli.__file__).parents[2] / "docs/bindfs.md").read_text()
@@ -85,8 +85,6 @@ def test_each_option_is_taken_by_both_names_and_comes_to_the_same(
             build("/s", "/m", given)
         return
     build("/s", "/m", given)
-    if not option.in_o_only:
-        assert read_arguments([f"--{word}", "/s", "/m"]) == (("/s", "/m"), (word,))
 
 
 def test_what_the_document_calls_refused_says_why() -> None:

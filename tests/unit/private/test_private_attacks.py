@@ -8,16 +8,16 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.private import git, host_repository, seeding, store
-from tests.support.mounting import until
 from tests.support.own_mounts import own_mount, unmount_own
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project
 from tests.support.raw_calls import MNT_DETACH, mount, umount
 from tests.support.repos import HOST_GID, HOST_UID, as_host, differences, metadata
 from tests.support.repos import git as host_git
@@ -25,10 +25,7 @@ from tests.support.repos import git as host_git
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 def replaced(path: Path, make: Callable[[Path], object]) -> None:
@@ -258,18 +255,6 @@ def test_damage_gives_an_empty_repository_that_says_why(project: World, name: st
     assert ("started empty" in notes) == (name in ("HEAD", "config", "pack", "loose"))
 
 
-def test_an_empty_start_is_filled_once_the_host_is_repaired(project: World) -> None:
-    head = project.project / ".git/HEAD"
-    text = head.read_text()
-    head.write_text("damaged\n")
-    project.prepare()
-    head.write_text(text)
-    project.prepare()
-    project.show()
-    assert project.agent("sync") == "sync: main is at host/main"
-    assert project.agent("log", "--format=%s").split() == ["two", "one"]
-
-
 def test_too_much_is_refused(project: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_repository, "MAX_LOOSE_REFS", 3)
     for number in range(4):
@@ -357,7 +342,7 @@ def test_a_file_system_of_the_agents_over_its_repository_stops_nobody(project: W
             assert commit in project.objects()
             assert [one.is_reset for one in store.entries(str(project.store))] == [False]
             with pytest.raises(OSError) as caught:
-                store.reset(str(project.directory))
+                remove_tree(str(project.mine))
             assert caught.value.errno == errno.EBUSY
         finally:
             unmount_own(project.mine).wait()
@@ -483,26 +468,6 @@ def test_after_kill_9_while_git_fetches_the_next_one_fetches(project: World) -> 
     project.show()
     project.agent("fetch", "--quiet", "host")
     assert "[behind 1]" in project.agent("status", "--short", "--branch")
-
-
-def test_an_open_right_after_kill_9_of_a_seeding_daemon_makes_it_whole(project: World) -> None:
-    """The git of the daemon ends too, but a moment later."""
-    with as_host():
-        (project.project / "big").write_bytes(os.urandom(8 << 20))
-    project.commit("big", {})
-    new = Path(f"{project.directory}.new/host.git/objects")
-    pid = os.fork()
-    if pid == 0:
-        with suppress(BaseException):
-            project.prepare()
-        os._exit(1)
-    until(new.exists, "git copies")
-    os.kill(pid, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short", "--branch") == "## main...host/main"
-    assert project.agent("fsck") == ""
 
 
 @pytest.mark.parametrize("gitfile", ["/outside/main/.git/worktrees/wt", "../wt"])

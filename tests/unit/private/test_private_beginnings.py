@@ -26,17 +26,14 @@ from gitguardfs.private.host_repository import HostRepository
 from gitguardfs.private.reader import Source
 from tests.support.mounting import until
 from tests.support.people import AGENT, as_user
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project
 from tests.support.raw_calls import MNT_DETACH, mount, umount
 from tests.support.repos import as_host
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 # The first open comes too early
@@ -86,20 +83,6 @@ def test_an_open_during_a_clone_makes_no_lasting_difference(project: World, how:
     assert "started empty" not in (project.mine / "GITGUARD").read_text()
     names = {path.name for path in project.directory.iterdir()}
     assert names == {"agent", "host.git", "host.path", "host.state"}
-
-
-def test_objects_that_come_last_are_seen(project: World) -> None:
-    """cp may copy them after the branches, which stay as they are then."""
-    objects, kept = project.project / ".git/objects", project.area / "kept"
-    objects.rename(kept)
-    objects.mkdir()
-    project.prepare()
-    assert "started empty" in (project.mine / "GITGUARD").read_text()
-    objects.rmdir()
-    kept.rename(objects)
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short", "--branch") == "## main...host/main"
 
 
 def test_a_repository_of_another_format_comes_later(project: World) -> None:
@@ -582,12 +565,6 @@ def test_a_file_system_that_never_answers_stops_no_removal_and_no_start(
     umount(project.directory / gone / "hooks", MNT_DETACH)
     project.daemon()
     assert set(os.listdir(project.directory)) <= store.KEPT
-
-
-def test_a_directory_that_goes_meanwhile_stops_no_start(project: World) -> None:
-    """A listing of it finds nothing then."""
-    (project.store / ("0" * 32)).symlink_to("nowhere")
-    project.daemon()
 
 
 def test_what_a_killed_daemon_left_goes_at_the_next_start(project: World) -> None:

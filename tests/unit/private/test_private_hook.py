@@ -37,7 +37,7 @@ def home(project: World) -> Path:
 def published(project: World) -> dict[str, str]:
     """Return the branches and tags in the bundle, as gitguard fetch reads them."""
     try:
-        content = (project.view / bundle.PLACE).read_bytes()
+        content = (project.view / bundle.PATH).read_bytes()
     except FileNotFoundError:
         return {}
     return bundle.parse(io.BytesIO(content)).refs
@@ -179,7 +179,7 @@ def test_a_commit_on_no_branch_has_one_in_the_bundle(project: World, home: Path)
     project.agent("switch", "--quiet", "--detach", "HEAD~")
     assert published(project) == {"refs/heads/own": value}
     project.agent("branch", "--force", "own", "HEAD")
-    assert (project.view / bundle.PLACE).exists() and published(project) == {}
+    assert (project.view / bundle.PATH).exists() and published(project) == {}
 
 
 def test_a_rebase_that_stops_is_published(project: World) -> None:
@@ -264,7 +264,7 @@ def test_a_branch_that_is_damaged_takes_no_other_with_it(project: World, how: st
     project.agent("update-ref", "-d", f"{HEADS}zzz", check=False)
     (project.mine / HEADS / "zzz").unlink(missing_ok=True)
     project.agent("sync", check=False)
-    assert (project.view / bundle.PLACE).exists() and published(project) == {}
+    assert (project.view / bundle.PATH).exists() and published(project) == {}
 
 
 def test_a_head_that_is_damaged_takes_no_branch_with_it(project: World, home: Path) -> None:
@@ -282,7 +282,7 @@ def test_nothing_is_new_in_a_guest_of_another_language(project: World) -> None:
         pytest.skip("git's messages in German are not installed")
     commit(project)
     project.agent(*german, "reset", "--quiet", "HEAD~")
-    assert (project.view / bundle.PLACE).exists() and published(project) == {}
+    assert (project.view / bundle.PATH).exists() and published(project) == {}
 
 
 def test_a_hook_that_is_stopped_holds_no_command_up(project: World) -> None:

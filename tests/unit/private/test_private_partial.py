@@ -45,8 +45,8 @@ def files(tree: Path) -> dict[str, str]:
 
 
 def doctor(part: World) -> list[Result]:
-    options = f"git=private,private-store={part.store}"
-    daemon = GuardDaemon(1, 0, ("gitguardfs", "SOURCE", "/view", "-o", options))
+    options = ("git=private", f"private-store={part.store}")
+    daemon = GuardDaemon(1, (1, "", "", ""), "/source", options)
     return partial_checks.check(Context("/view", None, True, daemons=(daemon,)))
 
 
@@ -96,12 +96,25 @@ def test_no_file_goes_because_an_object_is_missing(
     part.agent("fsck", "--no-dangling")
 
 
-def test_what_the_human_commits_in_a_partial_clone_comes_over(part: World) -> None:
+def test_what_the_human_commits_in_a_partial_clone_comes_over(
+    part: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part.prepare()
     part.show()
+    for number in range(5):
+        part.commit("more", {"a": f"{number}\n"})
+    part.prepare()
+    read, seen = partial._read, list[set[bytes]]()
+
+    def noting(ask: partial.Ask, roots: set[bytes]) -> dict[bytes, partial.Tree | None]:
+        seen.append(roots)
+        return read(ask, roots)
+
+    monkeypatch.setattr(partial, "_read", noting)
     for number in range(3):
         part.commit("more", {"a": f"{number}\n"})
     part.prepare()
+    assert 3 <= len(seen[0]) <= 5, "the new commits, and those that lack files; not all"
     part.agent("fetch", "--quiet", "host")
     assert "+2" in part.agent("diff", "host/main~", "host/main")
     part.agent("switch", "--quiet", "--detach", "host/main~2")

@@ -226,21 +226,6 @@ def heads(project: World) -> set[str]:
     return {line.split()[1] for line in lines}
 
 
-def test_a_commit_is_published_and_no_git_shows_it(project: World) -> None:
-    (project.view / "b").write_text("agent\n")
-    project.agent("commit", "--quiet", "--all", "--message", "mine")
-    assert (project.view / ".gitguard/.gitignore").read_text() == "*\n"
-    assert project.agent("status", "--short") == ""
-    shutil.copytree(bundle(project).parent, project.project / ".gitguard")
-    assert project.host("status", "--short") == ""
-    project.host("bundle", "verify", ".gitguard/agent.bundle")
-    project.host("fetch", "--quiet", ".gitguard/agent.bundle", "main:agent")
-    assert project.host("log", "--format=%s", "agent").split() == ["mine", "two", "one"]
-    assert sorted(path.name for path in bundle(project).parent.iterdir()) == [
-        ".gitignore", "agent.bundle",
-    ]  # fmt: skip
-
-
 def test_the_bundle_holds_what_the_human_has_not(project: World) -> None:
     project.agent("commit", "--quiet", "--allow-empty", "--message", "mine")
     project.agent("branch", "own")
@@ -260,24 +245,6 @@ def test_the_bundle_holds_what_the_human_has_not(project: World) -> None:
     project.agent("branch", "--delete", "--force", "own")
     project.agent("reset", "--quiet", "--mixed", "host/main")
     assert heads(project) == set()
-
-
-def test_a_commit_in_another_work_tree_is_published_in_the_project(project: World) -> None:
-    home = project.area / "home"
-    home.mkdir()
-    os.chown(home, AGENT, AGENT)
-    project.agent("worktree", "add", "--quiet", str(home / "wt"))
-    where = home / "wt"
-    project.agent("commit", "--quiet", "--allow-empty", "--message", "there", directory=where)
-    assert heads(project) == {"refs/heads/wt"}
-    assert not (where / ".gitguard").exists()
-
-
-def test_a_commit_is_made_where_nothing_can_be_published(project: World) -> None:
-    (project.view / ".gitguard").write_text("a file\n")
-    said = project.agent("commit", "--allow-empty", "--message", "mine")
-    assert "not yet in .gitguard/agent.bundle" in said
-    assert project.agent("log", "-1", "--format=%s") == "mine"
 
 
 def test_what_a_killed_fetch_left_stops_nothing(project: World) -> None:

@@ -6,26 +6,21 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from gitguardfs.names.local_names import LocalNames
+from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.private.repositories import PrivateRepositories
-from gitguardfs.private.store import reset
 from tests.support.people import AGENT, as_user
-from tests.support.private_world import World, world
+from tests.support.private_world import World, made_project, world
 from tests.support.repos import SECRET, as_host, differences, git, metadata
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
 
-@pytest.fixture
-def project() -> Iterator[World]:
-    with world() as made:
-        yield made
+project = made_project
 
 
 def test_the_agent_has_branches_tags_log_and_a_clean_status(project: World) -> None:
@@ -106,9 +101,7 @@ def test_a_sparse_checkout_of_the_hosts_goes_on_beside_directories_of_the_guests
 ) -> None:
     project.commit("dependencies", {"dir/node_modules/x": "1\n", "other/x": "1\n"})
     project.host("sparse-checkout", "set", "--cone", "dir")
-    project.prepare(
-        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
-    )
+    project.prepare(project.daemon("deps"))
     shutil.rmtree(project.project / "dir/node_modules")
     project.show()
     assert project.agent("status", "--porcelain") == ""
@@ -123,25 +116,13 @@ def test_work_trees_of_the_agents_are_no_submodules(project: World, host: bytes)
     """If their directories are the guest's own: ``git add .`` leaves them out."""
     (project.project / ".git/info").mkdir(exist_ok=True)
     (project.project / ".git/info/exclude").write_bytes(host)
-    project.prepare(
-        PrivateRepositories(str(project.store), "projects", project.root, LocalNames(("deps",)))
-    )
+    project.prepare(project.daemon("deps"))
     project.show()
     for place in (".worktrees/a", "dir/.claude/worktrees/b", ".claude/worktrees/c"):
         project.agent("worktree", "add", "--quiet", place)
     (project.view / ("x.log" if host else "dir/.claude/x")).write_text("")
     status = project.agent("status", "--short", "--untracked-files=all")
     assert status == ("" if host else "?? dir/.claude/x")
-
-
-def test_the_hosts_list_of_untracked_files_stays_there(project: World) -> None:
-    """It names its work tree; git would warn of that at each status."""
-    project.host("config", "feature.manyFiles", "true")
-    project.host("status")
-    assert b"UNTR" in (project.project / ".git/index").read_bytes()
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short") == ""
 
 
 def test_nothing_unreachable_and_no_secret_of_the_hosts_comes_over(project: World) -> None:
@@ -366,7 +347,7 @@ def test_a_reset_takes_what_the_copy_could_not_hold(project: World) -> None:
     alternates = project.project / ".git/objects/info/alternates"
     alternates.write_text("/nowhere/objects\n")
     project.prepare()
-    reset(str(project.directory))
+    remove_tree(str(project.mine))
     alternates.unlink()
     project.prepare(project.daemon())
     project.show()

@@ -6,8 +6,6 @@ import os
 
 import pytest
 
-from gitguardfs.names.local_names import LocalNames
-from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.private_world import world
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
@@ -17,8 +15,7 @@ HIDDEN = "node_modules/a/index.js"
 @pytest.mark.parametrize("how", ["sync", "merge", "rebase", "switch"])
 def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
     with world() as project:
-        local = LocalNames(("node_modules",))
-        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.prepare(project.daemon("node_modules"))
         project.show()
         if how in ("merge", "rebase"):
             (project.view / "b").write_text("mine\n")
@@ -26,7 +23,7 @@ def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
         project.host("switch", "--quiet", *(["topic"] if how == "switch" else ["main"]))
         project.commit("vendored", {HIDDEN: "1\n", "dir/c": "human's\n"})
         (project.view / "dir/c").write_text("human's\n" if how == "sync" else "1\n")
-        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.prepare(project.daemon("node_modules"))
         if how == "sync":
             project.agent("sync")
         else:
@@ -47,18 +44,17 @@ def test_files_that_come_later_are_not_taken_for_deleted(how: str) -> None:
 def test_a_sparse_checkout_that_was_switched_off_takes_no_files(whose: str) -> None:
     """Its patterns stay in the repository, and its settings in config.worktree."""
     with world() as project:
-        local = LocalNames(("node_modules",))
         if whose == "host":
             project.host("sparse-checkout", "set", "other")
             project.host("sparse-checkout", "disable")
-        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.prepare(project.daemon("node_modules"))
         project.show()
         if whose == "agent":
             project.agent("sparse-checkout", "set", "other")
             project.agent("sparse-checkout", "disable")
         project.commit("vendored", {HIDDEN: "1\n", "dir/c": "human's\n"})
         (project.view / "dir/c").write_text("human's\n")
-        project.prepare(PrivateRepositories(str(project.store), "projects", project.root, local))
+        project.prepare(project.daemon("node_modules"))
         project.agent("sync")
         project.agent("switch", "--quiet", "--create", "mine", "HEAD~")
         project.agent("switch", "--quiet", "main")

@@ -5,7 +5,6 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -26,12 +25,13 @@ from click.testing import CliRunner
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.vm import group as command
-from gitguardfs.host.vm import image_store, images, provision, ready, settings
+from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.host.vm import image_store, images, ready, settings
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.fetching import RemoteFile
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.launch import Launch
-from gitguardfs.host.vm.ready import Builder, ReadyDisk
+from gitguardfs.host.vm.ready import ReadyDisk
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from tests.support.mounting import until
@@ -52,16 +52,18 @@ class Host:
         self.cache = states.cache_directory()
         self.builds = 0
 
-    def set_up(self, state: State, image: Image, builder: Builder, _: dict[str, bytes]) -> None:
+    def set_up(self, state: State, image: Image, *_: object) -> None:
         self.builds += 1
-        assert builder.settings.image
         images.ensure_overlay(image, state.disk)
 
-    def builder(self, wanted: str | None = None) -> Builder:
-        return Builder(Settings("/srv/p", image=wanted or str(self.image)), None)
+    def settings(self, wanted: str | None = None) -> Settings:
+        return Settings("/srv/p", image=wanted or str(self.image))
 
-    def ensure(self) -> ReadyDisk:
-        return ready.ensure(Image(str(self.image)), self.builder(), self.cache)
+    def ensure(self, allowlist: str = "") -> ReadyDisk:
+        files = StateFiles(self.place / "files")
+        files.directory.mkdir(exist_ok=True)
+        files.allowlist.write_text(allowlist)
+        return ready.ensure(Image(str(self.image)), self.settings(), files, self.cache)
 
     def vm(self, name: str) -> State:
         """Return the state of a new project's VM, without a disk."""
@@ -70,8 +72,8 @@ class Host:
         states.create(state)
         return state
 
-    def disk_for(self, state: State, wanted: str | None = None) -> tuple[Image, bool]:
-        return ready.disk_for(state, self.builder(wanted), self.cache)
+    def disk_for(self, state: State, wanted: str | None = None) -> Image:
+        return ready.disk_for(state, self.settings(wanted), self.cache)
 
     def names(self) -> set[str]:
         os.makedirs(self.cache, exist_ok=True)
@@ -115,11 +117,6 @@ def test_whatever_a_disk_is_made_of_is_in_its_name(host: Host) -> None:
     names.append(ready.key(image, shared))
     assert len(set(names)) == len(names)
     assert ready.key(image, dict(reversed(shared.items()))) == names[-1]
-
-
-def test_another_project_and_user_need_no_other_disk(host: Host) -> None:
-    name = ready.key(Image(str(host.image)), provision.shared_content())
-    assert name == os.path.basename(host.ensure().directory)
 
 
 # Making it
@@ -214,19 +211,6 @@ def test_a_setup_that_fails_leaves_its_logs_and_no_disk(
     assert (Path(host.cache) / left / "console.log").read_text() == "why\n"
 
 
-def test_a_disk_of_an_image_that_changes_meanwhile_is_none(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def set_up(*arguments: object) -> None:
-        host.set_up(*arguments)  # type: ignore[arg-type]
-        os.utime(host.image, ns=(1, 1))
-
-    monkeypatch.setattr(ready, "_set_up", set_up)
-    with pytest.raises(UserError, match=r"changed meanwhile"):
-        host.ensure()
-    assert [name for name in host.names() if name.startswith(ready.PREFIX)] == []
-
-
 def test_a_full_disk_is_one_line(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ready, "MIN_FREE_BYTES", 1 << 60)
     with pytest.raises(UserError, match=r"MiB free, .*make room"):
@@ -265,10 +249,10 @@ def test_setting_a_guest_up_can_use_the_users_mirror(
 
     monkeypatch.setattr(ready, "_set_up", SET_UP)
     monkeypatch.setattr(ready, "boot", boot)
-    builder = dataclasses.replace(host.builder(), allowed=(line,))
     with pytest.raises(UserError, match="far enough"):
-        ready.ensure(Image(str(host.image)), builder, host.cache)
+        host.ensure(f"{line}\nPOST https://api.example.org/x\n")
     assert line in seen and "GET https://deb.debian.org/debian/*" in seen
+    assert "POST https://api.example.org/x" not in seen
 
 
 # A VM's disk
@@ -277,7 +261,7 @@ def test_setting_a_guest_up_can_use_the_users_mirror(
 def test_vms_of_one_image_share_a_ready_disk(host: Host) -> None:
     first, second = host.vm("one"), host.vm("two")
     for state in (first, second):
-        assert host.disk_for(state) == (Image(str(host.image)), True)
+        assert host.disk_for(state) == Image(str(host.image))
     (name,) = host.names()
     assert images.backing_of(first.disk) == images.backing_of(second.disk)
     assert images.backing_of(first.disk) == os.path.join(host.cache, name, ready.DISK)
@@ -316,14 +300,6 @@ def test_a_vm_keeps_its_ready_disk_when_a_newer_one_is_made(
     assert images.backing_of(old.disk) == before != images.backing_of(new.disk)
 
 
-def test_a_vm_of_an_older_version_keeps_its_disk_over_the_image(host: Host) -> None:
-    state = host.vm("old")
-    images.ensure_overlay(Image(str(host.image)), state.disk)
-    assert host.disk_for(state) == (Image(str(host.image)), False)
-    assert images.backing_of(state.disk) == str(host.image)
-    assert host.builds == 0
-
-
 def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +307,7 @@ def test_a_vm_keeps_its_image_when_another_is_pinned_by_the_name(
     monkeypatch.setattr(images, "obtain", lambda *_: Image(str(host.image)))
     host.disk_for(state, "debian-13")
     monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("another image"))
-    assert host.disk_for(state, "debian-13") == (Image(str(host.image)), True)
+    assert host.disk_for(state, "debian-13") == Image(str(host.image))
 
 
 def test_a_pinned_image_that_is_gone_is_fetched_again(
@@ -355,10 +331,10 @@ def test_a_pinned_image_that_is_gone_is_fetched_again(
         url = f"http://127.0.0.1:{server.server_port}/image.img"
         try:
             monkeypatch.setattr(images, "PINNED", {name: RemoteFile(url, sha512)})
-            image, _ = host.disk_for(state, "debian-13")
+            image = host.disk_for(state, "debian-13")
             os.unlink(image.disk)
             monkeypatch.setattr(images, "PINNED", {name: RemoteFile("http://127.0.0.1:1/", "0")})
-            assert host.disk_for(state, "debian-13") == (image, True)
+            assert host.disk_for(state, "debian-13") == image
         finally:
             server.shutdown()
             serving.join()
@@ -407,68 +383,43 @@ def test_the_cache_may_be_a_link_to_a_bigger_disk(host: Host) -> None:
     with image_store.in_use(host.cache):
         host.disk_for(state)
     assert list(image_store.prune(host.cache)) == []
-    assert host.disk_for(state) == (Image(str(host.image)), True)
+    assert host.disk_for(state) == Image(str(host.image))
     assert (host.place / "bigger").stat().st_mode & 0o777 == 0o700
     states.remove(state)
     (one,) = image_store.prune(host.cache)
     assert one.kind == "ready"
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_a_vm_starts_by_another_name_of_the_cache(host: Host, is_ready: bool) -> None:
+def test_a_vm_starts_by_another_name_of_the_cache(host: Host) -> None:
     base = fetched(host, "0123456789ab-debian-13-base.qcow2")
     state = host.vm("one")
-    if is_ready:
-        host.disk_for(state, str(base))
-    else:
-        images.ensure_overlay(Image(str(base)), state.disk)
+    host.disk_for(state, str(base))
     (host.place / "link").symlink_to(host.cache)
     host.cache = str(host.place / "link")
-    image, is_over_ready = host.disk_for(state, os.path.join(host.cache, base.name))
-    assert (os.path.realpath(image.disk), is_over_ready) == (str(base), is_ready)
-    found = images.used_by("debian-13", state.disk)
-    assert (found is None) == is_ready
+    assert host.disk_for(state, os.path.join(host.cache, base.name)) == Image(str(base))
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_another_name_of_the_cache_in_the_project_is_refused(host: Host, is_ready: bool) -> None:
+def test_another_name_of_the_cache_in_the_project_is_refused(host: Host) -> None:
     """QEMU would follow a link that the agent can replace."""
     state = host.vm("one")
-    base = fetched(host, "0123456789ab-base.qcow2")
+    host.disk_for(state)
     (host.place / "one/link").symlink_to(host.cache)
-    over = host.ensure().disk if is_ready else str(base)
-    name = host.place / "one/link" / os.path.relpath(over, host.cache)
-    images.ensure_overlay(Image(str(host.image)), state.disk)
-    subprocess.run(
-        ["qemu-img", "rebase", "-u", "-F", "qcow2" if is_ready else "raw", "-b", name, state.disk],
-        check=True,
-    )
+    name = host.place / "one/link" / os.path.relpath(host.ensure().disk, host.cache)
+    subprocess.run(["qemu-img", "rebase", "-u", "-F", "qcow2", "-b", name, state.disk], check=True)
     with pytest.raises(UserError, match=r"the image .*link/.* lies in the project"):
-        host.disk_for(state, str(host.image) if is_ready else str(base))
+        host.disk_for(state)
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-def test_a_vm_keeps_what_it_was_made_from_in_another_cache(
-    host: Host, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+def test_a_vm_keeps_its_ready_disk_in_another_cache(
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = fetched(host, "0123456789ab-debian-13-base.qcow2")
     state = host.vm("one")
     monkeypatch.setattr(images, "obtain", lambda *_: Image(str(base)))
-    if is_ready:
-        host.disk_for(state, "debian-13")
-    else:
-        images.ensure_overlay(Image(str(base)), state.disk)
+    host.disk_for(state, "debian-13")
     monkeypatch.setattr(images, "obtain", lambda *_: pytest.fail("fetched again"))
     host.cache = str(host.place / "other cache")
-    assert host.disk_for(state, "debian-13") == (Image(str(base)), is_ready)
-
-
-def test_a_ready_disk_that_is_gone_is_one_line(host: Host) -> None:
-    state = host.vm("one")
-    host.disk_for(state)
-    shutil.rmtree(host.ensure().directory)
-    with pytest.raises(UserError, match=r"gone or damaged .*vm reset"):
-        host.disk_for(state)
+    assert host.disk_for(state, "debian-13") == Image(str(base))
 
 
 @pytest.mark.parametrize(
@@ -496,14 +447,15 @@ def test_a_ready_disk_that_leads_to_other_files_is_refused(
     subprocess.run(["qemu-img", "create", "-q", *words], check=True)
     record = Path(disk).with_name(ready.RECORD)
     made = json.loads(record.read_text())
+    made["stamps"][ready.DISK] = ready._stamp(disk)  # as if it had been so
     record.chmod(0o600)
-    record.write_text(json.dumps({**made, "disk": ready._part(disk)}))  # as if it had been so
+    record.write_text(json.dumps(made))
     with pytest.raises(UserError, match=r"ready disk .* is damaged"):
         host.disk_for(state)
     assert os.path.exists(state.disk) == is_made_first
 
 
-@pytest.mark.parametrize("way", ["written", "with its old times", "another file"])
+@pytest.mark.parametrize("way", ["written", "another file"])
 @pytest.mark.parametrize("is_made_first", [False, True])
 def test_a_ready_disk_that_has_changed_is_refused(
     host: Host, way: str, is_made_first: bool
@@ -511,7 +463,6 @@ def test_a_ready_disk_that_has_changed_is_refused(
     state, disk = host.vm("one"), host.ensure().disk
     if is_made_first:
         host.disk_for(state)
-    before = os.stat(disk)
     content = bytearray(Path(disk).read_bytes())
     content[-1] ^= 1
     if way == "another file":
@@ -519,59 +470,9 @@ def test_a_ready_disk_that_has_changed_is_refused(
     else:
         os.chmod(disk, 0o600)
     Path(disk).write_bytes(content)
-    if way == "with its old times":
-        os.chmod(disk, 0o400)
-        os.utime(disk, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UserError, match=r"the ready disk .* has changed"):
         host.disk_for(state)
     assert os.path.exists(state.disk) == is_made_first
-
-
-def test_files_with_new_times_and_the_same_content_have_not_changed(host: Host) -> None:
-    """A restored backup has such files; a ready disk cannot be made again as it was."""
-    state = host.vm("one")
-    host.disk_for(state)
-    disk = host.ensure().disk
-    for path in (disk, str(host.image)):
-        copy = shutil.copyfile(path, f"{path}.copy")
-        os.rename(copy, path)
-    assert host.disk_for(state) == (Image(str(host.image)), True)
-
-
-def test_files_with_new_times_are_read_once(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as those that a backup has linked: reading them takes as long as a start."""
-    state, other = host.vm("one"), host.vm("other")
-    for each in (state, other):
-        host.disk_for(each)
-    disk = host.ensure().disk
-    whole = ready._sha256
-    read: list[str] = []
-    monkeypatch.setattr(ready, "_sha256", lambda path: read.append(path) or whole(path))
-    for path in (disk, str(host.image)):
-        os.link(path, host.place / f"backup-{os.path.basename(path)}")
-    for each in (state, state, other):
-        host.disk_for(each)
-    assert sorted(read) == sorted([disk, str(host.image)])
-
-
-def test_what_is_written_while_a_file_is_read_is_seen(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = host.vm("one")
-    host.disk_for(state)
-    whole = ready._sha256
-
-    def written_after(path: str) -> str:
-        digest = whole(path)
-        host.image.write_bytes(b"x" * (1 << 20))
-        return digest
-
-    os.utime(host.image, ns=(1, 1))
-    monkeypatch.setattr(ready, "_sha256", written_after)
-    host.disk_for(state)  # too late for this one
-    monkeypatch.setattr(ready, "_sha256", whole)
-    with pytest.raises(UserError, match=r"image\.img has changed"):
-        host.disk_for(state)
 
 
 @pytest.mark.parametrize(
@@ -620,23 +521,21 @@ def fetched(host: Host, name: str) -> Path:
 
 def test_the_list_shows_what_each_vm_uses(host: Host) -> None:
     base = fetched(host, "0123456789ab-base.qcow2")
-    state, older = host.vm("one"), host.vm("older")
+    state = host.vm("one")
     host.disk_for(state, str(base))
-    images.ensure_overlay(Image(str(base)), older.disk)
     (made, found), _ = image_store.stored(host.cache)
     assert (made.kind, made.users, made.made_from) == ("ready", (state.name,), str(base))
     assert (found.kind, found.name) == ("base", base.name)
-    assert set(found.users) == {state.name, older.name}
+    assert found.users == (state.name,)
     said = CliRunner().invoke(command.command, ["images", "list"]).output
     assert made.name in said and base.name in said and state.name in said
 
 
 def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    used, direct, unused = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bcd")
+    used, unused = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bd")
     fetched(host, "0123456789ae-base.qcow2.part")
-    state, older, gone = host.vm("one"), host.vm("older"), host.vm("gone")
+    state, gone = host.vm("one"), host.vm("gone")
     host.disk_for(state, str(used))
-    images.ensure_overlay(Image(str(direct)), older.disk)
     monkeypatch.setattr(ready, "FORMAT", b"another")
     host.disk_for(gone, str(used))
     states.remove(gone)
@@ -644,9 +543,9 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
         (Path(host.cache) / left).mkdir()
     made = os.path.basename(os.path.dirname(images.backing_of(state.disk)))
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
-    assert host.names() == {made, used.name, direct.name}
+    assert host.names() == {made, used.name}
     assert unused.name in said and said.count("deleted") == 5
-    assert host.disk_for(state, str(used)) == (Image(str(used)), True)
+    assert host.disk_for(state, str(used)) == Image(str(used))
     said = CliRunner().invoke(command.command, ["images", "prune"]).output
     assert "nothing to delete" in said
 
@@ -725,10 +624,9 @@ def test_nothing_is_deleted_if_a_vms_disk_cannot_be_read(host: Host, damage: str
 def test_what_a_vm_uses_by_another_name_is_kept(
     host: Host, monkeypatch: pytest.MonkeyPatch, new: str
 ) -> None:
-    base, direct = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bc")
-    state, older = host.vm("one"), host.vm("older")
+    base = fetched(host, "0123456789ab-base.qcow2")
+    state = host.vm("one")
     host.disk_for(state, str(base))
-    images.ensure_overlay(Image(str(direct)), older.disk)
     before = host.names()
     if new == "link":
         (host.place / new).symlink_to(host.place / "c")
@@ -739,9 +637,8 @@ def test_what_a_vm_uses_by_another_name_is_kept(
             if path.is_file():
                 os.link(path, there)
     monkeypatch.setenv("XDG_CACHE_HOME", str(host.place / new))
-    (made, *bases), _ = image_store.stored(states.cache_directory())
-    assert made.users == (state.name,)
-    assert {one.users for one in bases} == {(state.name,), (older.name,)}
+    stored, _ = image_store.stored(states.cache_directory())
+    assert [one.users for one in stored] == [(state.name,)] * 2
     assert list(image_store.prune(states.cache_directory())) == []
     assert host.names() == before
 

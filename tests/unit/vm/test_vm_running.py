@@ -12,20 +12,30 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gitguardfs.base import installation
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.egress.start import RunningProxy
-from gitguardfs.host.vm import driver, keys, launch, qmp, report, running, ssh
+from gitguardfs.host.vm import driver, keys, launch, qmp, running, ssh, status_text
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
-from tests.support.mounting import until
+from gitguardfs.host.vm.status import facts
+from tests.support.mounting import REPOSITORY, until
 
 QEMU = "qemu-system-x86_64"
 needs_qemu = pytest.mark.skipif(shutil.which(QEMU) is None, reason=f"not installed: {QEMU}")
+
+BOOT: Any = SimpleNamespace(run=lambda *_: None)
+
+
+def launch_of(proxy: subprocess.Popen[bytes]) -> Any:
+    """Return as much of a launch as its tunnel needs."""
+    return SimpleNamespace(proxy=SimpleNamespace(port=1, process=proxy), exported="/srv/p")
+
 
 HOLDER = """
 import os, signal, sys, time
@@ -201,7 +211,7 @@ def test_a_vm_that_a_full_disk_has_paused_goes_on_when_there_is_room(
             with pytest.raises(UserError, match=r"paused: the host's disk is full; make room"):
                 running.guest(state)
         assert done == []
-        assert "paused (the host's disk is full; make room" in report.status(state)
+        assert "paused (the host's disk is full; make room" in status_text.text(facts(state), 1000)
         assert running.guest(state).port == 40000
         assert done == ["cont"]
         monkeypatch.setattr(qmp, "status", lambda _: "running")
@@ -287,7 +297,7 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
     process = subprocess.Popen(["sleep", "1000"])
     guest = ssh.SshGuest(keys.Keys(state.path("keys")), 1, "/p")
     try:
-        with launch._tunnel(lambda *_: None, guest, RunningProxy(1, process)):
+        with launch._tunnel(BOOT, guest, launch_of(process)):
             until(lambda: (tmp_path / "tunnels").exists(), "the tunnel is there")
             until(lambda: (tmp_path / "tunnels").read_text().endswith("\n"), "its number is there")
             tunnel = os.pidfd_open(int((tmp_path / "tunnels").read_text()))
@@ -301,13 +311,13 @@ def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
 
 STARTER = """
 import subprocess, sys, time
-sys.path.insert(0, sys.argv[1])
-from gitguardfs.host.egress.start import RunningProxy
+sys.path[:0] = sys.argv[1:]
 from gitguardfs.host.vm import keys, launch, ssh
+from tests.unit.vm.test_vm_running import BOOT, launch_of
 proxy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 print(proxy.pid, flush=True)
 guest = ssh.SshGuest(keys.Keys("/none"), 1, "/p")
-with launch._tunnel(lambda *_: None, guest, RunningProxy(1, proxy)):
+with launch._tunnel(BOOT, guest, launch_of(proxy)):
     time.sleep(1000)
 """
 
@@ -321,7 +331,7 @@ def test_the_tunnel_ends_with_a_starter_that_is_killed(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     tunnels = tmp_path / "tunnels"
     monkeypatch.setenv("TUNNELS", str(tunnels))
-    words = [sys.executable, "-c", STARTER, installation.PACKAGE_PARENT]
+    words = [sys.executable, "-c", STARTER, installation.PACKAGE_PARENT, REPOSITORY]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         proxy = int(starter.stdout.readline())

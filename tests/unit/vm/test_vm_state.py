@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.base.size import mebibytes
 from gitguardfs.host.vm import running, settings, state
 
 HOLDER = """
@@ -88,14 +86,6 @@ def test_the_state_is_the_users_alone(project: Path) -> None:
     ] * 3
 
 
-def test_a_state_directory_that_is_open_to_others_is_closed(project: Path) -> None:
-    made = state.state_of(str(project))
-    state.create(made)
-    os.chmod(made.directory, 0o755)
-    state.create(made)
-    assert os.stat(made.directory).st_mode & 0o777 == 0o700
-
-
 def test_a_symlink_in_place_of_the_state_is_not_followed(home: Path, project: Path) -> None:
     made = state.state_of(str(project))
     state.create(made)
@@ -162,11 +152,6 @@ def held(lock: str) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_lock_is_taken_once(lock: str, held: subprocess.Popen[str]) -> None:
-    assert state.is_held(lock)
-    assert state.take(lock, patience=0.05) is None
-
-
 def test_a_lock_goes_with_a_killed_process(lock: str, held: subprocess.Popen[str]) -> None:
     held.kill()
     held.wait()
@@ -187,15 +172,6 @@ def test_a_lock_stays_with_whoever_has_inherited_it(lock: str) -> None:
     fd = state.take(lock, patience=20)
     assert fd is not None
     os.close(fd)
-
-
-def test_looking_at_a_lock_leaves_it_free(lock: str) -> None:
-    assert not state.is_held(lock)
-    fd = state.take(lock, patience=0)
-    assert fd is not None
-    assert state.is_held(lock)
-    os.close(fd)
-    assert not state.is_held(lock)
 
 
 def test_reset_is_refused_while_the_vm_runs(project: Path, lock: str) -> None:
@@ -310,19 +286,6 @@ def test_damaged_settings_are_one_line(project: Path, text: str) -> None:
         settings.load(made)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("8G", 8192), ("512M", 512), ("2048", 2048), ("1gib", 1024), (" 4GB ", 4096)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert mebibytes(text, "--memory") == size
-
-
-@pytest.mark.parametrize("text", ["", "G", "-1G", "1T", "1.5G", "8 G 1", "٣G"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(UserError):
-        mebibytes(text, "--memory")
-
-
 def test_the_guard_on_the_host_leaves_the_agent_without_git() -> None:
     assert settings.Settings("/srv/p").git_mode == "private"
     assert settings.merged(settings.Settings("/srv/p"), {"guard": "host"}).git_mode == "deny"
@@ -346,10 +309,6 @@ def test_dependencies_are_kept_in_the_guest_unless_that_is_declined_or_changed(
         before = settings.merged(before, {"local": asked, "hide": ()})
         settings.save(made, before)
         assert settings.load(made).local == expected
-    saved = json.loads(Path(made.path(settings.FILE)).read_text())
-    del saved["local"]  # as an older version has left it
-    Path(made.path(settings.FILE)).write_text(json.dumps(saved))
-    assert settings.load(made).local == ("deps",)
 
 
 @pytest.mark.parametrize(

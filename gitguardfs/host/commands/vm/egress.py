@@ -26,12 +26,11 @@ Examples:
 @PROJECT
 def blocked(project: str | None) -> None:
     """Show the requests that the proxy has blocked, and the line that would allow each."""
-    from pathlib import Path
 
     from gitguardfs.host.egress import reports
     from gitguardfs.host.vm import state
 
-    click.echo(reports.blocked_text(Path(state.existing(project).directory)))
+    click.echo(reports.blocked_text(state.existing(project).files.directory))
 
 
 @click.command(cls=NeedsExtra, short_help="Show what is blocked as it comes.", epilog=WATCH_EPILOG)
@@ -42,10 +41,10 @@ def watch(project: str | None) -> None:
     In a terminal it offers the line that would allow the last one: a allows it, s skips it, q
     quits. The line that is on the screen is the one that is allowed.
     """
-    from gitguardfs.host.vm import refusals, state
+    from gitguardfs.host.vm import state, watching
 
     with suppress(KeyboardInterrupt):
-        refusals.watch(state.existing(project))
+        watching.watch(state.existing(project))
 
 
 @click.command(cls=NeedsExtra, short_help="Add a line to the allowlist.", epilog=ALLOW_EPILOG)
@@ -57,26 +56,25 @@ def allow(project: str | None, line: tuple[str, ...]) -> None:
     A line is METHOD https://host/path, with * in the path only. Be specific: a GET can carry data
     out too. WS instead of METHOD allows a WebSocket; the proxy does not see what passes in it.
     """
-    from pathlib import Path
 
-    from gitguardfs.host.egress import reports
+    from gitguardfs.host.egress import files
     from gitguardfs.host.vm import state
 
-    click.echo(reports.allow(Path(state.existing(project).directory), " ".join(line)))
+    click.echo(files.allow(state.existing(project).files.directory, " ".join(line)))
 
 
 @click.command(cls=NeedsExtra, short_help="Run the VM's proxy alone, until Ctrl-C.")
 @PROJECT
 def proxy(project: str | None) -> None:
     """Run the VM's proxy alone, until Ctrl-C: to replace one that has ended."""
-    from pathlib import Path
 
     from gitguardfs.host.egress import proxy as egress
-    from gitguardfs.host.vm import report, state, trusted_programs
+    from gitguardfs.host.vm import state, trusted_programs
+    from gitguardfs.host.vm.status import running_proxy
 
     where = state.existing(project)
     trusted_programs.check(where.project)
-    if (pid := report.proxy_pid(where)) is not None:
-        raise UserError(f"the proxy runs already (process {pid})", code=Exit.SYSTEM)
+    if (found := running_proxy(where)) is not None:
+        raise UserError(f"the proxy runs already (process {found['pid']})", code=Exit.SYSTEM)
     click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)
-    egress.run(Path(where.directory))
+    egress.run(where.files.directory)

@@ -21,11 +21,15 @@ def status(project: str | None, as_json: bool) -> None:
     Of the allowlist: the lines with their last use, those that are ignored, and WebSockets that are
     allowed and not looked into.
     """
-    from gitguardfs.host.vm import report, state
+    import json
 
-    where = state.existing(project)
+    from gitguardfs.host.vm import state, status_text
+    from gitguardfs.host.vm.status import facts
+
+    found = facts(state.existing(project))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    click.echo(report.as_json(where) if as_json else report.status(where, width), nl=False)
+    text = json.dumps(found, indent=2) + "\n" if as_json else status_text.text(found, width)
+    click.echo(text, nl=False)
 
 
 @click.command(cls=NeedsExtra, short_help="Print the logs of guest, QEMU and proxy.")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -84,8 +81,8 @@ def set_secret(
     The value is asked for, and not shown; or it is read from standard input if that is no terminal.
     It is never an argument, which others on this machine could read.
     """
+    from gitguardfs.host.vm import ending, secret_changes
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     others = (host, basic, header, query)
     if preset is not None and (bearer or any(other is not None for other in others)):
@@ -94,22 +91,22 @@ def set_secret(
     name = name or (chosen.variable if chosen else None)
     if name is None:
         raise click.UsageError("give --preset, or NAME and --host")
-    vm_secrets.check_name(name)
+    secret_changes.check_name(name)
     if chosen:
         places = chosen.places
     elif host is None:
         raise click.UsageError(f"give --host, the only host that may get {name}; or --preset")
     else:
-        places = (vm_secrets.place(host, bearer, basic, header, query),)
+        places = (secret_changes.place(host, bearer, basic, header, query),)
     where = states.find(project)
-    vm_secrets.check_new(where, name)
+    secret_changes.check_new(where, name)
     value = _value(name, places)
-    with _ending_orderly():
-        added = vm_secrets.add(where, name, places, preset or "", value)
+    with ending.by_exception():
+        added = secret_changes.add(where, name, places, preset or "", value)
     click.echo(f"{name} is in {added.kept}, for the VM of {shown(where.project)}.")
     click.echo(f"It goes only to {', '.join(added.hosts)}, in {added.where}.")
     click.echo(_tell_guest(where, name))
-    for hint in vm_secrets.not_allowed(where, added):
+    for hint in secret_changes.not_allowed(where, added):
         click.echo(hint)
 
 
@@ -120,12 +117,11 @@ def set_secret(
 @PROJECT
 def list_secrets(project: str | None) -> None:
     """Show each secret's hosts and places, and where its value lies; never the value."""
-    from pathlib import Path
 
     from gitguardfs.host.credentials import secrets
     from gitguardfs.host.vm import state as states
 
-    directory = Path(states.existing(project).directory)
+    directory = states.existing(project).files.directory
     found, suspended = secrets.load(directory), secrets.suspended_names(directory)
     for one in found:
         click.echo(f"{one.name}\n  to {', '.join(one.hosts)}\n  as {one.where}\n  in {one.kept}")
@@ -140,12 +136,12 @@ def list_secrets(project: str | None) -> None:
 @click.argument("name")
 def rotate(project: str | None, name: str) -> None:
     """Change a secret's value. It counts from the next request on, also in a running VM."""
+    from gitguardfs.host.vm import secret_changes
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     where = states.existing(project)
-    places = vm_secrets.named(where, name).places
-    changed = vm_secrets.rotate(where, name, _value(name, places))
+    places = secret_changes.named(where, name).places
+    changed = secret_changes.rotate(where, name, _value(name, places))
     click.echo(f"{name} has its new value in {changed.kept}; it counts from the next request on.")
 
 
@@ -154,40 +150,21 @@ def rotate(project: str | None, name: str) -> None:
 @click.argument("name")
 def remove(project: str | None, name: str) -> None:
     """Remove a secret, and delete its value. From the next request on the guest cannot use it."""
+    from gitguardfs.host.vm import secret_changes
     from gitguardfs.host.vm import state as states
-    from gitguardfs.host.vm import vm_secrets
 
     where = states.find(project)  # a reset may have left a value
-    left = vm_secrets.remove(where, name)
+    left = secret_changes.remove(where, name)
     click.echo(f"{name} is removed; the guest cannot use it any more.")
     _tell_guest(where, name)
     if left:
         raise UserError(left)
 
 
-@contextmanager
-def _ending_orderly() -> Iterator[None]:
-    """Let signals that end the process, as when a terminal is closed, raise SystemExit."""
-
-    def end(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        for number, handler in before.items():
-            if handler is signal.SIG_DFL:
-                signal.signal(number, end)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _value(name: str, places: tuple[Place, ...]) -> str:
     """Return the value from a hidden prompt or from standard input. Raises UserError."""
     from gitguardfs.host.credentials import secrets
-    from gitguardfs.host.vm import keyboard, vm_secrets
+    from gitguardfs.host.vm import keyboard, secret_changes
 
     if sys.stdin is None:
         raise UserError("there is no standard input to read the value from")
@@ -198,7 +175,7 @@ def _value(name: str, places: tuple[Place, ...]) -> str:
         data = sys.stdin.buffer.read(secrets.MAX_VALUE + 3)
         value = data.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     secrets.check_value(value)
-    vm_secrets.check_is_value(value, name, places)
+    secret_changes.check_is_value(value, name, places)
     return value
 
 

@@ -87,7 +87,7 @@ def up(
     import shutil
 
     from gitguardfs.host.audit import trust
-    from gitguardfs.host.vm import driver, images, secrets, settings, state, trusted_programs
+    from gitguardfs.host.vm import driver, exposed_files, images, settings, state, trusted_programs
 
     driver.refuse_root()
     where = state.find(project)
@@ -103,9 +103,9 @@ def up(
         "local": local_names(local, no_local),
     }
     new = settings.merged(old, wanted)
-    paths = secrets.found(where.project, new.hide)
+    paths = exposed_files.found(where.project, new.hide)
     if paths:
-        click.echo(secrets.warning(paths), err=True)
+        click.echo(exposed_files.warning(paths), err=True)
     trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
     if line := trust.line():
         click.echo(line, err=True)

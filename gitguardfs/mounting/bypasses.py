@@ -1,0 +1,226 @@
+"""Finds users' processes that still reach a source after it was sealed. Called once for a seal.
+
+A seal covers a path. It does not reach what a process held before: a working directory, a root
+directory, a descriptor, a mapped file, a mount namespace with a copy of the source's mount.
+
+The search is one pass over /proc. Descriptors that wait in sockets or in io_uring are not found,
+nor is a process that hands them on meanwhile. Where the source lies below a directory that only
+root enters, users never had any of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gitguardfs.base.errors import shown
+from gitguardfs.linux import mountinfo, processes, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting import seal
+
+NAMED = 5
+"""Processes that the message names; more would make the line unreadable."""
+END_THEM = "leave the directory or end it, then start again; or the option allow-holders"
+SEARCH_FAILED = "the option allow-holders starts all the same, with a warning"
+_NS_GET_USERNS = 0xB701
+"""ioctl_ns(2): the user namespace that owns a namespace."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The sealed directory."""
+
+    path: bytes
+    mount: MountInfo
+    """The mount that the seal covers."""
+    device: int
+    """The st_dev of the directory, which mountinfo lacks for a subvolume of btrfs."""
+
+    @property
+    def root(self) -> bytes:
+        """The path of the directory in its file system."""
+        return _moved(self.path, self.mount.mount_point, self.mount.root) or self.mount.root
+
+    def is_shown_by(self, mount: MountInfo) -> bool:
+        """Return whether a mount, of any namespace, shows the directory or a part of it."""
+        return mount.device == self.mount.device and (
+            _is_in(self.root, mount.root) or _is_in(mount.root, self.root)
+        )
+
+
+@dataclass
+class _Namespace:
+    """A mount namespace and its mounts."""
+
+    mounts: list[MountInfo] = field(default_factory=list)
+    """Empty if each process in it has a root directory of its own."""
+    user: str = ""
+    """A user's process in it, or with a descriptor of it; empty if there is none."""
+    is_users: bool = False
+    """Whether a user made it (user_namespaces(7)), who can unmount what was mounted since."""
+
+    def shows(self, source: _Source) -> bool:
+        """Return whether a user in the namespace reaches the source, perhaps by unmounting."""
+        if self.is_users and any(m.root.startswith(b"mnt:[") for m in self.mounts):
+            return True  # it keeps another namespace
+        sealed = {m.parent_id for m in self.mounts if seal.is_seal(m)}
+        return any(
+            source.is_shown_by(mount) and (self.is_users or mount.mnt_id not in sealed)
+            for mount in self.mounts
+        )
+
+
+def describe(source: str, number: int, device: int) -> tuple[str, str]:
+    """Return a message that names who reaches a sealed source, and a hint; both empty for nobody.
+
+    ``number`` is the mnt_id of the mount that the seal covers; ``device`` is the st_dev of the
+    source.
+    """
+    try:
+        found = find(source, number, device)
+    except OSError as error:
+        needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
+        text = f"cannot find what holds {source} from before the seal: {error.strerror}{needs}"
+        return text, SEARCH_FAILED
+    if not found:
+        return "", ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    named = "; ".join(found[:NAMED])
+    return f"processes hold {source} from before the seal: {named}{more}", END_THEM
+
+
+def find(source: str, number: int, device: int) -> list[str]:
+    """Return the users' processes that reach the source, each with its name and the held objects.
+
+    Raises OSError if a process cannot be searched.
+    """
+    own = {mount.mnt_id: mount for mount in mountinfo.listed()}
+    sealed = _Source(os.fsencode(source), own[number], device)
+    namespaces = _namespaces()
+    others = {m.mnt_id: m for space in namespaces.values() for m in space.mounts}
+    # A path below a directory of root's alone is closed to users in every namespace.
+    watched = namespaces if seal.is_passable(source, 0) else {}
+    found = []
+    for pid in processes.pids():
+        process = f"{processes.PROC}/{pid}"
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if any(processes.uids_of(process)):
+                label = f"{pid} ({shown(processes.name_of(process))})"
+                held: dict[str, None] = {}
+                for link, what in _held(process, sealed.mount.device):
+                    if _leads_to(link, sealed, own, others):
+                        held[what] = None
+                    elif watched and _is_namespace(link, label, watched):
+                        held[f"{what}, a mount namespace without a process"] = None
+                found += [f"{label}: {', '.join(held)}"] if held else []
+    return found + [
+        f"{space.user}: a mount namespace that shows it"
+        for space in watched.values()
+        if space.user and space.shows(sealed)
+    ]
+
+
+def _namespaces() -> dict[int, _Namespace]:
+    """Return the mount namespaces of all processes but our own, by inode number."""
+    own = os.stat("/proc/self/ns/mnt").st_ino
+    user_namespace = os.stat("/proc/self/ns/user")
+    found: dict[int, _Namespace] = {}
+    for pid in processes.pids():
+        process = f"{processes.PROC}/{pid}"
+        with suppress(FileNotFoundError, ProcessLookupError):
+            number = os.stat(f"{process}/ns/mnt").st_ino
+            if number == own:
+                continue
+            space = found.setdefault(number, _Namespace())
+            if any(processes.uids_of(process)):
+                space.user = f"{pid} ({shown(processes.name_of(process))})"
+            # After chroot(2), mountinfo has paths relative to the new root.
+            if not space.mounts and os.readlink(f"{process}/root") == "/":
+                space.mounts = mountinfo.listed(process)
+                with open(f"{process}/ns/mnt", "rb") as file:
+                    owner = fcntl.ioctl(file, _NS_GET_USERNS)
+                space.is_users = not os.path.samestat(os.fstat(owner), user_namespace)
+                os.close(owner)
+    return found
+
+
+def _held(process: str, device: str) -> Iterator[tuple[str, str]]:
+    """Yield ``processes.held_by``, and the files mapped from a device, given as in mountinfo."""
+    yield from processes.held_by(process)
+    with open(f"{process}/maps", "rb") as file:
+        files = {}
+        for line in file:
+            addresses, _mode, _offset, numbers, inode = line.split(None, 5)[:5]
+            files[numbers, inode] = addresses  # a file is mapped in several parts
+    for (numbers, _), addresses in files.items():
+        if ":".join(str(int(part, 16)) for part in numbers.split(b":")) == device:
+            # map_files has no leading zeros (proc(5)).
+            first, last = (int(part, 16) for part in addresses.split(b"-"))
+            yield f"{process}/map_files/{first:x}-{last:x}", "a mapped file"
+
+
+def _leads_to(
+    link: str, source: _Source, own: dict[int, MountInfo], others: dict[int, MountInfo]
+) -> bool:
+    """Return whether a link leads to the source or below it; True if that cannot be told.
+
+    ``own`` and ``others`` are the mounts of this namespace and of all others, by mnt_id. No
+    request is sent to a user's FUSE server, which need not answer.
+    """
+    try:
+        fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return False  # closed meanwhile
+    try:
+        number = mountinfo.number_of(fd)
+        path = processes.link_of(b"/proc/self/fd/%d" % fd)
+        here = own.get(number)
+        if here is not None and path is not None and _is_in(path, source.path):
+            return not seal.is_seal(here)
+        try:
+            if syscalls.device_of(fd) != source.device:
+                return False
+        except OSError:  # a 9p server may fail for a removed file
+            pass
+        mount = here or others.get(number)
+        inside = (
+            None if mount is None or path is None else _moved(path, mount.mount_point, mount.root)
+        )
+        return inside is None or _is_in(inside, source.root)
+    finally:
+        os.close(fd)
+
+
+def _is_namespace(link: str, label: str, known: dict[int, _Namespace]) -> bool:
+    """Return whether a link leads to a mount namespace without a process.
+
+    Nobody can look into that without entering it. A user's descriptor of another one is noted in
+    ``known``, since its holder may enter.
+    """
+    try:
+        text = processes.link_of(link) or ""
+    except OSError:
+        return False
+    if not text.startswith("mnt:[") or text == os.readlink("/proc/self/ns/mnt"):
+        return False
+    space = known.get(int(text[5:-1]))
+    if space is not None:
+        space.user = space.user or label
+    return space is None
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    """Return whether a path is that of a directory, or lies in the directory."""
+    return path.removesuffix(b" (deleted)") == directory or path.startswith(
+        directory.rstrip(b"/") + b"/"
+    )
+
+
+def _moved(path: bytes, old: bytes, new: bytes) -> bytes | None:
+    """Return a path with the directory ``old`` at its beginning replaced by ``new``, or None."""
+    if not _is_in(path, old):
+        return None
+    return os.path.normpath(new + b"/" + path[len(old.rstrip(b"/")) :]).replace(b"//", b"/")

@@ -1,0 +1,161 @@
+"""The view: takes every request, finds its tree, and is the error boundary.
+
+A request goes to a tree by the number of its node or handle. Where a name in the share decides, or
+two directories do, ``OwnDirectories`` decides; ``GitFiles`` shows the virtual file ``.git``.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from contextlib import suppress
+from enum import Enum
+from typing import Any
+
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError
+from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.fs.nodes import LOCAL_TREE, TREE_BITS
+from gitguardfs.fs.source import DOTGIT
+from gitguardfs.fs.tree import Tree
+from gitguardfs.names.rules import Refused
+from gitguardfs.view.git_files import GIT_TREE, GitFiles
+from gitguardfs.view.own_directories import OwnDirectories
+
+MAX_ERRNO = 511
+"""The largest errno that the kernel takes in a reply. It drops a reply with a larger one, and the
+caller would hang."""
+
+ENOSYS_IS_MEANT = ("getxattr", "listxattr", "flush")
+"""Requests that may be answered ENOSYS, after which the kernel sends no more of that kind for the
+whole mount. An ENOSYS of the source is about one object: a single file that cannot be synced would
+turn fsync off for all."""
+
+UNKNOWN = Caller(GuestUid(-1), GuestGid(-1))
+
+log = logging.getLogger(__name__)
+
+
+class GuardedBy(Enum):
+    """The part of a request that the guard checks."""
+
+    NAME = "a name in a directory"
+    NODE = "a node"
+    OPEN_NODE = "the node of a handle"
+    HANDLE = "a handle, when it was opened"
+    NOTHING = "nothing: it names no object"
+    UNSUPPORTED = "nothing: it is never served"
+
+
+GUARDED_BY: dict[str, GuardedBy] = {
+    **dict.fromkeys(
+        ("lookup", "mknod", "mkdir", "symlink", "link", "create", "unlink", "rmdir", "rename"),
+        GuardedBy.NAME,
+    ),
+    **dict.fromkeys(
+        ("getattr", "setattr", "readlink", "access", "open", "opendir",
+         "getxattr", "listxattr", "setxattr", "removexattr"),
+        GuardedBy.NODE,
+    ),
+    **dict.fromkeys(("readdir", "fsyncdir"), GuardedBy.OPEN_NODE),
+    **dict.fromkeys(
+        ("read", "write", "flush", "fsync", "release", "releasedir"), GuardedBy.HANDLE
+    ),
+    "statfs": GuardedBy.NOTHING,
+    "forget": GuardedBy.NOTHING,
+    "poll": GuardedBy.UNSUPPORTED,
+}  # fmt: skip
+"""The classification of every request. A tree has a method of that name for each."""
+ONE_NAME = frozenset(("lookup", "mknod", "mkdir", "symlink", "create", "unlink"))
+"""Requests on a name in one directory: their second argument."""
+NO_DIRECTORY = frozenset(("mknod", "symlink", "create"))
+"""Requests that give a name to something other than a directory."""
+BOTH_TREES = frozenset(("forget", "link", "rename", "rmdir"))
+"""Requests that may concern both trees, whatever their names."""
+
+
+class View:
+    """All requests of one mount point."""
+
+    def __init__(
+        self,
+        share: Tree,
+        audit: AuditLog,
+        own: OwnDirectories | None = None,
+        git_files: GitFiles | None = None,
+    ) -> None:
+        """Serve ``share``, the guest's ``own`` directories and ``git_files`` in it.
+
+        Refusals are reported to ``audit``.
+        """
+        self._audit = audit
+        self._share = share
+        self._own = own
+        self._git_files = git_files
+        self._descriptors = [share.descriptors]
+        self._trees: dict[int, Any] = {}
+        """The trees beside the share, by the upper bits of their numbers."""
+        if git_files is not None:
+            self._trees[GIT_TREE] = git_files
+            share.overlays.append(git_files.overlay)
+        if own is not None:
+            self._trees[LOCAL_TREE] = own.local
+            self._descriptors.append(own.local.descriptors)
+            share.overlays.append(own.overlay)
+
+    def serve(self, request: str, caller: Caller | None, *args: Any) -> Any:
+        """Return the reply to a request, or a ``Blocking``; ``args`` begin with a number.
+
+        Requests on a handle have no ``caller``. Raises RequestError only.
+        """
+        try:
+            tree = self._trees.get(args[0] >> TREE_BITS, self._share) if args else self._share
+            if tree is self._share and request in ONE_NAME:
+                if request == "lookup" and args[1] == DOTGIT and self._git_files is not None:
+                    tree = self._git_files
+                elif self._own is not None and self._own.marker(args[1]) is not None:
+                    if request in NO_DIRECTORY:
+                        self._own.check_free(*args[:2])
+                    else:
+                        tree = self._own
+            elif self._own is not None and request in BOTH_TREES and tree is not self._git_files:
+                tree = self._own
+            verb = getattr(tree, request)
+            return verb(*args) if caller is None else verb(caller, *args)
+        except Exception as error:
+            number = self.errno_of(error, request, caller)
+        finally:
+            for descriptors in self._descriptors:  # the leases of the request end
+                descriptors.request += 1
+                if descriptors.passing:
+                    descriptors.close_passing()
+        # Not in the except clause: the new error would keep the old one alive as its context,
+        # and with that all objects in its frames.
+        raise RequestError(number)
+
+    def errno_of(self, error: Exception, request: str, caller: Caller | None = None) -> int:
+        """Return the errno of the answer to a request that raised ``error``. Raises nothing.
+
+        EACCES for Refused, the error's own errno for OSError and RequestError. Anything else is a
+        bug: it is logged, and the answer is EIO.
+        """
+        if isinstance(error, RequestError):
+            return error.errno
+        if isinstance(error, Refused):
+            try:
+                uid, _, pid = UNKNOWN if caller is None else caller
+                self._audit.refuse(request, error, uid, pid)
+            except Exception as failure:
+                _report(failure, "a refused %s was not noted", request)
+            return errno.EACCES
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.ENOSYS and request not in ENOSYS_IS_MEANT:
+            return errno.EOPNOTSUPP
+        if isinstance(number, int) and 0 < number <= MAX_ERRNO:
+            return number
+        _report(error, "%s failed; answered EIO", request)
+        return errno.EIO
+
+
+def _report(error: Exception, message: str, request: str) -> None:
+    with suppress(Exception):  # even if a log handler fails, the request is answered
+        log.error(message, request, exc_info=error)
