@@ -22,7 +22,7 @@ from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.options.table import OPTIONS
 
 RECORDS = "/run/gitguardfs.daemons"
-"""The directory of the daemons' records, which only root reads. /run/gitguardfs has root's views."""
+"""Root's directory of the daemons' records. The views of root's shares are in /run/gitguardfs."""
 Identity = tuple[int, str, str, str]
 """``MountInfo.identity``."""
 ANSWER_LIMIT = 30.0
