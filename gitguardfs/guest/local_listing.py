@@ -22,7 +22,7 @@ from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN, LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.walk import DIRECTORY_FLAGS, TreeScan
-from gitguardfs.fs.numbers import is_local
+from gitguardfs.fs.nodes import is_local
 from gitguardfs.linux import mountinfo, run_as, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.local import store

@@ -30,7 +30,7 @@ from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.attacks import Attack
 from gitguardfs.doctor.context import CheckedSystem, find_user
 from gitguardfs.doctor.search import SearchResult
-from gitguardfs.linux import processes, syscalls
+from gitguardfs.linux import syscalls
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import seal
 from tests.support.mounting import REPOSITORY, Mounted, area, bindfs, gitguardfs, unmount, until
@@ -393,27 +393,6 @@ def test_an_open_share_is_found_whatever_the_mount_calls_itself(open_share: Path
     options = ("--map", MAP, "--no-seal", "-o", "fsname=foo")
     with gitguardfs(Path("raw/share"), view, *options, cwd=open_share, expected=ANY_WARNING):
         assert findings(examine(view)) == ["share.path"]
-
-
-def test_the_only_daemon_is_not_taken_for_that_of_other_fuse_mounts(
-    guarded: Mounted, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tell = processes.fdinfo
-    untold = lambda *where: replace(tell(*where), fuse_connection=None)  # noqa: E731
-    monkeypatch.setattr(processes, "fdinfo", untold)  # as before Linux 6.17
-    monkeypatch.setattr(processes, "pids", lambda: [str(guarded.process.pid)])
-    for name in ("connections", "other", "plain"):
-        (place / name).mkdir(exist_ok=True)
-    mount("fusectl", place / "connections", "fusectl")
-    try:
-        with bindfs(place / "other", place / "plain", "-o", "fsname=me@host:/dir"):
-            results = examine(guarded.path)
-    finally:
-        umount(place / "connections", MNT_DETACH)
-    assert findings(results) == []
-    tried = [result.title for result in results if result.id == "share.path"]
-    assert tried == [f"the raw share {guarded.source} is out of reach"]
-    assert [r.status for r in results if r.id == "guard.daemon"] == [Status.OK]
 
 
 def test_a_fuse_mount_of_the_agents_is_found_below_the_seal_and_in_the_view(

@@ -515,7 +515,7 @@ def test_a_process_in_a_moved_directory_goes_on(world: World) -> None:
 
 
 def _doctor(world: World, attack: bool = False) -> dict[str, Result]:
-    system = CheckedSystem(search_path="/nonexistent", doas_files=(), processes="/nonexistent")
+    system = CheckedSystem(search_path="/nonexistent", doas_files=())
     results = doctor.examine(str(world.view), str(AGENT), None, system, attack)
     print(*results, sep="\n")
     assert len({result.id for result in results}) == len(results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFREG, S_IMODE
 from typing import Any
 
@@ -18,10 +19,13 @@ from gitguardfs.options.mirror import Mirror
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.options.overrides import AttributeOverrider, DaemonRights, Overrides
 from gitguardfs.options.permissions import Perms
-from tests.unit.fs.test_attributes import fake_stat
 
 ROOT = DaemonRights(0, frozenset({0}), read_only=False)
 VIEWER, OTHER = 1000, 1001
+
+
+def fake_stat(kind: int, mode: int) -> os.stat_result:
+    return os.stat_result((kind | mode, 44, 7, 1, 501, 20, 8000, 1.5, 2.5, 3.5))
 
 
 def seen(
