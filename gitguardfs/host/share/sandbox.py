@@ -39,7 +39,7 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
     """
     path = path_of(spec.project)
     state.check_apart(path, spec.project)
-    state.made(path)
+    state.make_directory(path)
     wanted = {
         "Dockerfile": installation.text("host/share/files/Dockerfile"),
         "entrypoint.sh": installation.text("host/share/files/entrypoint.sh"),
@@ -81,7 +81,7 @@ def load(project: str) -> KrunSpec:
     content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
         raise UserError(f"there is no {NAME} for {project}", f"run {again}", Exit.SYSTEM)
-    state.made(path)
+    state.make_directory(path)
     try:
         spec = json.loads(content)["spec"]
         spec["network"] = ContainerNetwork(spec["network"])
