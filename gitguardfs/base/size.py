@@ -1,4 +1,4 @@
-"""Parses and tells sizes: 8G, 8GiB, 512m, or a number of MiB. Pure."""
+"""Reads sizes of a user (8G, 8GiB, 512m, or a number of MiB), and shows sizes. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mebibytes(text: str, option: str) -> int:
     return int(match[1]) * (1024 if match[2].upper() == "G" else 1)
 
 
-def told(size: int) -> str:
+def as_size(size: int) -> str:
     """Return a number of bytes as a person reads it: 512 B, 1.5 KiB, 812 MiB."""
     number, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):

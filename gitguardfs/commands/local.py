@@ -18,7 +18,7 @@ from gitguardfs.base.command_line import JSON, CommandGroup
 from gitguardfs.base.constants import LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.findings import ScanProgress
-from gitguardfs.base.size import told
+from gitguardfs.base.size import as_size
 from gitguardfs.guest import local_changing as changing
 from gitguardfs.guest import local_listing as listing
 from gitguardfs.guest.local_listing import Own, Share, State
@@ -87,7 +87,7 @@ def list_(place: str, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     _show(found, sizes)
-    click.echo(f"{_number(found)}, {told(sum(sizes))}, in {shown(place)}")
+    click.echo(f"{_number(found)}, {as_size(sum(sizes))}, in {shown(place)}")
 
 
 @command.command(short_help="Remove those whose place is gone.")
@@ -178,7 +178,7 @@ def _sizes(found: Iterable[Own]) -> list[int]:
 def _show(found: Sequence[Own], sizes: Sequence[int]) -> None:
     width = max((len(one.state.value) for one in found), default=0)
     for one, size in zip(found, sizes, strict=True):
-        columns = (f"{told(size):>8}", _day(one), f"{one.state.value:<{width}}")
+        columns = (f"{as_size(size):>8}", _day(one), f"{one.state.value:<{width}}")
         click.echo("  ".join((*columns, shown(one.path))))
 
 

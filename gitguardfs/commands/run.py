@@ -6,7 +6,7 @@ import io
 import sys
 import traceback
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -30,8 +30,8 @@ def run(command: click.Command, name: str, code_of: Callable[[Exit], int] = int)
 
 
 def _complete_by_metavar(
-    _type: click.ParamType, _ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
+    self: Any, ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[Any]]:
     """Complete a value in click's completion: a choice such as ro|rw, a directory or a file."""
     metavar = (param.metavar or (param.name or "").upper()).strip("[]")
     if "|" in metavar:

@@ -13,7 +13,7 @@ from functools import partial
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.base.findings import Result, Row, Severity
-from gitguardfs.base.size import told
+from gitguardfs.base.size import as_size
 from gitguardfs.doctor.context import Context
 from gitguardfs.doctor.share_checks import PLAIN, guard_devices, reaches
 from gitguardfs.guest import local_listing as listing
@@ -114,4 +114,4 @@ def _left(share: Share) -> Result:
     size = sum(listing.size_of(own, seen) for own in gone)
     what = "directory of" if len(gone) == 1 else "directories of"
     hint = "gitguard local list; gitguard local move FROM TO, or gitguard local prune"
-    return row.note(f"{len(gone)} {what} {told(size)}", hint, row.failed)
+    return row.note(f"{len(gone)} {what} {as_size(size)}", hint, row.failed)

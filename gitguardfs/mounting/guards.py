@@ -21,8 +21,8 @@ from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o, quote_o
 from gitguardfs.options.table import OPTIONS
 
-RECORDS = "/run/gitguardfs"
-"""The directory of the daemons' records, which only root reads."""
+RECORDS = "/run/gitguardfs.daemons"
+"""Root's directory of the daemons' records. The views of root's shares are in /run/gitguardfs."""
 Identity = tuple[int, str, str, str]
 """``MountInfo.identity``."""
 ANSWER_LIMIT = 30.0

@@ -7,12 +7,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support import raw_calls
 from tests.support.documents import broken_links
 from tests.support.mounting import REPOSITORY, area
 
@@ -85,37 +83,12 @@ def unpacked(sdist: Path, place: Path) -> Path:
     return top
 
 
-NOT_ASKED_FOR = ("build-essential", "fakeroot", "gcc", "g++")
-"""Packages that apt need not install beside those that build-deb.sh names."""
-INSTALLED = Path("/var/lib/dpkg/status")
-
-
-@contextmanager
-def only_what_is_asked_for(status: Path) -> Iterator[None]:
-    """Let dpkg take what NOT_ASKED_FOR lists as not installed; write what it reads to ``status``.
-
-    Only root's tests have mounts of their own, in which that can be done.
-    """
-    if os.geteuid() != 0:
-        yield
-        return
-    left_out = tuple(f"Package: {name}\n" for name in NOT_ASKED_FOR)
-    packages = INSTALLED.read_text().split("\n\n")
-    status.write_text("\n\n".join(one for one in packages if not one.startswith(left_out)))
-    raw_calls.mount(str(status), INSTALLED, flags=raw_calls.MS_BIND)
-    try:
-        yield
-    finally:
-        raw_calls.umount(INSTALLED)
-
-
 @pytest.fixture(scope="session")
 def deb(checkout: Path, place: Path) -> Path:
-    """The Debian package, built with no other packages than its script names."""
-    with only_what_is_asked_for(place / "status"):
-        done = subprocess.run(
-            [checkout / "packaging/build-deb.sh", place / "deb"],
-            capture_output=True, text=True, check=False, timeout=600,
-        )  # fmt: skip
+    """Build the Debian package."""
+    done = subprocess.run(
+        [checkout / "packaging/build-deb.sh", place / "deb"],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return Path(done.stdout.splitlines()[-1])

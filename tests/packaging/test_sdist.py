@@ -1,10 +1,9 @@
-"""The source distribution is the repository, and is tested from itself; the wheel is whole."""
+"""The source distribution is the repository; the wheel is whole."""
 
 from __future__ import annotations
 
 import email
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -15,7 +14,6 @@ import pytest
 import gitguardfs
 from gitguardfs.base import installation
 from tests.packaging.conftest import build, bundle_by
-from tests.support.mounting import REPOSITORY
 
 
 def files_in(directory: Path) -> set[str]:
@@ -33,45 +31,6 @@ def test_it_has_every_file_of_the_repository(checkout: Path, unpacked: Path) -> 
 def test_what_is_run_can_be_run(checkout: Path, unpacked: Path) -> None:
     for name in files_in(checkout):
         assert os.access(unpacked / name, os.X_OK) == os.access(checkout / name, os.X_OK), name
-
-
-def pytest_in(unpacked: Path, *arguments: str) -> str:
-    """Run the unit tests of the source distribution over its own code; return the output."""
-    environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-    where = subprocess.run(
-        [sys.executable, "-c", "import gitguardfs; print(gitguardfs.__file__)"],
-        cwd=unpacked, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert where.stdout.strip() == str(unpacked / "gitguardfs/__init__.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *arguments],
-        cwd=unpacked, env=environment, capture_output=True, text=True, check=False, timeout=1800,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr
-    return done.stdout
-
-
-def test_all_its_unit_tests_are_found(unpacked: Path) -> None:
-    modules = {path.name for path in (REPOSITORY / "tests/unit").rglob("test_*.py")}
-    said = pytest_in(unpacked, "--collect-only", "tests/unit")
-    assert {
-        line.split("::")[0].rpartition("/")[2] for line in said.splitlines() if "::" in line
-    } == (modules)
-
-
-SLOW = re.compile(r"test_(cli|guest_setup|vm_apps|private_\w+)\.py")
-
-
-def test_those_that_read_more_than_the_package_pass(unpacked: Path) -> None:
-    """All but the slow ones. The rest would show nothing new: its files are the repository's."""
-    modules = [
-        str(path)
-        for path in sorted((unpacked / "tests/unit").rglob("test_*.py"))
-        if not SLOW.fullmatch(path.name) and re.search(r"parents\[|REPOSITORY", path.read_text())
-    ]
-    assert len(modules) > 5
-    said = pytest_in(unpacked, *modules)
-    assert " passed" in said and " failed" not in said
 
 
 @pytest.fixture(scope="module")

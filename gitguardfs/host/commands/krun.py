@@ -121,13 +121,14 @@ def init(
 @DRY_RUN
 def build(project: str, dry_run: bool) -> int:
     """Build the image of the microVM; it contains the same gitguardfs that runs here."""
-    found = sandbox.load(existing_directory(project))
-    words = krun.build(found.spec, found.path)
+    spec = sandbox.load(existing_directory(project))
+    path = sandbox.path_of(spec.project)
+    words = krun.build(spec, path)
     if dry_run:
         click.echo(quote.shell(words))
         return Exit.OK
     check_installed("podman")
-    sandbox.refresh(found.path)
+    sandbox.refresh(path)
     os.execvp(words[0], words)  # noqa: S606
 
 
@@ -145,15 +146,15 @@ def run(project: str, dry_run: bool, words: tuple[str, ...]) -> int:
 
     Put -- before a COMMAND that has options.
     """
-    found = sandbox.load(existing_directory(project))
+    spec = sandbox.load(existing_directory(project))
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    arguments = krun.run(found.spec, words, terminal=terminal)
+    arguments = krun.run(spec, words, terminal=terminal)
     if dry_run:
         click.echo(quote.shell(arguments))
         return Exit.OK
     check_installed("podman", krun.RUNTIME)
     _require_kvm()
-    _require_image(found.spec)
+    _require_image(spec)
     os.execvp(arguments[0], arguments)  # noqa: S606
 
 

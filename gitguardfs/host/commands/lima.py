@@ -131,7 +131,7 @@ def command(
     if file != STDOUT:
         state.check_apart(file, real)
     text = lima.render(spec)
-    state.made(state.directory())
+    state.make_directory(state.directory())
     installation.copy_to(spec.setup)
     if file == STDOUT:
         click.echo(text, nl=False)
@@ -157,7 +157,7 @@ def _write(file: str, text: str, project: str) -> None:
     if change.before is not None and lima.location_of(project).encode() not in change.before:
         raise UserError(f"{file} is the instance of another project", "another --name or --output")
     if os.path.dirname(file) == state.directory("lima"):
-        state.made(os.path.dirname(file))
+        state.make_directory(os.path.dirname(file))
     config_files.write(change)
 
 

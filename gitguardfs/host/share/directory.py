@@ -14,7 +14,7 @@ from gitguardfs.options import accounts
 
 SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr",
           "/Library", "/System", "/private/etc")  # fmt: skip
-"""Directories of the system: neither they nor what is in them may be shared."""
+"""Directories of the system, which may not be shared, nor any directory in them."""
 HOMES = ("/home", "/var/home", "/Users")
 """Directories that hold home directories."""
 

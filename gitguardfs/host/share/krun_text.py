@@ -38,7 +38,7 @@ class ContainerNetwork(StrEnum):
 
 @dataclass(frozen=True)
 class KrunSpec:
-    """A project and the microVM for it. Raises UserError for what podman cannot carry."""
+    """A project and the microVM for it. Raises UserError for a value that podman cannot carry."""
 
     project: str
     """The project's absolute path on the host."""
@@ -98,7 +98,7 @@ def volumes(spec: KrunSpec) -> dict[str, str]:
 
 def _mounts(spec: KrunSpec) -> list[str]:
     # z: podman gives the directory the SELinux label that all containers may use.
-    named = [f"{name}:{place}" for place, name in volumes(spec).items()]
+    named = [f"{name}:{point}" for point, name in volumes(spec).items()]
     return [f"{spec.project}:{PROJECT_SHARE}:z", *named]
 
 

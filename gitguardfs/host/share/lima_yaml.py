@@ -40,7 +40,7 @@ class Tool(StrEnum):
 
 @dataclass(frozen=True)
 class LimaSpec:
-    """A project and the machine for it. Raises UserError for what Lima cannot carry."""
+    """A project and the machine for it. Raises UserError for a value that Lima cannot carry."""
 
     project: str
     """The project's absolute path on the host."""

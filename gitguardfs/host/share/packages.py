@@ -25,7 +25,7 @@ PACKAGES: dict[str, Mapping[str, str]] = {
 }
 """By program and family, the package that holds the program, if it has one."""
 _BY_HAND = {"krun": "krun is crun 1.27 built with libkrun: see docs/krun.md of the source"}
-"""By program, what helps where no package has it."""
+"""By program, the hint where no package has it."""
 
 
 def check_installed(*programs: str) -> None:
@@ -36,12 +36,12 @@ def check_installed(*programs: str) -> None:
 
 
 def not_installed(*programs: str) -> UserError:
-    """Return the error for missing programs: it names them all, and what installs them."""
+    """Return the error that names all missing programs, and the command that installs them."""
     mine = family()
-    known = {name: PACKAGES.get(name, {}).get(mine) for name in programs}
-    found = [package for package in dict.fromkeys(known.values()) if package is not None]
+    packages = {name: PACKAGES.get(name, {}).get(mine) for name in programs}
+    found = [package for package in dict.fromkeys(packages.values()) if package is not None]
     hints = [" ".join([_INSTALL[mine], *found])] if found else []
-    for name, package in known.items():
+    for name, package in packages.items():
         if package is None:
             hints.append(_BY_HAND.get(name, f"install the package that holds {name}"))
     *first, last = programs

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from gitguardfs.base import config_files, installation, quote
 from gitguardfs.base.errors import Exit, UserError
@@ -23,14 +23,6 @@ NAME = ".agent-sandbox"
 SETTINGS = "settings.json"
 SETUP = "setup"
 """The name of the copy of this gitguardfs that the image installs."""
-
-
-@dataclass(frozen=True)
-class Sandbox:
-    """The files of one project's microVM, and what they were written for."""
-
-    path: str
-    spec: KrunSpec
 
 
 def path_of(project: str) -> str:
@@ -47,23 +39,19 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
     """
     path = path_of(spec.project)
     state.check_apart(path, spec.project)
-    state.made(path)
+    state.make_directory(path)
     wanted = {
         "Dockerfile": installation.text("host/share/files/Dockerfile"),
         "entrypoint.sh": installation.text("host/share/files/entrypoint.sh"),
         "compose.yaml": krun.compose(spec),
         "AGENTS.md": agent_rules.text(git_mode(spec.options), local_globs(spec.options)),
     }
-    known = _written(path)
+    checksums = _written(path)
     changes = {name: config_files.plan(os.path.join(path, name), wanted[name]) for name in wanted}
     for name, change in changes.items():
         before = change.before
-        if (
-            change.is_needed
-            and before is not None
-            and not force
-            and _digest(before) != known.get(name)
-        ):
+        is_of_user = before is not None and _digest(before) != checksums.get(name)
+        if change.is_needed and is_of_user and not force:
             raise UserError(f"{change.path} was changed by hand", "move it away, or --force")
     settings = {
         "spec": asdict(spec),
@@ -85,23 +73,23 @@ def refresh(path: str) -> bool:
     return installation.copy_to(os.path.join(path, SETUP))
 
 
-def load(project: str) -> Sandbox:
-    """Return what was written for a project. Raises UserError if that is missing or damaged."""
+def load(project: str) -> KrunSpec:
+    """Return the microVM that a project's files describe. Raises UserError if they are missing."""
     path = path_of(project)
     state.check_apart(path, project)
     again = quote.shell(["gitguard", "krun", "init", "--project", project])
     content = config_files.read(os.path.join(path, SETTINGS))
     if content is None:
         raise UserError(f"there is no {NAME} for {project}", f"run {again}", Exit.SYSTEM)
-    state.made(path)
+    state.make_directory(path)
     try:
         spec = json.loads(content)["spec"]
         spec["network"] = ContainerNetwork(spec["network"])
         spec["options"] = tuple(spec["options"])
-        found = Sandbox(path, KrunSpec(**spec))
+        found = KrunSpec(**spec)
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{path}/{SETTINGS} cannot be read", f"{again} writes it again") from None
-    if found.spec.project != project:
+    if found.project != project:
         raise UserError(f"{path}/{SETTINGS} is of another project", f"{again} writes it again")
     return found
 

@@ -71,7 +71,7 @@ def commands(text: str) -> list[list[str]]:
 
 
 def as_text(spec: ShareSpec, running: bool, git: str | None = None) -> str:
-    """Return what the user works through, in its order; ``git`` is a line on the host's git."""
+    """Return the steps of the user in their order; ``git`` is a line on the host's git."""
     more = {"running": running, "git": bool(git)}
     facts = _facts(spec) | {name for name, holds in more.items() if holds}
     values = {**settings(spec), "git": git}

@@ -70,7 +70,7 @@ class Host:
     firmware: str | None = None
     """The path of the UEFI for ARM guests; None if it is not found outside of QEMU."""
     virtiofsd: str | None = None
-    """The path of virtiofsd; None if it is in none of the known places."""
+    """The path of virtiofsd; None if it is not in VIRTIOFSD_PLACES."""
 
     @property
     def is_root(self) -> bool:
@@ -186,11 +186,11 @@ def _check_tag(tag: str, hypervisor: Hypervisor) -> None:
         raise UserError(f"UTM's tag is always {UTM_TAG}", f"leave --tag out, or --tag {UTM_TAG}")
 
 
-def _check_path(path: str, what: str) -> None:
+def _check_path(path: str, role: str) -> None:
     if not path.startswith("/"):
-        raise UserError(f"{what} {path!r} is not an absolute path")
+        raise UserError(f"{role} {path!r} is not an absolute path")
     if _UNPRINTABLE.search(path):
         raise UserError(
-            f"{what} {path!r} cannot be printed for copying",
+            f"{role} {path!r} cannot be printed for copying",
             "no control characters, UTF-8 only, and neither U+FFFE nor U+FFFF",
         )

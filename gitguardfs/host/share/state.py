@@ -19,8 +19,8 @@ def directory(*below: str) -> str:
     return os.path.join(os.path.realpath(base), "gitguardfs", *below)
 
 
-def made(path: str) -> str:
-    """Make ``path``, which is `directory` or lies below it, and return it.
+def make_directory(path: str) -> None:
+    """Make ``path``, which is `directory` or lies below it.
 
     Raises UserError if another user can change a directory on the way: the next start of a machine
     uses the files in it, with this user's rights. Raises OSError.
@@ -38,7 +38,6 @@ def made(path: str) -> str:
                 f"chmod go-w {shlex.quote(step)}, or move it away",
                 Exit.SYSTEM,
             )
-    return path
 
 
 def check_apart(path: str, project: str) -> None:
@@ -47,5 +46,5 @@ def check_apart(path: str, project: str) -> None:
     if is_inside(real, project):
         raise UserError(
             f"{path} would lie in the shared project {project}",
-            "the agent could change what the host starts: choose a place outside of it",
+            "the agent could change what the host starts: choose a path outside of it",
         )

@@ -208,14 +208,3 @@ def test_every_document_is_linked_from_another() -> None:
         if not link.startswith("#")
     }
     assert {path for path in DOCUMENTS if path.parent.name == "docs"} <= linked
-
-
-def test_a_broken_link_and_an_unknown_option_are_found(tmp_path: Path) -> None:
-    document = tmp_path / "a.md"
-    document.write_text("# One thing\n[a](#one-thing) [b](a.md) [c](b.md) [d](#two) [e](a.md#x)\n"
-                        "`gitguard vm up --alow x`\n\n    sudo vm-mount --tag x --tga y # --no\n"
-                        "    ./guest-setup/install.sh --venw\n")  # fmt: skip
-    assert broken_links(document) == ["b.md", "#two", "a.md#x"]
-    found = [one.rpartition(" ")[2] for line in code(document.read_text())
-             for one in unknown_options(line)]  # fmt: skip
-    assert sorted(found) == ["--alow", "--tga", "--venw"]

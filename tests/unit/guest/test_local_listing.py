@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.findings import Severity, Status
-from gitguardfs.base.size import told
+from gitguardfs.base.size import as_size
 from gitguardfs.doctor import local_checks
 from gitguardfs.guest import local_listing as listing
 from gitguardfs.guest.local_listing import Own, Share, State
@@ -68,7 +68,7 @@ def test_options_say_which_store_a_daemon_uses() -> None:
     ],
 )  # fmt: skip
 def test_sizes_are_told_as_a_person_reads_them(size: int, text: str) -> None:
-    assert told(size) == text
+    assert as_size(size) == text
 
 
 @pytest.mark.parametrize(

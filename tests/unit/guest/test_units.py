@@ -16,10 +16,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.base import quote
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands import units as units_command
-from gitguardfs.commands.units import FSTAB_FILE, command
+from gitguardfs.commands.units import command
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.options.guarded_share import GuardedShare
 from gitguardfs.options.parsing import parse_o, quote_o, respelled
@@ -151,13 +150,6 @@ def test_what_root_writes_and_reads_is_led_nowhere_by_another_user(
     for output in (theirs / "units", theirs / "units/below"):
         assert "leads to" in said(units("--output", str(output), *more))
     assert list(roots.iterdir()) == []
-
-
-def test_a_fifo_in_the_place_of_the_file_is_not_waited_for_nor_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / FSTAB_FILE)
-    assert "not" in said(units("--output", str(tmp_path)))
-    assert units("--output", str(tmp_path), "--check").return_value == 1
-    assert (tmp_path / FSTAB_FILE).is_fifo()
 
 
 @pytest.mark.parametrize(
@@ -350,24 +342,6 @@ def test_systemd_finds_nothing_to_complain_about(wanted: GuardedShare, tmp_path:
             capture_output=True, text=True,
         )  # fmt: skip
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_the_verification_would_find_a_misspelt_key(tmp_path: Path) -> None:
-    files = systemd.files(spec(), "/bin/true")
-    name = systemd.mount_name("/mnt/projects")
-    (tmp_path / name).write_text(files[name].replace("DirectoryMode", "DirektoryMode"))
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", tmp_path / name], capture_output=True, text=True
-    )
-    assert "Unknown key" in done.stdout + done.stderr
-
-
-@pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="needs systemd-escape")
-@pytest.mark.parametrize("path", ["/a", "/a-b/c d", "/.hidden", "/é/漢", '/q"%$\\', "/a.b_c:d@e~"])
-def test_unit_names_are_systemds_own(path: str) -> None:
-    done = subprocess.run(["systemd-escape", "-p", "--", path], capture_output=True, text=True)
-    assert quote.systemd_unit_name(path) == done.stdout.rstrip("\n")
 
 
 @given(tag=NAME, mount=PATH, map_mount=PATH)

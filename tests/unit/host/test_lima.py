@@ -67,7 +67,10 @@ def test_the_template_can_be_started_by_itself() -> None:
 
 
 def test_the_schema_refuses_what_lima_would_only_warn_of() -> None:
-    for change in ({"memory": 8192}, {"sharedFolders": []}, {"mounts": [{"mountpoint": "/a"}]}):
+    changes: tuple[dict[str, Any], ...] = (
+        {"memory": 8192}, {"sharedFolders": []}, {"mounts": [{"mountpoint": "/a"}]},
+    )  # fmt: skip
+    for change in changes:
         with pytest.raises(jsonschema.ValidationError):
             check({**written(), **change})
 

@@ -124,14 +124,6 @@ def test_later_starts_install_what_is_new_and_nothing_else(guest: Guest) -> None
     assert guest.launcher.stat().st_ino != before
 
 
-def test_limas_own_user_is_never_the_agent(guest: Guest) -> None:
-    guest.holder.chmod(0o755)
-    done = guest.provision(lima_user="agent")
-    assert done.returncode != 0 and "user.name" in done.stderr
-    assert guest.calls() == [] and not guest.launcher.exists()
-    assert guest.holder.stat().st_mode & 0o777 == 0o700
-
-
 def test_without_the_share_nothing_is_guarded_and_it_says_so(guest: Guest) -> None:
     guest.tool("findmnt", "exit 1")
     done = guest.provision()

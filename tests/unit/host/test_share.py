@@ -139,25 +139,6 @@ def test_without_a_runtime_directory_all_is_printed_and_only_a_start_fails(
         gitguard_share(tmp_path, "--guard", "host", "--run")
 
 
-def test_the_command_line_of_this_gitguardfs_takes_nothing_from_the_working_directory(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "gitguardfs/commands").mkdir(parents=True)
-    for name in (
-        "gitguardfs/__init__.py",
-        "gitguardfs/commands/__init__.py",
-        "gitguardfs/commands/gitguardfs.py",
-        "click.py",
-        "sitecustomize.py",
-    ):
-        (tmp_path / name).write_text("raise SystemExit('taken')\n")
-    done = subprocess.run(
-        installation.command("--version"), cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
-    assert done.stdout.startswith("gitguardfs "), done.stderr
-
-
 def test_the_command_line_keeps_a_path_with_quotes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = '/srv/it\'s "here" \\n'
     monkeypatch.setattr(installation, "PACKAGE_PARENT", holder)
