@@ -108,7 +108,10 @@ def prune(paths: tuple[str, ...], place: str, yes: bool) -> None:
             return
         _show(wanted, _sizes(wanted))
         if not yes:
-            _ask(wanted)
+            if not sys.stdin.isatty():
+                hint = "gitguard local prune --yes removes it"
+                raise UserError("nothing was removed", hint, Exit.SYSTEM)
+            click.confirm(f"Remove {_number(wanted)}?", abort=True, err=True)
         for share in {one.share: None for one in wanted}:
             changing.remove_rests(share)
         # The host may have put a place back while the question stood there.
@@ -224,12 +227,6 @@ def _at(found: Iterable[Own], path: str) -> list[Own]:
 
 def _nothing(path: str) -> UserError:
     return UserError(f"the guest has no directory of its own at {path}", _LIST, Exit.SYSTEM)
-
-
-def _ask(wanted: Sequence[Own]) -> None:
-    if not sys.stdin.isatty():
-        raise UserError("nothing was removed", "gitguard local prune --yes removes it", Exit.SYSTEM)
-    click.confirm(f"Remove {_number(wanted)}?", abort=True, err=True)
 
 
 def _source(found: Iterable[Own], path: str) -> tuple[Share, tuple[bytes, ...], list[Own]]:

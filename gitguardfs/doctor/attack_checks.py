@@ -69,7 +69,7 @@ SWITCHED = dict.fromkeys(
     ("P1", "P2", "P4", "V4", "G4"),
     "mount it without --allow-bare, unless the project needs bare repositories",
 )
-"""What to do about the threats that an option lets in."""
+"""Remedies for threats that an option lets in."""
 
 
 class OutcomeKind(Enum):
@@ -236,15 +236,25 @@ def _ordinary(run: AttackRun) -> Result:
     row = Row(
         "guard.ordinary", "names like .gitignore stay usable", "names like .gitignore are refused"
     )
-    refused = [
-        name
-        for name in attacks.ORDINARY
-        if _carry_out(run, Attack("", "nothing", ("create", f"{{w}}/{name}"))).kind
-        is not OutcomeKind.PASSED
-    ]
+    try:
+        refused = run_as_user(refused_names, run.next_workdir(), user=run.user)
+    except (NoAnswer, OSError) as error:
+        return row.disturbed(error)
     if refused:
         return row.note(", ".join(refused), "see --deny, --protect and --hide", row.failed)
     return row.ok()
+
+
+def refused_names(workdir: str) -> list[str]:
+    """Return the ordinary names that cannot be made in the new directory ``workdir``."""
+    os.mkdir(workdir)
+    refused = []
+    for name in attacks.ORDINARY:
+        try:
+            os.close(os.open(f"{workdir}/{name}", os.O_CREAT | os.O_EXCL, 0o644))
+        except OSError:
+            refused.append(name)
+    return refused
 
 
 # One attack

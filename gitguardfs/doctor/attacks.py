@@ -1,9 +1,9 @@
 """The attacks on ``.git``: one table, for ``gitguard doctor`` and for the tests.
 
 An attack is a verb with its paths: ``{g}`` is an object that the guard protects, ``{w}`` an empty
-directory in the view, and ``{o}`` a directory there with a file ``file`` and a directory ``dir``,
-which the attack may plant. Attacks with "!" do harm if they succeed, so the doctor leaves them
-out. All others leave the object as it was: what they rename, link or make is undone at once.
+directory in the view, and ``{o}`` one beside it, with a file ``file`` and a directory ``dir`` to
+plant. Attacks with "!" do harm if they succeed, so the doctor leaves them out. All others leave the
+object as it was: what they rename, link or make is undone at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ C1 nothing: open {w}/.git CREAT|RDWR; open {w}/.git CREAT|RDWR|TRUNC; create {w}
     mkdir {w}/.git; mkfifo {w}/.git; mknod {w}/.git; symlink target {w}/.git;
     link {o}/file {w}/.git; socket {w} .git
 C1 nothing root: device {w}/.git
-C2 directory: rmdir {g}; create {g}/{x}; !unlink {g}/index; !rmdir {g}/refs/tags; !rmtree {g}
+C2 directory: rmdir {g}; create {g}/{x}; write-through {g}/{x} {w}/x; !unlink {g}/index;
+    !rmdir {g}/refs/tags; !rmtree {g}
 C2 empty: !rmdir {g}; !mkdir {g}/objects
 C2 file: !unlink {g}
 C2 symlink: !unlink {g}
@@ -67,7 +68,8 @@ M1 file: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g};
     !truncate {g}; !open {g} WRONLY|TRUNC
 M1 symlink: chown {g}; chown-nothing {g}; utimens {g}
 M2 directory: list {g}; read {g}/config; stat {g}/config; read-at {g} config; read-proc {g};
-    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config; watch {g}; listxattr {g}
+    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config;
+    watch {g}; listxattr {g}
 M2 file: read {g}; read-proc {g}; open-proc {g}
 M2 symlink: readlink {g}; readlink-at {g}
 U1 directory fake root: list {g}; read {g}/config
@@ -77,7 +79,7 @@ U2 directory fake root, root: bind {g} {w} /config; bind {g}/config {o}/file;
 U2 directory fake root: overlay {parent} {w} /{name}/config
 U2 nothing fake root: !overlay-upper {o}/dir {w}
 S1 directory: follow {g} {w}/x /config; follow {relative} {w}/x /config;
-    follow {g}/config {w}/x; write-through {g}/{x} {w}/x
+    follow {g}/config {w}/x
 P4 bare: read {g}/config; create {g}/{x}; rename {g} {g}{x}; rename {g}/HEAD {g}/H;
     rename {g}/HEAD {w}/x; exchange {g} {o}/dir; exchange {o}/dir {g}; chmod {g};
     open {g}/config WRONLY|APPEND; !open {g}/HEAD WRONLY|TRUNC; !truncate {g}/config;
@@ -95,6 +97,8 @@ P4 half: !open {g}/config WRONLY|TRUNC; !truncate {g}/config; !chmod {g}/config;
     !rename {g}/hooks/pre-push.sample {g}/hooks/pre-push; !link {g}/hooks/post-update {w}/x
 F1 nothing: create {w}/.git; rename {o}/file {w}/.git
 F1 file: open {g} WRONLY|APPEND; open {g} RDWR
+N nothing: rename {o}/file {w}/.GIT; rename {o}/file {w}/.git.; rename {o}/file {w}/git~1;
+    rename {o}/file {w}/.g\u200cit
 """
 """By threat and form of the object, and by actors if not all of them try it: the attacks."""
 SPELLINGS = (
@@ -129,8 +133,6 @@ FOLDED = (
 )  # fmt: skip
 """Pairs that form a repository on a host whose file system folds names."""
 
-# ----------------------------------------------------------------------------- the verbs
-
 
 def _write(path: str, text: str = "", flags: int = os.O_CREAT | os.O_EXCL) -> None:
     fd = os.open(path, flags | os.O_WRONLY | os.O_NONBLOCK, 0o755)
@@ -159,8 +161,7 @@ def _reach(path: str, rest: str = "") -> str:
 
 
 def _rename(flags: int, old: str, new: str) -> None:
-    back = flags & RENAME_EXCHANGE
-    with undoing(lambda: rename_path(new, old, back), f"{old} is now {new}: move it back"):
+    with undoing(lambda: rename_path(new, old, flags & RENAME_EXCHANGE), f"{old} is now {new}"):
         rename_path(old, new, flags)
 
 
@@ -182,11 +183,6 @@ def _rmdir(path: str) -> None:
         os.rmdir(path)  # without a guard most fail with ENOTEMPTY
 
 
-def _utimens(path: str) -> None:
-    st = os.lstat(path)
-    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns), follow_symlinks=False)
-
-
 def _setxattr(path: str, name: str = f"user{AWAY}") -> None:
     with undoing(lambda: os.removexattr(path, name), f"{path} has an attribute {name}"):
         os.setxattr(path, name, b"")
@@ -197,9 +193,9 @@ def _listxattr(path: str) -> None:
         raise os_error(EOPNOTSUPP)  # a mount that serves no attributes may show none
 
 
-def _watch(path: str) -> None:
-    syscalls.watch(path)  # root always can
-    _read(f"{path}/config")
+def _read_in(enter: Callable[[str], None], path: str, name: str = ".") -> None:
+    enter(path)
+    _read(name)
 
 
 def _write_through(file: str, link: str) -> None:
@@ -253,7 +249,7 @@ WAYS: dict[str, Callable[[str, str, str], object]] = {
     "noreplace": lambda spare, path, kind: rename_path(spare, path, RENAME_NOREPLACE),
     "exchange": lambda spare, path, kind: rename_path(spare, path, RENAME_EXCHANGE),
     "exchange-back": lambda spare, path, kind: rename_path(path, spare, RENAME_EXCHANGE),
-    "rmdir-rename": lambda spare, path, kind: (os.rmdir(path), os.rename(spare, path)),
+    "rmdir-rename": lambda spare, path, kind: os.rename(spare, path),
 }
 """Ways to bring a part of a repository to a path; the last three replace a harmless directory."""
 
@@ -269,6 +265,8 @@ def _assemble(workdir: str, spare: str, way: str, kind: str, *parts: str) -> Non
         _add(spare, kind)
         if way in list(WAYS)[-3:]:
             os.mkdir(f"{workdir}/trap/{last}")
+        if way == "rmdir-rename":
+            os.rmdir(f"{workdir}/trap/{last}")
     WAYS[way](spare, f"{workdir}/trap/{last}", kind)
 
 
@@ -303,7 +301,9 @@ VERBS: dict[str, Callable[..., object]] = {
     "chown": lambda path: os.chown(path, os.getuid(), -1, follow_symlinks=False),
     "chown-nothing": lambda path: os.chown(path, -1, -1, follow_symlinks=False),
     "chmod": lambda path: os.chmod(path, stat.S_IMODE(os.stat(path).st_mode)),
-    "utimens": _utimens,
+    "utimens": lambda path: os.utime(
+        path, ns=(os.lstat(path).st_atime_ns, os.lstat(path).st_mtime_ns), follow_symlinks=False
+    ),
     "touch": os.utime,
     "setxattr": _setxattr,
     "removexattr": lambda path: os.removexattr(path, f"user{AWAY}"),
@@ -316,17 +316,19 @@ VERBS: dict[str, Callable[..., object]] = {
     "read-reopened": lambda path, name: _read(name, os.open(_reach(path), os.O_DIRECTORY)),
     "readlink": os.readlink,
     "readlink-at": lambda path: os.readlink(b"", dir_fd=_hold(path)),
-    "chdir": lambda path, name=".": (os.chdir(path), _read(name)),
-    "watch": _watch,
+    "chdir": partial(_read_in, os.chdir),
+    "watch": lambda path: _read_in(syscalls.watch, path, f"{path}/config"),  # root may watch
     "bind": _bind,
     "overlay": _overlay,
-    "chroot": lambda path: (os.chroot(path), _read("/config")),
-    "follow": lambda text, link, rest="": (os.symlink(text, link), _read(link + rest)),
+    "chroot": partial(_read_in, os.chroot, name="/config"),
+    "follow": lambda text, link, rest="": _read_in(
+        lambda path: os.symlink(text, path), link, link + rest
+    ),
     "overlay-upper": _overlay_upper,
     "write-through": _write_through,
     "assemble": _assemble,
 }
-EARLY = defaultdict(frozenset[int])
+EARLY: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
 """By verb, errnos of the kernel, which does not ask the guard if the caller is not the owner, may
 not write (fs.protected_hardlinks), uses a descriptor of other credentials, or may not mount."""
 EARLY |= dict.fromkeys(("link", "link-empty-path", "link-proc"), frozenset({EPERM, ENOENT}))
@@ -340,7 +342,7 @@ READING = frozenset(
 )  # fmt: skip
 """Verbs that only read, which --git=readonly allows."""
 READING_A_FILE = (("read", "{g}"), ("read-proc", "{g}"), ("listxattr", "{g}"))
-LACKING = defaultdict(frozenset[int])
+LACKING: defaultdict[str, frozenset[int]] = defaultdict(frozenset)
 """By verb, errnos of a mount or a source that has no such call."""
 LACKING |= dict.fromkeys(("exchange", "noreplace", "assemble"), frozenset({EINVAL}))
 LACKING |= dict.fromkeys(
@@ -356,8 +358,8 @@ class Attack:
     row: str
     """The threat's id."""
     on: str
-    """What ``{g}`` is: a ``.git`` that is a "directory", "file", "symlink", or "empty"; "root", a
-    directory that holds one; "bare"; "half", with two parts of a repository; or "nothing"."""
+    """The form of ``{g}``: a ``.git`` that is a "directory", "file", "symlink" or "empty"; "root",
+    a directory that holds one; "bare"; "half", with two parts of a repository; or "nothing"."""
     words: tuple[str, ...]
     actors: tuple[str, ...] = ACTORS
     harms: bool = False
@@ -374,13 +376,18 @@ class Attack:
         """Whether it only reads."""
         return self.words[0] in READING
 
-    def carry_out(self, guarded: str, workdir: str) -> None:
-        """Carry it out with the new directory ``workdir``. Raises OSError if it is refused."""
-        work, own = f"{workdir}/work", f"{workdir}/own"
+    def carry_out(self, guarded: str, work: str) -> None:
+        """Carry it out with the new directory ``work``. Raises OSError if it is refused."""
+        own, words = f"{work}-own", " ".join(self.words)
         with preparing():
-            for path in (workdir, work, own, f"{own}/dir", f"{own}/dir/objects", f"{own}/dir/refs"):
-                os.mkdir(path, 0o755)
-            _write(f"{own}/file", "gitdir: ../nowhere\n")
+            os.mkdir(work, 0o755)
+            if "{o}" in words:
+                os.mkdir(own, 0o755)
+            if "{o}/dir" in words:
+                os.makedirs(f"{own}/dir/objects")
+                os.mkdir(f"{own}/dir/refs")
+            if "{o}/file" in words:
+                _write(f"{own}/file", "gitdir: ../nowhere\n")
         parent, name = os.path.split(guarded)
         fields = {"g": guarded, "w": work, "o": own, "x": AWAY, "parent": parent, "name": name}
         fields["relative"] = os.path.relpath(guarded or "/", work)
@@ -408,9 +415,9 @@ def _assembled() -> Iterator[Attack]:
     head, refs = ("objects", "refs", "HEAD"), ("objects", "HEAD", "refs")
     yield from (_assembling("P1", *head, way=way) for way in WAYS)
     yield from (_assembling("P1", *refs, kind="HEAD", way=way) for way in list(WAYS)[:-3])
-    for parts, kind in ((head, "HEAD"), (refs, "HEAD")):
-        yield _assembling("P1", *parts, kind=kind, way="rename", spare="{w}/trap/spare")
-        yield _assembling("P1", *parts, kind=kind, way="rename", spare="{o}/" + parts[-1])
+    for parts in (head, refs):
+        yield _assembling("P1", *parts, kind="HEAD", way="rename", spare="{w}/trap/spare")
+        yield _assembling("P1", *parts, kind="HEAD", way="rename", spare="{o}/" + parts[-1])
     yield _assembling("P1", *head, way="exchange", spare="{w}/trap/spare")
     # A directory HEAD and a file refs form no repository before that.
     yield _assembling("P1", "HEAD", way="exchange", spare="{w}/trap/refs")
@@ -439,9 +446,5 @@ TABLE = (
     *_written(),
     *_assembled(),
     *(Attack("N", "nothing", ("mkdir", f"{{w}}/{name}")) for name in SPELLINGS),
-    *(
-        Attack("N", "nothing", ("rename", "{o}/file", f"{{w}}/{name}"))
-        for name in (".GIT", ".git.", "git~1", ".g\u200cit")
-    ),
 )
 """All attacks."""

@@ -81,7 +81,7 @@ class CheckedSystem:
         *("pyfuse3", "trio", "click"),
         *("attr", "attrs", "exceptiongroup", "idna", "outcome", "sniffio", "sortedcontainers"),
     )
-    """Python modules that the daemon imports; the second line is what trio imports."""
+    """Python modules that the daemon imports; the second line has those that trio imports."""
     tags: tuple[str, ...] = (
         "/sys/bus/virtio/drivers/9pnet_virtio/*/mount_tag",
         "/sys/fs/virtiofs/*/tag",

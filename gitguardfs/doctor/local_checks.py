@@ -1,4 +1,4 @@
-"""Checks of the guest's own directories (``--local``): where they lie, and what was left behind.
+"""Checks of the guest's own directories (``--local``): their disk, access to them, and lost ones.
 
 Only root knows the daemon's options, and sees the store.
 """
@@ -14,9 +14,8 @@ from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.base.findings import Result, Row, Severity
 from gitguardfs.base.size import as_size
-from gitguardfs.doctor import share_attempts
 from gitguardfs.doctor.context import Context
-from gitguardfs.doctor.share_checks import guard_devices, reaches
+from gitguardfs.doctor.share_checks import PLAIN, guard_devices, reaches
 from gitguardfs.guest import local_listing as listing
 from gitguardfs.guest.local_listing import Share, State
 from gitguardfs.linux import mountinfo
@@ -61,7 +60,7 @@ def _path(context: Context, share: Share) -> Result:
     if context.user is None:
         return row.ok(share.path)
     guards = guard_devices(context.table)
-    for name, attempt in share_attempts.PLAIN:
+    for name, attempt in PLAIN.items():
         try:
             if reaches(partial(attempt, tree, guards), context.user):
                 return row.finding(f"{context.user.name} reaches {tree} {name}", close)

@@ -6,6 +6,7 @@ Polkit is not checked: what it grants depends on rules written in JavaScript.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from gitguardfs.base import quote
 from gitguardfs.base.constants import AGENT
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.findings import Result, Row, Status
-from gitguardfs.doctor import lima_checks, writable_checks
+from gitguardfs.doctor import writable_checks
 from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
@@ -57,7 +58,7 @@ def check(context: Context) -> list[Result]:
     return [
         *_rights(user, context.system, context.is_root),
         writable_checks.check(user, context.system, context.daemons),
-        *lima_checks.check(context),
+        *check_lima(context),
     ]
 
 
@@ -278,3 +279,31 @@ def judge_groups(user: User, names: list[str]) -> Result:
     if other:
         return row.note(", ".join(other))
     return row.ok()
+
+
+# Lima
+
+
+def check_lima(context: Context) -> list[Result]:
+    """Check that the user cannot connect to Lima's guest agent; [] if there is none."""
+    user, path = context.user, context.system.lima_socket
+    if user is None or not os.path.lexists(path):
+        return []
+    row = Row(
+        "rights.lima",
+        f"{user.name} cannot connect to Lima's guest agent",
+        f"{user.name} can connect to Lima's guest agent, and become root by it",
+    )
+    try:
+        # Connecting to a socket needs write permission on it (unix(7)).
+        is_open = run_as.run_as(os.access, path, os.W_OK, user=user)
+    except (NoAnswer, OSError) as error:
+        return [
+            row.unknown(
+                f"could not be checked: {error}", f"ls -l {quote.shell([path])}: it must be root's"
+            )
+        ]
+    if is_open:
+        hint = "Lima 2.1.3 or later keeps it closed: update Lima, then restart the machine"
+        return [row.finding(path, hint)]
+    return [row.ok()]

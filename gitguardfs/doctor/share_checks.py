@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from gitguardfs.base.constants import FSTYPE, SHARE_TYPES
+from gitguardfs.base.errors import os_error
 from gitguardfs.base.findings import Result, Row, Status
-from gitguardfs.doctor import other_mounts, share_attempts
+from gitguardfs.doctor import other_mounts
 from gitguardfs.doctor.context import Context, Table
 from gitguardfs.doctor.fake_root import run_as_user
 from gitguardfs.doctor.mount_checks import mounts_of_daemons, sources_of
-from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User
+from gitguardfs.linux.run_as import Hung, NoAnswer, SetupFailed, User, preparing
+from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, mount, umount
 
 NO_SOURCE = "the guard's source is not known"
 NO_SHARE = "no guard with a known source and no share is mounted"
@@ -80,6 +83,82 @@ def _read_tags(patterns: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+# The attempts run as the agent's user. One that returns has reached the share; one that raises
+# OSError has not. A directory on the device of a guard does not count, since the view may be
+# mounted over its own source.
+
+Attempt = Callable[[str, Sequence[int]], None]
+"""An attempt; gets the directory, and the devices (st_dev) of the guards."""
+REFUSED = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS}  # permissions
+    | {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH}  # nothing is there
+    | {errno.ENOTCONN, errno.ECONNABORTED}  # a dead FUSE mount
+    | {errno.EINVAL, errno.EBUSY, errno.ENODEV}  # mount(2): locked, busy, not in this kernel
+)
+"""Errnos that show that an attempt was refused. Any other says nothing."""
+TARGETS = ("/mnt", "/media", "/srv", "/opt", "/home", "/tmp")
+"""Directories of every system on which a namespace of the user's can mount."""
+
+
+def by_path(path: str, guards: Sequence[int]) -> None:
+    """List or enter the directory: who can enter it can open names that they know. OSError."""
+    try:
+        os.listdir(path)
+    except OSError as error:
+        _check_refused(error)
+        os.chdir(path)
+    if os.stat(path).st_dev in guards:
+        raise os_error(errno.EACCES)
+
+
+def by_writing(path: str, guards: Sequence[int]) -> None:
+    """Check that the user could make a file in the directory. Raises OSError."""
+    if os.stat(path).st_dev in guards or not os.access(path, os.W_OK | os.X_OK):
+        raise os_error(errno.EACCES)
+
+
+def _by_detaching(path: str, guards: Sequence[int]) -> None:
+    umount(path, MNT_DETACH)
+    by_path(path, guards)
+
+
+def _by_binding(path: str, guards: Sequence[int], flags: int = MS_BIND) -> None:
+    """Bind the parent directory, by default without the mounts on top. Raises OSError."""
+    parent, name = os.path.split(path)
+    with preparing():
+        target = next(
+            target
+            for target in (*TARGETS, "/")
+            if os.path.isdir(target) and os.path.commonpath([target, path]) != target
+        )
+    mount(parent, target, flags=flags)
+    by_path(os.path.join(target, name), guards)
+
+
+def _mount_tag(tag: str, transport: str) -> None:
+    """Mount a share a second time, by its tag. Raises OSError."""
+    data = "trans=virtio,version=9p2000.L" if transport == "9p" else ""
+    with preparing():
+        target = next(target for target in TARGETS if os.path.isdir(target))
+    mount(tag, target, transport, data=data)
+    umount(target, MNT_DETACH)
+
+
+PLAIN: dict[str, Attempt] = {"by its path": by_path, "by writing to it": by_writing}
+IN_NAMESPACE: dict[str, Attempt] = {
+    "by its path": by_path,
+    "by unmounting what covers it": _by_detaching,
+    "by a bind mount": _by_binding,
+    "by a recursive bind mount": partial(_by_binding, flags=MS_BIND | MS_REC),
+}
+
+
+def _check_refused(error: OSError) -> None:
+    """Raise NoAnswer unless an error shows a refusal."""
+    if error.errno not in REFUSED:
+        raise NoAnswer(error.strerror or str(error)) from None
+
+
 def _judge(row: Row, find_routes: Callable[[], list[str]], detail: str, hint: str) -> Result:
     """Return a finding if there are routes to the share; ``detail`` has {} for them."""
     try:
@@ -96,7 +175,7 @@ def reaches(attempt: Callable[[], object], user: User, fake_root: bool = False) 
     try:
         run_as_user(attempt, user=user, fake_root=fake_root)
     except OSError as error:
-        share_attempts.check_refused(error)
+        _check_refused(error)
         return False
     except Hung:
         return True  # the child hangs in a request to the share's server, so it reached it
@@ -111,7 +190,7 @@ def _by_path(user: User, path: str, guards: tuple[int, ...]) -> Result:
     )
 
     def routes() -> list[str]:
-        attempts = share_attempts.PLAIN
+        attempts = PLAIN.items()
         return [name for name, attempt in attempts if reaches(partial(attempt, path, guards), user)]
 
     return _judge(row, routes, f"{user.name} reaches it {{}}", CLOSE)
@@ -125,10 +204,10 @@ def _in_namespace(user: User, path: str, guards: tuple[int, ...]) -> Result:
     )
 
     def routes() -> list[str]:
-        attempts = [(name, partial(it, path, guards)) for name, it in share_attempts.IN_NAMESPACE]
+        attempts = [(name, partial(it, path, guards)) for name, it in IN_NAMESPACE.items()]
         found = [name for name, attempt in attempts if reaches(attempt, user, fake_root=True)]
         # What the plain path reaches is reported by _by_path.
-        is_open = found and reaches(partial(share_attempts.by_path, path, guards), user)
+        is_open = found and reaches(partial(by_path, path, guards), user)
         return [] if is_open else found
 
     return _judge(row, routes, f"{user.name} reaches it {{}}", CLOSE)
@@ -154,7 +233,7 @@ def _by_tag(user: User, tags: dict[str, str]) -> Result:
 
     def is_mountable(tag: str, fake_root: bool) -> bool:
         with suppress(SetupFailed):
-            return reaches(partial(share_attempts.by_tag, tag, tags[tag]), user, fake_root)
+            return reaches(partial(_mount_tag, tag, tags[tag]), user, fake_root)
         return False
 
     def routes() -> list[str]:

@@ -67,7 +67,7 @@ def _run_by(daemons: tuple[GuardDaemon, ...]) -> list[str]:
 
 
 def writable_among(paths: list[str], limit: int = FILES) -> tuple[list[str], list[str]]:
-    """Return what this process's user can change of ``paths``, below them, or above them.
+    """Return the files of ``paths``, below and above them that this process's user can change.
 
     The second list has those of ``paths`` with more than ``limit`` names below them: these were
     checked only in part.

@@ -1,11 +1,8 @@
 """The choke points: every node and every name from the kernel is checked here before its use.
 
-``node`` checks an operation on an object, ``name`` one on a name in a directory. ``classify``
-returns the verdict on an entry of the source. An operation that skips these checks has no
-descriptor to work with. A name that is added is checked by ``new_name_check`` as well.
-
-Runs on the event loop's thread only. No operation awaits, so no other request comes between a
-check and its system call.
+``node`` checks a request on an object, ``name`` one on a name in a directory. ``classify`` returns
+the verdict on an entry of the source. A request that skips these checks has no descriptor to work
+with. ``new_name_check`` checks new names as well.
 """
 
 from __future__ import annotations
@@ -115,8 +112,7 @@ class Access(Revalidation):
     def node(self, node_id: NodeId, change: bool = False) -> Node:
         """Return the node if it may be read or, with ``change``, changed.
 
-        Raises Refused, OSError(EROFS, ESTALE), and any other OSError of the source, as the verdict
-        is unknown then.
+        Raises OSError(EROFS, ESTALE) as well.
         """
         node = self._by_id.get(node_id)
         if node is None or node.restrictions != self._nodes.restrictions:
@@ -140,10 +136,9 @@ class Access(Revalidation):
         return node
 
     def _check_no_payload(self, node: Node) -> None:
-        """Refuse to change what makes git run programs in a directory that is half a repository.
+        """Refuse to change a file that makes git run programs in half a repository (rule G4).
 
-        That is the node itself, or a directory of hooks at or above it (rule G4). Raises Refused;
-        OSError if the source fails.
+        The file is the node itself, or lies in a directory of hooks.
         """
         step = node
         if node.file_type != S_IFDIR:
@@ -152,7 +147,7 @@ class Access(Revalidation):
             if repository.is_payload(node.name):
                 self.check_no_payload(node.parent, node.name)
             step = node.parent
-        for _ in range(MAX_DEPTH):  # places can form a ring
+        for _ in range(MAX_DEPTH):  # paths can form a ring
             above = step.parent
             if above is None:
                 return
@@ -170,8 +165,8 @@ class Access(Revalidation):
     def name(self, parent_id: NodeId, name: bytes, change: bool = False) -> NodeRef:
         """Return a name in a directory if it may be looked up or, with ``change``, changed.
 
-        A guarded name may be looked up, since it is shown; it may not be changed. Raises Refused,
-        OSError(EINVAL, EROFS, ESTALE), and any other OSError of the source.
+        A guarded name may be looked up, since it is shown; it may not be changed. Raises
+        OSError(EINVAL, EROFS, ESTALE) as well.
         """
         is_plain = self._is_plain(name)
         if not is_plain and (name in NO_NAMES or b"/" in name or b"\0" in name):
@@ -190,10 +185,7 @@ class Access(Revalidation):
         return self._guard.verdict_of_name(name)[0] is ALLOW
 
     def link_component(self, directory: Node, name: bytes) -> NodeRef:
-        """Return one component of a symlink's target.
-
-        Raises Refused if a rule denies the component; OSError if its directory is gone.
-        """
+        """Return one component of a symlink's target, if no rule denies it."""
         verdict, rule = self._guard.verdict_of_name(name)
         if directory.verdict >= verdict:
             verdict, rule = directory.verdict, directory.rule
@@ -210,9 +202,8 @@ class Access(Revalidation):
     ) -> Classified:
         """Return the verdict on an entry, by its name, parent, device and inode, and content.
 
-        ``dotgit`` is the result of ``self.dotgit(ref.fd)``, and ``made`` a descriptor of the object
-        that ``st`` is of, if the caller has them. Raises OSError if the source fails: only ENOENT
-        and ENOTDIR mean "not there".
+        ``dotgit`` is the result of ``self.dotgit(ref.fd)``, and ``made`` a descriptor of the
+        object, if the caller has them.
         """
         guard = self._guard
         verdict, rule = ALLOW, ""
@@ -243,8 +234,7 @@ class Access(Revalidation):
     ) -> tuple[Verdict, str]:
         """Return the verdict on an entry by all its names; ``name`` may be a short one (8.3).
 
-        The source finds an entry by its short name, but a listing shows the long one only. Raises
-        OSError if the source fails.
+        The source finds an entry by its short name, but a listing shows the long one only.
         """
         found = self._guard.verdict_of_name(name)
         listed = self._source.names(dir_fd)
@@ -306,13 +296,9 @@ class Access(Revalidation):
 
     def check_unguarded(self, ref: NodeRef, st: os.stat_result) -> None:
         """Refuse to remove or move an entry whose verdict is not ALLOW."""
-        classified = self.classify(ref, st)
-        if classified.fd >= 0:
-            os.close(classified.fd)
-        if not classified.is_open:
-            raise self.refused(UNREADABLE, ref)
-        if classified.verdict is not ALLOW:
-            raise self.refused(classified.rule, ref)
+        verdict, rule = self.verdict_of(ref, st)
+        if verdict is not ALLOW:
+            raise self.refused(rule, ref)
 
     def check_holds_no_repository(self, ref: NodeRef, fd: int, st: os.stat_result) -> None:
         """Refuse to move a directory that holds a repository.

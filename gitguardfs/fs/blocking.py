@@ -25,20 +25,13 @@ class LatencyTracker:
 
     def __init__(self) -> None:
         self._in_a_row = 0
-        self._under_way = 0
+        self.under_way = 0
+        """Calls that have begun and not ended. Changed on the session's thread only."""
 
     @property
     def is_quick(self) -> bool:
         """Whether the next call is expected to be quick: the last were, and none is under way."""
-        return self._in_a_row >= QUICK_IN_A_ROW and not self._under_way
-
-    def begin(self) -> None:
-        """Count a call as under way. Like ``end``, on the session's thread only."""
-        self._under_way += 1
-
-    def end(self) -> None:
-        """Count a call as done, or given up."""
-        self._under_way -= 1
+        return self._in_a_row >= QUICK_IN_A_ROW and not self.under_way
 
     def timed(self, call: Callable[..., R], *args: Any) -> R:
         """Make a call and note how long it takes; on any thread. Raises what the call raises."""
@@ -97,11 +90,11 @@ class Blocking(Generic[R]):
 
     def __enter__(self) -> None:
         """Count the call as under way. On the session's thread only."""
-        self._latency.begin()
+        self._latency.under_way += 1
 
     def __exit__(self, *_: object) -> None:
         """Clean up after the call."""
-        self._latency.end()
+        self._latency.under_way -= 1
         if self._cleanup is not None:
             self._cleanup()
 

@@ -2,7 +2,7 @@
 
 A tree has millions of files and a process a thousand descriptors, so most nodes have none. A
 closed descriptor is opened again by its parent's descriptor and its name, one component at a time,
-and compared with the node: another object raises OSError(ESTALE) and is never used.
+and compared with the node: another object raises OSError(ESTALE).
 
 A descriptor that a request has asked for is leased to it: it stays open until the request ends,
 which is when the next one begins. ``request`` counts them.
@@ -63,8 +63,7 @@ class DescriptorCache:
     def of(self, node: Node) -> int:
         """Return a descriptor of ``node``, which is leased to the request under way.
 
-        Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
-        source.
+        Raises OSError(ESTALE) if the node's object is not found, and the source's.
         """
         node.leased = self.request
         if node.fd >= 0:
@@ -93,7 +92,7 @@ class DescriptorCache:
         return self.of(node.parent)
 
     def note_replaced(self, node: Node) -> None:
-        """Note that the host has put another object in the place of a file."""
+        """Note that the host has replaced a file."""
         if node.parent is not None:
             self.replaced[node.parent.id, node.name] = None
             if len(self.replaced) > REPLACED:

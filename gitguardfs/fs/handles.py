@@ -1,8 +1,7 @@
 """Open files and directories, by the ids that the kernel uses.
 
-The table changes only on the event loop's thread. A handle's descriptor stays open until its
-release, which the kernel sends after the last request on the handle. So a worker thread may use
-the descriptor freely.
+A handle's descriptor stays open until its release, which the kernel sends after the last request on
+the handle. So a worker thread may use the descriptor freely.
 """
 
 from __future__ import annotations
@@ -106,10 +105,6 @@ class HandleTable:
 
     def __len__(self) -> int:
         return len(self._files) + len(self._directories)
-
-    def new_id(self) -> HandleId:
-        """Return an id for a handle that is kept elsewhere."""
-        return next(self._ids)
 
     def add_file(self, handle: FileHandle) -> HandleId:
         """Add a handle and return its id; its descriptor also serves its node."""

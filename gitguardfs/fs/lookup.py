@@ -42,7 +42,8 @@ class Lookup(Parts):
             if held >= 0:
                 os.close(held)
         if found is None:
-            if not self.cache_timeout or not self.case.matters(ref.parent, ref.fd):
+            knows_case = self.is_exclusive or self.case.matters(ref.parent, ref.fd)
+            if not self.cache_timeout or not knows_case:
                 raise os_error(errno.ENOENT)
             return EntryReply(NodeId(0), None, self.cache_timeout, 0.0)
         node, reply = found

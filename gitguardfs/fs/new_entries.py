@@ -30,7 +30,7 @@ class NewEntries(Parts):
     """The requests that add a name.
 
     Each raises Refused, by the guard; OSError: EPERM by the change policy, EROFS for a read-only
-    mount or object, ESTALE if a node's object is gone or another object took the new one's place,
+    mount or object, ESTALE if a node's object is gone or another object replaced the new one,
     and the source's.
     """
 
@@ -55,7 +55,7 @@ class NewEntries(Parts):
         ref = self.check.name(parent_id, name, change=True)
         if self.symlinks is not None:
             raise os_error(errno.EPERM)
-        stored = self.placing.text_to_store(ref, target)
+        stored = self.link_check.text_to_store(ref, target)
         make = partial(self.source.symlink, ref.fd, name, stored)
         return self.add(caller, ref, S_IFLNK, make, stored=stored)[1]
 
@@ -67,7 +67,7 @@ class NewEntries(Parts):
         stored = None
         if node.file_type == S_IFLNK:
             stored = self.source.readlink(fd)
-            self.placing.check_fits(ref, stored)
+            self.link_check.check_fits(ref, stored)
         make = partial(self.source.link, fd, ref.fd, name)
         return self.add(caller, ref, node.file_type, make, node, stored)[1]
 
@@ -125,7 +125,7 @@ class NewEntries(Parts):
             if not ref.is_plain:
                 self.new_names.check_added(ref, S_ISDIR(mode))
             if stored is not None:
-                self.placing.check_fits(ref, stored)
+                self.link_check.check_fits(ref, stored)
             if owner is not None and owner != (st.st_uid, st.st_gid):
                 st = self._give(owner, made, st, mode)
             if linked is None:

@@ -60,7 +60,8 @@ class NewNameCheck:
         self.check_completes_no_repository(ref, is_directory)
         if names.is_portable(ref.name):
             return
-        self._check_not_folded_to_dotgit(ref)
+        if self._is_folded_to(DOTGIT, ref):
+            raise self._access.refused("git alias", ref)
         if self._guard.checks_fake_repositories:
             self._check_part_it_was_folded_to(ref, is_directory)
 
@@ -92,11 +93,6 @@ class NewNameCheck:
         for part in repository.PARTS:
             if self._is_folded_to(part, ref):
                 self.check_completes_no_repository(ref._replace(name=part), is_directory)
-
-    def _check_not_folded_to_dotgit(self, ref: NodeRef) -> None:
-        """Refuse a new name that the source has folded to ``.git``."""
-        if self._is_folded_to(DOTGIT, ref):
-            raise self._access.refused("git alias", ref)
 
     def _is_folded_to(self, other: bytes, ref: NodeRef) -> bool:
         """Return whether ``other`` leads to the entry at ``ref``."""

@@ -41,7 +41,7 @@ class NinepDescriptors(DescriptorCache):
         self._file: Node | None = None
         """The node of a file that has a descriptor, which the next request closes."""
         self._numbers: dict[Node, int] = {}
-        """Descriptors by which the root is held in the place of a node, until it is found again."""
+        """Descriptors that hold the root instead of a node, until the node is found again."""
 
     def of(self, node: Node) -> int:
         """Return a descriptor of ``node``; of a file, one that was opened in this request."""
@@ -70,7 +70,7 @@ class NinepDescriptors(DescriptorCache):
         return -1
 
     def keep(self, node: Node, fd: int) -> None:
-        """Cache ``fd`` in the place of an older descriptor, which may lead elsewhere by now."""
+        """Cache ``fd`` instead of an older descriptor, which may lead elsewhere by now."""
         if node.fd >= 0 and node.leased == self.request:
             os.dup2(fd, node.fd, inheritable=False)
             os.close(fd)
@@ -95,7 +95,7 @@ class NinepDescriptors(DescriptorCache):
             self.close(node)
 
     def let_go(self, nodes: Sequence[Node]) -> None:
-        """Hold the root in the place of each of ``nodes`` that has a descriptor.
+        """Hold the root instead of each of ``nodes`` that has a descriptor.
 
         The number of a descriptor stays in use: it may be leased.
         """

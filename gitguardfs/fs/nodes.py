@@ -1,15 +1,15 @@
-"""The node table: number, place and lookup count of each object that the kernel knows.
+"""The node table: number, path and lookup count of each object that the kernel knows.
 
 The table changes only on the event loop's thread, never across an await.
 
 A node is an object of the source in one of its variants: (device, inode, type, variant). The
-variants are: plain; guarded; and one for each linked subtree, in which a directory is shown in the
-place of a symlink (``symlinks``). The kernel gives a directory one name only, so a directory with
-two names is two nodes.
+variants are: plain; guarded; and one for each linked subtree, which shows a directory instead of a
+symlink (``symlinks``). The kernel gives a directory one name only, so a directory with two names is
+two nodes.
 
 A node's number is the source's inode number, in some trees plus an offset, if that is unique, so
 that ``ls -i`` and hard-link detection work; otherwise it is a number of our own (``Numbers``).
-Lookup counts mirror the kernel's: a node lives until the kernel has forgotten every lookup of it.
+A node lives until the kernel has forgotten every lookup of it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _FILE_TYPES = {known: known for known in (S_IFREG, S_IFDIR, S_IFLNK)}
 
 
 class LinkedSubtree:
-    """A directory and all below it, shown in the place of a symlink."""
+    """A directory and all below it, shown instead of a symlink."""
 
     __slots__ = ("ancestors", "variant")
 
@@ -116,12 +116,12 @@ class Node:
         self.is_pinned = False
         """Whether the node stays even if the kernel forgets it (``symlinks``)."""
         self.parent: Node | None = None
-        """With ``name``, the place where the object was last seen; None if it has lost its name."""
+        """The directory where the object was last seen; None if it has lost its name."""
         self.name = b""
         self.has_other_names = False
-        """Whether the kernel may remember this file by further names: links, or former ones."""
+        """Whether the kernel may remember further names of this file: links, or former ones."""
         self.unplaced_as: tuple[int, int] | None = None
-        """Size and mtime (ns) when the place was lost to a removal that left other names."""
+        """Size and mtime (ns) when a removal took this name and left others."""
         self.fd = -1
         """A cached O_PATH descriptor, owned by DescriptorCache; -1 for none."""
         self.leased = -1
@@ -157,7 +157,7 @@ class Node:
         )
 
     def is_found(self, st: os.stat_result) -> bool:
-        """Return whether the object at this node's place, with attributes ``st``, is the node's.
+        """Return whether the object under this node's name, with attributes ``st``, is the node's.
 
         If the kernel remembers several names and the object has one, the answer is False: the
         object may be another file that got the inode number. An open file keeps its number.
@@ -221,7 +221,7 @@ class NodeTable:
         return node if node is not None and node.matches(st) else None
 
     def find_below(self, parent: Node, st: os.stat_result) -> Node | None:
-        """Return the unguarded node of ``st``, an entry of ``parent``; None if there is none."""
+        """Return the unguarded node of an entry of ``parent``; None if there is none."""
         if parent.subtree is None or not S_ISDIR(st.st_mode):
             return self.find(st)
         return self.find(st, parent.subtree.variant)
@@ -240,11 +240,9 @@ class NodeTable:
     ) -> Node:
         """Return the node of the object found at ``name``; add one if there is none.
 
-        Counts no lookup: the Resolver does. ``subtree`` is the linked subtree that begins at this
-        object, if one does. ``is_same`` is called for a known node with this inode number, of a
-        file that was last seen at another place, or at several. It is given ``parent`` and
-        ``name`` as well, and returns whether that node stands for the object, and not for one that
-        is gone.
+        Counts no lookup. ``subtree`` is the linked subtree that begins at this object, if one does.
+        ``is_same`` returns whether a known node of a file with this inode number, last seen under
+        another name or several, stands for the object, and not for one that is gone.
         """
         file_type = S_IFMT(st.st_mode)
         subtree = (subtree or parent.subtree) if file_type == S_IFDIR else None
@@ -277,15 +275,15 @@ class NodeTable:
         if node.parent is parent or node.parent is None:
             node.parent, node.name = parent, name
         else:
-            self.place(node, parent, name)
+            self.move(node, parent, name)
         if file_type == S_IFDIR:
             node.classified_at = parent.classified_at
         node.verdict, node.rule = verdict, rule
         node.restrictions = self.restrictions
         return node
 
-    def place(self, node: Node, parent: Node, name: bytes) -> None:
-        """Set the place of a node to ``name`` in ``parent``."""
+    def move(self, node: Node, parent: Node, name: bytes) -> None:
+        """Note that a node is now ``name`` in ``parent``."""
         if node.parent is not parent:
             if node.parent is not None:
                 self.left += takewhile(lambda step: not step.is_known, ancestors(node.parent))
@@ -293,10 +291,7 @@ class NodeTable:
         node.name = name
 
     def unknown(self, st: os.stat_result) -> Node:
-        """Return a node for a directory that the kernel does not know, above one that it knows.
-
-        Like a forgotten node, it is not in the table.
-        """
+        """Return a node, outside of the table, for a directory that the kernel does not know."""
         node = Node(next(self._own_ids), st, ALLOW, "")
         node.is_hashed = False
         return node
@@ -326,10 +321,9 @@ class NodeTable:
         return node
 
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
-        """Restrict the nodes of an object whose verdict is stricter now (by a host's rename).
+        """Restrict the nodes of an object that a host's rename has guarded, and all below it.
 
-        Everything below a directory is restricted as well. A file with further links is left
-        alone: under another name it may be unguarded.
+        A file with further links is left alone: under another name it may be unguarded.
         """
         if not (S_ISDIR(st.st_mode) or st.st_nlink == 1):
             return
@@ -355,10 +349,7 @@ class NodeTable:
         self.restrictions += 1
 
     def _restrict(self, node: Node) -> None:
-        """Take over the verdicts of the directories above that were restricted meanwhile.
-
-        After renames by the host, places can be out of date and even form a ring.
-        """
+        """Take over the verdicts of restricted directories above; these can form a ring."""
         way: dict[Node, None] = {}
         step: Node | None = node
         while step is not None and step not in way and step.restrictions != self.restrictions:
@@ -404,7 +395,7 @@ class NodeTable:
 
 
 def ancestors(node: Node) -> Iterator[Node]:
-    """Yield a node and those above it, as last seen; stop where places form a ring."""
+    """Yield a node and those above it, as last seen; stop at a ring."""
     seen = set()
     step: Node | None = node
     while step is not None and step.id not in seen:

@@ -16,10 +16,10 @@ from gitguardfs.fs.blocking import LatencyTracker
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import HandleTable, ReaddirplusAdvice
 from gitguardfs.fs.letter_case import LetterCase
+from gitguardfs.fs.link_check import LinkCheck
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
 from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
-from gitguardfs.fs.placing import Placing
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import OwnDisk, Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -107,7 +107,7 @@ class Parts:
                 options, self.check, self.nodes, self.source, self.attributes,
                 self.resolver.find_or_add,
             )  # fmt: skip
-        self.placing = Placing(
+        self.link_check = LinkCheck(
             guard.contains_links, self.check, self.descriptors, self.source, self.nodes.root
         )
         self.new_names = NewNameCheck(guard, self.check, self.source)

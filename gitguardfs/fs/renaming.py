@@ -46,19 +46,9 @@ class Renames(Parts):
     def check_rename(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
         """Check a rename. The caller gives the result to ``finish_rename``, or closes it.
 
-        The checks raise in this order:
-
-        1. the old name and its directory, then the new ones: Refused, OSError(EINVAL, ESTALE,
-           EROFS)
-        2. the flags: OSError(EINVAL)
-        3. the policy: OSError(EPERM)
-        4. the target of a resolved symlink at the new name: Refused, OSError(EACCES)
-        5. the moved entry, then the entry at the new name: Refused
-        6. a missing entry: OSError(ENOENT)
-        7. new names that stop git or complete a repository: Refused
-        8. symlinks that would lead out of their work tree: OSError(EXDEV)
-
-        Any check raises OSError if the source fails.
+        Raises Refused; OSError: EINVAL for unknown flags, EPERM by the policy, ENOENT for a missing
+        entry, EXDEV for symlinks that would lead out of their work tree, EACCES, EROFS, ESTALE, and
+        the source's.
         """
         old = self.check.name(*old_name, change=True)
         new = self.check.name(*new_name, change=True)
@@ -92,7 +82,7 @@ class Renames(Parts):
                 # have been exchanged for a file since the check.
                 self.new_names.check_completes_no_repository(ref, False, leaving)
             if moves_links:
-                self.placing.check_rename(renaming)
+                self.link_check.check_rename(renaming)
         except BaseException:
             for fd in fds:
                 os.close(fd)
@@ -135,12 +125,12 @@ class Renames(Parts):
             try:
                 arrived = self.source.arrived(new.fd, new.name, arrived)
                 if not os.path.samestat(arrived, renaming.moved):
-                    raise stale()  # another guard has put another object in its place
+                    raise stale()  # another guard has replaced the object
                 if not renaming.is_plain:
                     for _, ref, _ in renaming.moves():
                         self.new_names.check_added(ref, False)
                 if renaming.moves_links:
-                    self.placing.check_rename(renaming)
+                    self.link_check.check_rename(renaming)
             except BaseException:
                 self._move_back(renaming, arrived)
                 raise

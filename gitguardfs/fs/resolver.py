@@ -145,11 +145,11 @@ class Resolver:
         return self._is_same(node, st)
 
     def _is_same(self, node: Node, st: os.stat_result) -> bool:
-        """Return whether a node stands for the object of ``st``, which was found at another place.
+        """Return whether a node stands for the object of ``st``, found under another name.
 
         If not, the inode number was reused, or the host moved the object. The kernel may still
-        remember the old name, which can be another file by now: with one node for both names, that
-        file would be opened with this one's content.
+        remember the old name, which can be another file by now: one node for both names would open
+        that file with this one's content.
         """
         is_held = node.fd >= 0 or bool(node.open_fds)
         if is_held and self._source.is_local(node.dev):  # this keeps the number from being reused
@@ -169,7 +169,7 @@ class Resolver:
             return False
 
     def _is_where_it_was(self, node: Node, st: os.stat_result) -> bool:
-        """Return whether the object of ``st`` is at the place where ``node`` was last seen."""
+        """Return whether the object of ``st`` is under the name by which ``node`` was last seen."""
         try:
             return self._source.is_at(self._descriptors.parent_of(node), node.name, st)
         except OSError:
@@ -188,8 +188,7 @@ class Resolver:
 
         An open descriptor keeps a local file system from reusing the number, but not a server. The
         node is not stale if its object is still at its old name: then another guard has linked the
-        object to ``ref``. A directory has one name. Over 9p, one that is held may seem to be at its
-        old name, and can be that of ``ref`` itself.
+        object to ``ref``. A directory has one name: over 9p a held one may seem to be at its old.
         """
         former = self._nodes.find_below(ref.parent, st)
         if former is None:
@@ -212,7 +211,7 @@ class Resolver:
             self._nodes.unhash(node)
             self._descriptors.pin(node)
             if self.symlinks is not None:
-                self.symlinks.unpin(node)
+                node.is_pinned = False  # nothing can be found behind it any more
                 self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
@@ -221,7 +220,7 @@ class Resolver:
             node.unplaced_as = st.st_size, st.st_mtime_ns
 
     def note_renamed(self, renaming: Renaming) -> None:
-        """Note the new places after a rename. Takes over the descriptor of a replaced entry."""
+        """Note the new names after a rename. Takes over the descriptor of a replaced entry."""
         if renaming.target is not None and not renaming.exchange:
             self.note_removed(renaming.new, renaming.target, renaming.fds.pop())
         for old, new, st in reversed(renaming.moves()):

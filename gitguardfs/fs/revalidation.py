@@ -62,9 +62,8 @@ class Revalidation:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
 
         Returns whether any was classified. The host may have made a repository there, or moved one
-        of these directories. A moved directory on a local file system is classified at its present
-        place. Over a share its place is unknown: raises OSError(ESTALE). Raises Refused for a
-        directory that cannot be searched, and any other OSError of the source.
+        of these directories. A moved directory on a local file system is classified where it is
+        now; over a share its path is unknown: OSError(ESTALE).
         """
         now = since = clock()
         if now - directory.classified_at < VERDICT_TTL:
@@ -93,10 +92,10 @@ class Revalidation:
         return True
 
     def check_now(self, directory: Node, levels: int | None = None) -> None:
-        """Classify a directory, and ``levels`` directories above it, whatever their verdicts' age.
+        """Classify a directory and ``levels`` directories above it (None: all) at once.
 
-        ``None`` is all above it. Their places in the node table are then the present ones. Raises
-        Refused if the directory is guarded by now, and as ``revalidate`` does.
+        Their paths in the node table are then the present ones. Raises Refused if the directory is
+        guarded by now, and as ``revalidate`` does.
         """
         self._check(
             directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
@@ -158,7 +157,7 @@ class Revalidation:
     def _classify_where_it_is(self, directory: Node) -> None:
         """Classify a directory that the host has moved, by the directories that are above it now.
 
-        If its verdict is no stricter there, note its new place.
+        If its verdict is no stricter there, note its new path.
         """
         found, rule = Verdict.ALLOW, ""
         fd, root_fd = self._descriptors.of(directory), self._nodes.root.fd
@@ -178,15 +177,15 @@ class Revalidation:
         if found > directory.verdict:
             self._nodes.restrict_below(directory, found, rule)
         elif directory.subtree is None:
-            self._place(directory, way)
+            self._note_path(directory, way)
 
-    def _place(self, directory: Node, way: list[tuple[bytes, os.stat_result]]) -> None:
-        """Note a directory's place; ``way`` holds names and attributes from it upwards."""
+    def _note_path(self, directory: Node, way: list[tuple[bytes, os.stat_result]]) -> None:
+        """Note a directory's path; ``way`` holds names and attributes from it upwards."""
         above = self._nodes.root
         while way:
             name, st = way.pop()
             node = self._nodes.find(st) or self._nodes.unknown(st) if way else directory
-            self._nodes.place(node, above, name)
+            self._nodes.move(node, above, name)
             above = node
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
@@ -201,10 +200,10 @@ class Revalidation:
         st = self._source.find_at(dir_fd, DOTGIT)
         return None if st is None else (st.st_dev, st.st_ino)
 
-    def place(self, node: Node) -> list[bytes]:
+    def names_to(self, node: Node) -> list[bytes]:
         """Return the names that lead from the mount's root to a node, as last seen.
 
-        Raises OSError(ESTALE) if it has no place, or too deep a one.
+        Raises OSError(ESTALE) if it has no path, or too deep a one.
         """
         parts: list[bytes] = []
         step: Node | None = node

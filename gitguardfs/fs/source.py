@@ -91,7 +91,7 @@ class Source:
     def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
         """Return the attributes of what a rename of ``moved`` has brought to ``name``.
 
-        It is another object if another guard has put one in the place of ``moved`` before.
+        It is another object if another guard has replaced ``moved`` before.
         """
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 
@@ -161,11 +161,11 @@ class Source:
     def _entries(self, fd: int) -> Iterator[Iterator[os.DirEntry[Any]]]:
         """Read a directory; names are strings if access times stay."""
         with ExitStack() as stack:
-            place: int | bytes = _HERE % fd
+            directory: int | bytes = _HERE % fd
             if self._noatime:
-                place = self.open_directory(fd)
-                stack.callback(os.close, place)
-            yield stack.enter_context(self._descriptors.with_room(os.scandir, place))
+                directory = self.open_directory(fd)
+                stack.callback(os.close, directory)
+            yield stack.enter_context(self._descriptors.with_room(os.scandir, directory))
 
     def readlink(self, fd: int) -> bytes:
         """Return the text of a symlink."""

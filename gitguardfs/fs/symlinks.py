@@ -1,4 +1,4 @@
-"""Resolves symlinks (bindfs's ``--resolve-symlinks``): the target is shown in a symlink's place.
+"""Resolves symlinks (bindfs's ``--resolve-symlinks``): the target is shown instead.
 
 The path is walked from the mount's root, one component at a time, and each is checked by
 ``Access``. ``..`` goes back to the directory walked before and never asks the source. So a symlink
@@ -130,10 +130,6 @@ class SymlinkResolver:
             subtree = self._subtrees[key] = LinkedSubtree(next(self._variants), above)
         return subtree
 
-    def unpin(self, node: Node) -> None:
-        """Unpin a directory that was removed: nothing can be found behind it any more."""
-        node.is_pinned = False
-
     def replaced(self, ref: NodeRef) -> LinkTarget | None:
         """Return the target of a symlink at ``ref``, which a rename replaces; None if no symlink.
 
@@ -143,7 +139,7 @@ class SymlinkResolver:
         return self.target(ref) if st is not None and S_ISLNK(st.st_mode) else None
 
     def check_replaceable(self, caller: Caller, target: LinkTarget) -> NodeRef:
-        """Return the place of a symlink's target, which is about to be removed or replaced.
+        """Return the name of a symlink's target, which is about to be removed or replaced.
 
         The kernel has checked permissions in the symlink's directory only. Raises
         OSError(EACCES) if ``caller`` has no permission in the target's directory, by the

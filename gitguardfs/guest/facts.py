@@ -150,7 +150,6 @@ class Facts:
 def gather(system: SystemPaths) -> Facts:
     """Gather the facts. Raises OSError if a file cannot be read."""
     found = tuple(mountinfo.listed())
-    safe_open.note_root(found)
     ours = [m for m in found if guards.is_guard(m)]
     servers = tuple(guards.servers()) if ours else ()
     daemons = {m.path: guards.daemon_of(m, servers) for m in ours}

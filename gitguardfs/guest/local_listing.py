@@ -120,7 +120,9 @@ def shares(stack: ExitStack, place: str) -> list[Share]:
         return []
     stack.callback(os.close, top)
     path = safe_open.path_of(top)
-    _check_roots(top, path)
+    st = os.fstat(top)
+    if st.st_uid != 0 or st.st_mode & 0o022:
+        raise UserError(f"{path} is no store: others than root can change it", code=Exit.SYSTEM)
     below = os.path.join(path, "")
     for mount in mountinfo.listed():
         if mount.path.startswith(below):
@@ -139,12 +141,6 @@ def shares(stack: ExitStack, place: str) -> list[Share]:
                 where = os.fsdecode(file.read())
             found.append(Share(store.share_of(name), where, f"{path}/{name}", fd, tree, lock))
     return found
-
-
-def _check_roots(fd: int, path: str) -> None:
-    st = os.fstat(fd)
-    if st.st_uid != 0 or st.st_mode & 0o022:
-        raise UserError(f"{path} is no store: others than root can change it", code=Exit.SYSTEM)
 
 
 def _opened(stack: ExitStack, name: str, flags: int, directory: int) -> int:

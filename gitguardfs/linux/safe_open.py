@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from stat import S_IMODE, S_ISDIR, S_ISLNK
 
@@ -144,33 +144,13 @@ def resolve_all(paths: Sequence[str]) -> list[ResolvedPath]:
     return found
 
 
-class _Root:
-    """The mnt_id of the mount of this process's root directory; 0 until ``note_root``.
-
-    The process keeps that mount alive, so that the kernel gives its number to no other.
-    """
-
-    number = 0
-
-
-def note_root(table: Iterable[MountInfo]) -> None:
-    """Note the mnt_id of the root directory's mount, if ``table``, just read, has it as root's."""
-    root = os.open("/", _DIRECTORY)
-    try:
-        number = mountinfo.number_of(root)
-    finally:
-        os.close(root)
-    if any(mount.mnt_id == number and not is_foreign(mount) for mount in table):
-        _Root.number = number
-
-
 def _passed(fd: int, former: int, also: int | None) -> int:
     """Return the mnt_id of the mount of ``fd``; ``former`` is that of a checked mount.
 
     Raises ForeignMountError for a user's FUSE file system, without sending a request to it.
     """
     number = mountinfo.number_of(fd)
-    if number not in (former, _Root.number):
+    if number != former:
         # Read while ``fd`` is open, so that the kernel cannot give the number to another mount.
         mount = next((m for m in mountinfo.listed() if m.mnt_id == number), None)
         if mount is not None and is_foreign(mount, also):

@@ -64,6 +64,8 @@ class _Namespace:
 
     def shows(self, source: _Source) -> bool:
         """Return whether a user in the namespace reaches the source, perhaps by unmounting."""
+        if not self.mounts:
+            return True  # nobody can tell
         if self.is_users and any(m.root.startswith(b"mnt:[") for m in self.mounts):
             return True  # it keeps another namespace
         sealed = {m.parent_id for m in self.mounts if seal.is_seal(m)}
@@ -130,20 +132,28 @@ def _namespaces() -> dict[int, _Namespace]:
     found: dict[int, _Namespace] = {}
     for pid in processes.pids():
         process = f"{processes.PROC}/{pid}"
-        with suppress(FileNotFoundError, ProcessLookupError):
+        is_user = False
+        try:
+            is_user = any(processes.uids_of(process))
             number = os.stat(f"{process}/ns/mnt").st_ino
             if number == own:
                 continue
+            name = f"{pid} ({shown(processes.name_of(process))})"
+            # After chroot(2), mountinfo lacks mounts outside of the new root.
+            mounts = mountinfo.listed(process) if os.readlink(f"{process}/root") == "/" else []
             space = found.setdefault(number, _Namespace())
-            if any(processes.uids_of(process)):
-                space.user = f"{pid} ({shown(processes.name_of(process))})"
-            # After chroot(2), mountinfo has paths relative to the new root.
-            if not space.mounts and os.readlink(f"{process}/root") == "/":
-                space.mounts = mountinfo.listed(process)
-                with open(f"{process}/ns/mnt", "rb") as file:
-                    owner = fcntl.ioctl(file, _NS_GET_USERNS)
+            space.mounts = space.mounts or mounts
+            space.user = name if is_user else space.user
+            with open(f"{process}/ns/mnt", "rb") as file, suppress(PermissionError):  # above ours
+                owner = fcntl.ioctl(file, _NS_GET_USERNS)
                 space.is_users = not os.path.samestat(os.fstat(owner), user_namespace)
                 os.close(owner)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        except PermissionError:
+            if is_user:
+                raise
+            # A process of root's has more rights than this one, as a container's first one may.
     return found
 
 

@@ -48,14 +48,6 @@ def steps_of(text: bytes) -> Steps | None:
     return Steps(up, down)
 
 
-def is_contained(text: bytes, depth: int) -> bool:
-    """Return whether ``text`` is contained, in a directory ``depth`` levels below the root."""
-    steps = steps_of(text)
-    if steps is None or steps.up > depth:
-        return False
-    return steps.up < depth or bool(steps.down)
-
-
 def neutral(text: bytes) -> bytes:
     """Return the stored form of ``text`` that leads nowhere on the host."""
     return NEUTRAL + _DOTS.sub(rb"\g<0>.", text)

@@ -115,8 +115,8 @@ class LocalNames:
         return {found for directory in inner if (found := self._outermost(directory, present))}
 
     def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
-        def has(place: bytes, name: bytes) -> bool:
-            return os.path.join(place, name) in files
+        def has(directory: bytes, name: bytes) -> bool:
+            return os.path.join(directory, name) in files
 
         above = b""
         for name in directory.split(b"/"):

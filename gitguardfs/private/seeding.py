@@ -107,7 +107,8 @@ def _shares(new: str, source: Source, state: bytes, other: str) -> bool:
 def _copy_whole(new: str, source: Source, state: bytes) -> None:
     copy = os.path.join(new, store.HOST)
     if source is NOTHING or source.is_partial:
-        _make_empty(copy)
+        for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
+            store_directory.make_directory(os.path.join(copy, name), 0o755)
     else:
         _clone(new, source)
     config = reader.config_of(source.object_format, is_partial=source.is_partial)
@@ -116,11 +117,6 @@ def _copy_whole(new: str, source: Source, state: bytes) -> None:
     if source.is_partial:
         _copy_part(new, source)
     store.write(os.path.join(new, "host.state"), state, 0o600)
-
-
-def _make_empty(copy: str) -> None:
-    for name in ("", "refs", "refs/heads", "objects", "objects/info", "objects/pack"):
-        store_directory.make_directory(os.path.join(copy, name), 0o755)
 
 
 def _clone(new: str, source: Source) -> None:

@@ -144,7 +144,7 @@ class GitFiles:
         shown = self._share.attributes.report(file.parent, self._share.source.stat(dir_fd), uid)
         attributes = shown.attributes
         assert attributes is not None
-        path = b"/".join(self._share.check.place(file.parent)) or b"."
+        path = b"/".join(self._share.check.names_to(file.parent)) or b"."
         work_tree = WorkTree(path, attributes.uid, attributes.gid)
         size = len(self._repositories.text(work_tree))
         attributes = attributes._replace(

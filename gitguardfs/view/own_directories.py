@@ -101,7 +101,7 @@ class OwnDirectories:
         marker = self.marker(ref.name)
         assert marker is not None
         source = self._share.source
-        path = self._share.check.place(ref.parent)
+        path = self._share.check.names_to(ref.parent)
         stand_in = self._stand_ins.find(path)
         if stand_in is not None and self._stand_ins.has_own(stand_in, ref.name):
             return Decision(Owner.GUEST, path, stand_in)
@@ -150,7 +150,7 @@ class OwnDirectories:
         if self._stand_ins.is_empty and (names or directory is not self._share.nodes.root):
             return None
         try:
-            path = self._share.check.place(directory)
+            path = self._share.check.names_to(directory)
         except OSError:
             return None
         return self._stand_ins.find([*path, *names])
@@ -158,7 +158,7 @@ class OwnDirectories:
     def _path(self, parent: Node, *names: bytes) -> list[bytes]:
         """Return the present path of a name in the share, also if the host has just moved it."""
         self._share.check.check_now(parent)
-        return [*self._share.check.place(parent), *names]
+        return [*self._share.check.names_to(parent), *names]
 
     def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
         """Return a name that is changed, in a directory whose path is the present one."""
@@ -247,7 +247,7 @@ class OwnDirectories:
         self._share.rmdir(caller, parent_id, name)
 
     def _tidy(self, parent_id: NodeId) -> None:
-        self._stand_ins.tidy(self._share.check.place(self._share.check.node(parent_id)))
+        self._stand_ins.tidy(self._share.check.names_to(self._share.check.node(parent_id)))
 
     def _holds_own(self, path: list[bytes]) -> bool:
         """Return whether the guest has directories of its own in one of the share."""

@@ -153,7 +153,7 @@ class StandIns:
             self._tree.descriptors.of(above_new), LOCAL_STAND_IN + new[-1],
             RENAME_EXCHANGE if replaced is not None else 0,
         )  # fmt: skip
-        self._tree.nodes.place(moved, above_new, LOCAL_STAND_IN + new[-1])
+        self._tree.nodes.move(moved, above_new, LOCAL_STAND_IN + new[-1])
         if replaced is not None:
-            self._tree.nodes.place(replaced, above_old, LOCAL_STAND_IN + old[-1])
+            self._tree.nodes.move(replaced, above_old, LOCAL_STAND_IN + old[-1])
         self.tidy(old)

@@ -10,9 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from gitguardfs.fs import source
-from gitguardfs.fs.blocking import INLINE_LIMIT
 from gitguardfs.fs.files import RACY_NS
-from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.options.change_policy import XattrPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -40,16 +38,6 @@ async def test_a_page_written_back_through_an_append_handle_goes_where_it_belong
     assert await world.ops.write(handle, 5000, b"end") == 3
     assert path.read_bytes()[4090:] == b"y" * 6 + b"x" * 904 + b"end"
     await world.ops.release(handle)
-
-
-async def test_append_after_append_is_in_order(world: World) -> None:
-    info, _ = await world.ops.create(ROOT_ID, b"f", 0o644, os.O_WRONLY | os.O_APPEND, world.ctx)
-    at = 0
-    for part in (b"one", b"two", b"three"):
-        assert await world.ops.write(info.fh, at, part) == len(part)
-        at += len(part)
-    await world.ops.release(info.fh)
-    assert (world.source / "f").read_bytes() == b"onetwothree"
 
 
 PAGES = 3 * source.PAGE
@@ -90,37 +78,6 @@ async def test_a_page_of_another_file_s_mapping_is_no_page_of_this_one(world: Wo
     assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * source.PAGE
     for each in (other, handle):
         await world.ops.release(each)
-
-
-async def test_writes_elsewhere_go_where_they_are_sent(world: World) -> None:
-    handle, node = await world.create(ROOT_ID, b"f")
-    assert await world.ops.write(handle, 5, b"end") == 3
-    assert await world.ops.write(handle, 0, b"start") == 5
-    assert await world.ops.read(handle, 0, 100) == b"startend"
-    assert (await world.ops.getattr(node, world.ctx)).st_size == 8
-    await world.ops.release(handle)
-
-
-@pytest.mark.parametrize("size", [0, 1, 4096, INLINE_LIMIT, INLINE_LIMIT + 1, 1 << 20])
-@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_RDWR | os.O_SYNC])
-async def test_all_sizes_arrive_whole(world: World, size: int, flags: int) -> None:
-    data = os.urandom(size)
-    handle, _ = await world.create(ROOT_ID, b"f", flags)
-    assert await world.ops.write(handle, 0, data) == size
-    await world.ops.fsync(handle, False)
-    assert bytes(await world.ops.read(handle, 0, size + 10)) == data
-    assert bytes(await world.ops.read(handle, size, 10)) == b""
-    assert bytes(await world.ops.read(handle, size + 100, 10)) == b""
-    await world.ops.release(handle)
-
-
-async def test_each_handle_has_its_own_mode(world: World) -> None:
-    (world.source / "f").write_text("text")
-    reader, writer = await world.open("f"), await world.open("f", os.O_WRONLY)
-    await refused(world.ops.write(reader, 0, b"x"), errno.EBADF)
-    await refused(world.ops.read(writer, 0, 1), errno.EBADF)
-    for handle in (reader, writer):
-        await world.ops.release(handle)
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY])
@@ -164,20 +121,6 @@ async def test_a_file_that_the_host_has_replaced_by_a_symlink_to_it_is_not_opene
     for flags in (os.O_RDONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC):
         await refused(world.ops.open(node, flags, world.ctx), errno.ESTALE)
     assert (away / "f").read_text() == "text"
-
-
-@pytest.mark.parametrize("through_handle", [False, True])
-async def test_truncation(world: World, through_handle: bool) -> None:
-    handle, node = await world.create(ROOT_ID, b"f")
-    await world.ops.write(handle, 0, b"0123456789")
-    fh = handle if through_handle else None
-    assert (await world.setattr(node, fh, size=3)).st_size == 3
-    assert (await world.setattr(node, fh, size=6)).st_size == 6
-    assert await world.ops.read(handle, 0, 10) == b"012\0\0\0"
-    await world.ops.release(handle)
-    handle = await world.open("f", os.O_WRONLY | os.O_TRUNC)
-    assert (await world.ops.getattr(node, world.ctx)).st_size == 0
-    await world.ops.release(handle)
 
 
 # Close-to-open: what the kernel may keep
@@ -327,10 +270,3 @@ async def test_xattrs_of_a_repository_are_not_served(
     await refused(world.ops.setxattr(node, b"user.a", b"v", ctx), errno.EACCES)
     await refused(world.ops.removexattr(node, b"user.a", ctx), errno.EACCES)
     assert os.getxattr(world.source / ".git", "user.a") == b"value"
-
-
-async def test_statfs_is_the_source_s(world: World) -> None:
-    have, real = await world.ops.statfs(world.ctx), os.statvfs(world.source)
-    assert (have.f_bsize, have.f_blocks, have.f_namemax) == (
-        real.f_bsize, real.f_blocks, real.f_namemax,
-    )  # fmt: skip

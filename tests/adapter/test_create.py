@@ -140,40 +140,6 @@ async def test_a_creator_s_own_files_need_no_right_to_give_away(
     assert not calls
 
 
-@needs_root
-@pytest.mark.parametrize("maker", MAKERS)
-async def test_a_new_object_belongs_to_its_creator(world: World, maker: str) -> None:
-    reply = await MAKERS[maker](world, Context(uid=5555, gid=6666))
-    if maker == "create":
-        await world.ops.release(reply[0].fh)
-    st = os.lstat(world.source / "new")
-    assert (st.st_uid, st.st_gid) == (5555, 6666)
-
-
-@pytest.mark.parametrize("maker", [*MAKERS, "link"])
-@pytest.mark.parametrize("name", [b"\xff\xfe", b"a b\n", "\u00e9".encode(), b"x" * 255, b"~"])
-async def test_names_are_bytes(world: World, maker: str, name: bytes) -> None:
-    (world.source / "f").touch()
-    ctx = world.ctx
-    match maker:
-        case "create":
-            info, _ = await world.ops.create(ROOT_ID, name, 0o644, os.O_RDWR, ctx)
-            await world.ops.release(info.fh)
-        case "mkdir":
-            await world.ops.mkdir(ROOT_ID, name, 0o755, ctx)
-        case "symlink":
-            entry = await world.ops.symlink(ROOT_ID, name, b"\xfd/..", ctx)
-            assert await world.ops.readlink(entry.st_ino, ctx) == b"\xfd/.."
-        case "link":
-            await world.ops.link(await world.id("f"), ROOT_ID, name, ctx)
-        case _:
-            await world.ops.mknod(ROOT_ID, name, S_IFIFO | 0o644, 0, ctx)
-    assert name in os.listdir(os.fsencode(world.source))
-    assert await world.id(name) and name in await world.list("")
-    await (world.ops.rmdir if maker == "mkdir" else world.ops.unlink)(ROOT_ID, name, ctx)
-    assert os.listdir(world.source) == ["f"]
-
-
 async def test_what_only_a_directory_can_hold(world: World) -> None:
     (world.source / "f").touch()
     file = await world.id("f")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
+from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
@@ -105,17 +105,6 @@ async def test_what_was_replaced_is_used_up_by_descriptor(small: World) -> None:
     assert (await small.ops.getattr(old, small.ctx)).st_nlink == 0
 
 
-@pytest.mark.parametrize("is_directory", [False, True])
-async def test_what_was_removed_is_seen_without_a_name(small: World, is_directory: bool) -> None:
-    path = small.source / "x"
-    path.mkdir() if is_directory else path.write_text("12345")
-    node = await small.id("x")
-    await (small.ops.rmdir if is_directory else small.ops.unlink)(ROOT_ID, b"x", small.ctx)
-    await forget_descriptors(small)
-    assert (await small.ops.getattr(node, small.ctx)).st_nlink == 0
-    assert (await small.ops.lookup(ROOT_ID, b"x", small.ctx)).st_ino == 0
-
-
 async def test_a_name_that_is_used_again_is_another_node(small: World) -> None:
     for _ in range(5):
         handle, node = await small.create(ROOT_ID, b"f")
@@ -128,55 +117,6 @@ async def test_a_name_that_is_used_again_is_another_node(small: World) -> None:
         await small.ops.release(handle)
         await small.ops.release(again)
         await small.ops.unlink(ROOT_ID, b"f", small.ctx)
-
-
-async def test_one_of_two_names_goes_and_the_node_stays(small: World) -> None:
-    (small.source / "a").write_text("1")
-    node = await small.id("a")
-    assert (await small.ops.link(node, ROOT_ID, b"b", small.ctx)).st_nlink == 2
-    await small.ops.unlink(ROOT_ID, b"a", small.ctx)
-    assert await small.id("b") == node
-    await forget_descriptors(small)
-    assert (await small.ops.getattr(node, small.ctx)).st_nlink == 1
-
-
-async def test_a_rename_onto_itself_or_its_other_name_changes_nothing(world: World) -> None:
-    (world.source / "a").write_text("1")
-    os.link(world.source / "a", world.source / "b")
-    node = await world.id("a")
-    await world.rename("a", "a")
-    await world.rename("a", "b")
-    assert sorted(os.listdir(world.source)) == ["a", "b"]
-    assert await world.id("a") == await world.id("b") == node
-
-
-FAILURES = [
-    ("none", "x", 0, errno.ENOENT),
-    ("file", "none", RENAME_EXCHANGE, errno.ENOENT),
-    ("file", "other", RENAME_NOREPLACE, errno.EEXIST),
-    ("file", "full", 0, errno.EISDIR),
-    ("full", "file", 0, errno.ENOTDIR),
-    ("empty", "full", 0, errno.ENOTEMPTY),
-    ("full", "full/in", 0, errno.EINVAL),
-    ("file", "other", RENAME_WHITEOUT, errno.EINVAL),
-    ("file", "other", RENAME_EXCHANGE | RENAME_NOREPLACE, errno.EINVAL),
-    ("file", "other", 1 << 30, errno.EINVAL),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "flags", "number"), FAILURES)
-async def test_failures_are_the_kernel_s_and_leave_all_in_place(
-    world: World, old: str, new: str, flags: int, number: int
-) -> None:
-    (world.source / "file").write_text("f")
-    (world.source / "other").write_text("o")
-    (world.source / "full/in").mkdir(parents=True)
-    (world.source / "empty").mkdir()
-    ids = {name: await world.id(name) for name in ("file", "other", "full", "empty")}
-    await refused(world.rename(old, new, flags), number, errno.EEXIST)
-    for name, node in ids.items():
-        assert (await world.ops.getattr(node, world.ctx)).st_ino == node
-        assert await world.id(name) == node
 
 
 async def test_the_host_s_moves_are_found_out(small: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -165,18 +164,6 @@ def test_http_2_is_never_agreed_on(world: World) -> None:
     with world.client() as client:
         client.tunnel(alpn=("h2",))
         assert client.chosen_protocol() is None
-
-
-def test_twenty_downloads_at_once(world: World) -> None:
-    world.allow("GET https://allowed.test/ok/*")
-    size = 300_000
-    with ThreadPoolExecutor(20) as pool:
-        urls = [f"https://allowed.test/ok/{n}?size={size}" for n in range(20)]
-        answers = list(pool.map(world.get, urls))
-    wanted = hashlib.sha256(b"x" * size).digest()
-    assert [answer.status for answer in answers] == [200] * 20
-    assert {hashlib.sha256(answer.body).digest() for answer in answers} == {wanted}
-    assert len(world.upstream.requests) == 20
 
 
 def test_large_downloads_and_uploads_keep_the_proxy_small(world: World) -> None:

@@ -134,7 +134,7 @@ def checkout(path: Path) -> Path:
     It is a copy so that edits meanwhile do no harm.
     """
     no_caches = shutil.ignore_patterns("__pycache__")
-    for name in ("gitguardfs", "guest-setup", "systemd", "tests/conformance", "tests/support",
+    for name in ("gitguardfs", "guest-setup", "tests/conformance", "tests/support",
                  "tests/guest/inside"):  # fmt: skip
         shutil.copytree(REPOSITORY / name, path / name, ignore=no_caches)
     for name in ("pyproject.toml", "tests/__init__.py", "tests/guest/__init__.py"):

@@ -1007,7 +1007,7 @@ MUTANTS = (
     Mutant(
         "secret-store-waits-for-ever",
         "a keyring that asks its user keeps the proxy waiting",
-        "questions.py",
+        "base/questions.py",
         "        return answer.result(end - time.monotonic())",
         "        return answer.result()",
         (
@@ -1017,7 +1017,7 @@ MUTANTS = (
     Mutant(
         "secret-store-never-gives-up",
         "one question that the keyring never answers ends all secrets of a proxy",
-        "questions.py",
+        "base/questions.py",
         "if not self._open or now >= self._open[-1].given_up:",
         "if not self._open:",
         ("unit/host/test_credentials_store.py",),
@@ -1025,7 +1025,7 @@ MUTANTS = (
     Mutant(
         "secret-store-asks-without-end",
         "each question that a silent keyring is asked leaves a thread behind",
-        "questions.py",
+        "base/questions.py",
         "given_up = end + limit * 2 ** len(self._open)",
         "given_up = 0.0",
         ("unit/host/test_credentials_store.py",),
@@ -1113,7 +1113,7 @@ MUTANTS = (
     Mutant(
         "silent-keyring-outlives-the-proxy",
         "a proxy whose keyring is silent does not end before it is killed",
-        "questions.py",
+        "base/questions.py",
         "threading.Thread(target=ask, daemon=True).start()",
         "threading.Thread(target=ask).start()",
         ("egress/test_secrets.py::test_the_proxy_ends_while_the_keyring_does_not_answer",),

@@ -14,7 +14,7 @@ ERRORS = ("mount/fs/test_errors.py",)
 UNDONE = ("mount/fs/test_undone.py",)
 FOLDING = ("adapter/test_folding.py",)
 MOVED = ("adapter/test_moved_by_host.py",)
-PLACING = ("adapter/view/test_placing.py",)
+PLACING = ("adapter/test_link_check.py",)
 PAYLOAD = ("adapter/test_payload.py",)
 DEPTH = ("adapter/test_depth.py",)
 HELD = ("adapter/test_held_names.py",)
@@ -250,7 +250,7 @@ MUTANTS = (
         "access-repository-root-moves",
         "a directory that holds .git can be moved",
         "fs/access.py",
-        "if any(not self._is_plain(entry) and self._guard.is_dotgit(entry) for entry in listed):",
+        "if not self._is_plain(name) and self._guard.is_dotgit(name):",
         "if False:",
         ACCESS,
     ),
@@ -276,14 +276,14 @@ MUTANTS = (
     Mutant(
         "access-exchange-half-checked",
         "an exchange can bring refs beside HEAD at its other end",
-        "fs/renaming.py",
+        "fs/access.py",
         """\
-        moved = self.new, self.moved
+        moved = self.old, self.new, self.moved
         if self.exchange and self.target is not None:""",
         """\
-        moved = self.new, self.moved
+        moved = self.old, self.new, self.moved
         if False:""",
-        (*ACCESS, "adapter/test_rename.py", "adapter/test_rename_order.py"),
+        (*ACCESS, "adapter/test_rename.py"),
     ),
     Mutant(
         "access-opened-not-compared",
@@ -312,15 +312,13 @@ MUTANTS = (
     Mutant(
         "access-rename-to-folded-git-stays",
         "a rename that turned out to lead to .git is refused, but not undone",
-        "serving/entries.py",
+        "fs/renaming.py",
         """\
-            self._renames.check_done(renaming)
-        except BaseException:
-            self._undo(renaming, flags, arrived)
+            except BaseException:
+                self._move_back(renaming, arrived)
 """,
         """\
-            self._renames.check_done(renaming)
-        except BaseException:
+            except BaseException:
 """,
         (
             *ACCESS,
@@ -392,15 +390,15 @@ MUTANTS = (
         "access-new-name-not-looked-at-again",
         "two guards over one share make a repository between them",
         "fs/new_entries.py",
-        "self._new_names.check_added(ref, S_ISDIR(mode))",
+        "self.new_names.check_added(ref, S_ISDIR(mode))",
         "pass",
         UNDONE,
     ),
     Mutant(
         "access-rename-not-looked-at-again",
         "two guards over one share make a repository between them by a rename",
-        "fs/rename_check.py",
-        "            self._new_names.check_added(ref, False)",
+        "fs/renaming.py",
+        "            self.new_names.check_added(ref, False)",
         "            pass",
         UNDONE,
     ),
@@ -424,7 +422,7 @@ MUTANTS = (
         "access-listing-drops-names",
         "an entry whose lookup fails vanishes from a listing",
         "fs/directories.py",
-        "if self._is_listed(name):",
+        "if self.guard.is_listed(name):",
         "if False:",
         ERRORS,
     ),
@@ -432,7 +430,7 @@ MUTANTS = (
         "listing-shows-git",
         "watchers and archivers end at a .git that they find and cannot open",
         "fs/directories.py",
-        "if node.verdict is not ALLOW and not self._is_listed(name):",
+        "if node.verdict is not ALLOW and not self.guard.is_listed(name):",
         "if False:",
         LISTING,
     ),
@@ -440,7 +438,7 @@ MUTANTS = (
         "listing-counts-lookups-of-git",
         "each listing leaves a node of .git behind, which the kernel never forgets",
         "fs/directories.py",
-        "                self._resolver.undo_lookup(node)\n                continue",
+        "                self.resolver.undo_lookup(node)\n                continue",
         "                continue",
         LISTING,
     ),
@@ -464,8 +462,8 @@ MUTANTS = (
         "case-is-never-asked-about",
         "the same in each directory",
         "fs/lookup.py",
-        "if self._absent is None or not self._case.matters(ref.parent, ref.fd):",
-        "if self._absent is None:",
+        "self.is_exclusive or self.case.matters(ref.parent, ref.fd)",
+        "True",
         FOLDING,
     ),
     Mutant(
@@ -816,7 +814,7 @@ MUTANTS = (
         "host-places-are-not-noted",
         "the tables do not follow a directory that the host has moved",
         "fs/revalidation.py",
-        "self._place(directory, way)",
+        "self._note_path(directory, way)",
         "pass",
         MOVED,
     ),
@@ -948,7 +946,7 @@ MUTANTS = (
     Mutant(
         "placing-many-names",
         "a search of a moved tree has no limit for names",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if self._entries > MAX_ENTRIES:",
         "if False:",
         PLACING,
@@ -956,7 +954,7 @@ MUTANTS = (
     Mutant(
         "placing-many-steps",
         "a text is followed through any number of directories",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
                 if steps_taken > MAX_STEPS:
                     return False
@@ -1018,7 +1016,7 @@ MUTANTS = (
     Mutant(
         "placing-stores-as-given",
         "a symlink leads out of its work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if True:",
         PLACING,
@@ -1026,7 +1024,7 @@ MUTANTS = (
     Mutant(
         "placing-stores-nothing-as-given",
         "each symlink leads nowhere on the host",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not self._is_on or self._is_contained(ref.parent, text):",
         "        if not self._is_on:",
         PLACING,
@@ -1044,12 +1042,9 @@ MUTANTS = (
         "link(2) brings a symlink to where it leads out",
         "fs/new_entries.py",
         """\
-            self._placing.check_fits(ref, stored)
-
-        def make""",
-        """\
-
-        def make""",
+            self.link_check.check_fits(ref, stored)
+        make""",
+        "        make",
         PLACING,
     ),
     Mutant(
@@ -1058,7 +1053,7 @@ MUTANTS = (
         "fs/new_entries.py",
         """\
             if stored is not None:
-                self._placing.check_fits(ref, stored)
+                self.link_check.check_fits(ref, stored)
 """,
         "",
         PLACING,
@@ -1066,32 +1061,29 @@ MUTANTS = (
     Mutant(
         "placing-rename-not-before",
         "a symlink is where it leads out until the rename is undone",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         """\
-            if renaming.moves_links:
-                self._placing.check_rename(renaming)
-        except""",
-        "        except",
+            if moves_links:
+                self.link_check.check_rename(renaming)
+""",
+        "",
         PLACING,
     ),
     Mutant(
         "placing-rename-not-after",
         "the host makes a repository while a symlink is moved",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         """\
-        if renaming.moves_links:
-            self._placing.check_rename(renaming)
-
-    def undoes""",
-        """\
-
-    def undoes""",
+                if renaming.moves_links:
+                    self.link_check.check_rename(renaming)
+""",
+        "",
         PLACING,
     ),
     Mutant(
         "placing-exchange-of-a-file",
         "an exchange with a file brings a symlink anywhere",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "moves_links = exchange or S_ISLNK(moved.st_mode)",
         "moves_links = S_ISLNK(moved.st_mode)",
         PLACING,
@@ -1099,7 +1091,7 @@ MUTANTS = (
     Mutant(
         "placing-neutral-stays",
         "a symlink that leads nowhere cannot be moved",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             and not links.is_neutral(stored)
 """,
@@ -1109,7 +1101,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-are-free",
         "a directory brings its symlinks to where they lead out",
-        "fs/placing.py",
+        "fs/link_check.py",
         "elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):",
         "elif False:",
         PLACING,
@@ -1117,7 +1109,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-to-another-root",
         "a directory that stays as deep brings symlinks into another work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         " or any(map(self._holds_dotgit, (*from_old, *from_new)))",
         "",
         PLACING,
@@ -1125,7 +1117,7 @@ MUTANTS = (
     Mutant(
         "placing-directories-upwards",
         "a directory brings symlinks nearer to the root",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return len(from_old) > len(from_new) or any(",
         "return any(",
         PLACING,
@@ -1133,7 +1125,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-one-level",
         "symlinks further down in a moved directory are not seen",
-        "fs/placing.py",
+        "fs/link_check.py",
         "                    fits = self._directory_fits(fd, name, depth + 1)",
         "                    fits = True",
         PLACING,
@@ -1141,7 +1133,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-leads-out-by-names",
         "a symlink that comes out of a moved directory may lead to the root, or to a guarded name",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
         "return climbed < 0 or climbed == 0",
         PLACING,
@@ -1149,7 +1141,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-never-leaves-the-directory",
         "a directory does not move up if a symlink leads out of it, to where it may",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return climbed < 0 or self._stays_below(to, links.Steps(climbed, steps.down))",
         "return climbed < 0",
         PLACING,
@@ -1157,7 +1149,7 @@ MUTANTS = (
     Mutant(
         "placing-names-that-a-rule-guards",
         "a symlink leads to a name that a rule will guard once it is there",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        if not all(map(self._access.allows, steps.down)):\n            return False\n",
         "",
         PLACING,
@@ -1165,7 +1157,7 @@ MUTANTS = (
     Mutant(
         "placing-renamed-directories-are-free",
         "a directory that moves to another one is not asked for its symlinks",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "if S_ISDIR(moved.st_mode) and old.parent is not new.parent:",
         "if False:",
         PLACING,
@@ -1173,7 +1165,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-counts-from-the-top",
         "a symlink further down in a moved directory counts as one at its top",
-        "fs/placing.py",
+        "fs/link_check.py",
         "self._fits(stored, depth)",
         "self._fits(stored, 0)",
         PLACING,
@@ -1181,7 +1173,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-without-end",
         "a directory of any size is searched",
-        "fs/placing.py",
+        "fs/link_check.py",
         "        self._directories += 1\n",
         "",
         PLACING,
@@ -1189,7 +1181,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-of-any-depth",
         "a directory of any depth is searched",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if self._directories > MAX_DIRECTORIES or depth == MAX_DEPTH:",
         "if self._directories > MAX_DIRECTORIES:",
         PLACING,
@@ -1197,7 +1189,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-without-descriptors",
         "a move fails with ENFILE where a copy would do",
-        "fs/placing.py",
+        "fs/link_check.py",
         "if error.errno not in (errno.EMFILE, errno.ENFILE):",
         "if error.errno != errno.EMFILE:",
         PLACING,
@@ -1205,7 +1197,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-directory-became-a-symlink",
         "a symlink that takes a directory's place during the search is not seen",
-        "fs/placing.py",
+        "fs/link_check.py",
         "return not S_ISLNK(mode)",
         "return True",
         PLACING,
@@ -1213,7 +1205,7 @@ MUTANTS = (
     Mutant(
         "placing-tree-fails-if-one-vanishes",
         "a move fails as the host removes something in the directory",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             except FileNotFoundError:  # the host has removed it since
                 continue
@@ -1227,7 +1219,7 @@ MUTANTS = (
     Mutant(
         "placing-climbs-out",
         "a text climbs above the root of its work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         if self._is_at_root():
             return False
@@ -1238,7 +1230,7 @@ MUTANTS = (
     Mutant(
         "placing-ends-at-the-root",
         "a text ends at the root of a work tree",
-        "fs/placing.py",
+        "fs/link_check.py",
         "                return not self._is_at_root()",
         "                return True",
         PLACING,
@@ -1246,9 +1238,9 @@ MUTANTS = (
     Mutant(
         "placing-root-of-the-share",
         "a text climbs above the share",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
-        if not self._below and self._base is self._root:
+        if not self._below and self._base is self._rule._root:
             return True
 """,
         "",
@@ -1257,7 +1249,7 @@ MUTANTS = (
     Mutant(
         "placing-guarded-target",
         "a symlink leads to what a rule guards",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
                 if self._access.verdict_of(ref, st)[0] is not ALLOW:
                     return False
@@ -1268,7 +1260,7 @@ MUTANTS = (
     Mutant(
         "placing-over-symlinks",
         "what symlinks on the way lead to does not matter",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
             if next_steps is None:
                 return False
@@ -1282,7 +1274,7 @@ MUTANTS = (
     Mutant(
         "placing-one-symlink-is-followed",
         "a second symlink on the way may lead anywhere",
-        "fs/placing.py",
+        "fs/link_check.py",
         "or followed > MAX_SYMLINKS:",
         "or followed > 1:",
         PLACING,
@@ -1290,7 +1282,7 @@ MUTANTS = (
     Mutant(
         "placing-places-as-last-seen",
         "a text is counted from where the directory was before the host moved it",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         self._access.check_now(self._base, 0)  # the host may have moved it
 """,
@@ -1300,7 +1292,7 @@ MUTANTS = (
     Mutant(
         "placing-moves-as-last-seen",
         "a move is judged by where the host had the directories before",
-        "fs/placing.py",
+        "fs/link_check.py",
         """\
         for directory in (old, new):
             self._access.check_now(directory)
@@ -1311,7 +1303,7 @@ MUTANTS = (
     Mutant(
         "placing-text-as-stored",
         "readlink shows the stored text",
-        "fs/mount.py",
+        "fs/parts.py",
         "return links.shown(stored) if self.guard.contains_links else stored",
         "return stored",
         PLACING,
@@ -1352,9 +1344,9 @@ MUTANTS = (
     Mutant(
         "descriptors-lease-for-ever",
         "descriptors stay leased when their request is over",
-        "serving/boundary.py",
+        "view/view.py",
         """\
-                args[0].boundary.descriptors.request += 1
+                descriptors.request += 1
 """,
         "",
         ("adapter/test_counts.py", "adapter/test_moved_by_host.py", "adapter/test_revalidation.py"),
@@ -1432,7 +1424,7 @@ MUTANTS = (
         (
             "adapter/test_held_names.py",
             "adapter/test_revalidation.py",
-            "adapter/view/test_placing.py",
+            "adapter/test_link_check.py",
         ),
     ),
     Mutant(
@@ -1575,24 +1567,34 @@ MUTANTS = (
         "access-links-what-may-be-read",
         "a file that may only be read gets another name",
         "fs/new_entries.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        "node = self.check.node(node_id, change=True)",
+        "node = self.check.node(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-changes-what-may-be-read",
         "attributes of what may only be read can be changed",
         "fs/metadata.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        """\
+        node = self.check.node(node_id, change=True)
+        fd = self.descriptors.of(node)
+        uid, gid""",
+        """\
+        node = self.check.node(node_id)
+        fd = self.descriptors.of(node)
+        uid, gid""",
         ACCESS,
     ),
     Mutant(
         "access-xattrs-of-what-may-be-read",
         "extended attributes of what may only be read can be changed",
-        "fs/xattrs.py",
-        "node = self._access.node(node_id, change=True)",
-        "node = self._access.node(node_id)",
+        "fs/metadata.py",
+        """\
+        node = self.check.node(node_id, change=True)
+        if self.policy.xattr""",
+        """\
+        node = self.check.node(node_id)
+        if self.policy.xattr""",
         ACCESS,
     ),
     Mutant(
@@ -1615,39 +1617,39 @@ MUTANTS = (
         "access-promises-writing",
         "access(2) says that what may only be read can be written",
         "fs/metadata.py",
-        "self._access.node(node_id, change=bool(mask & os.W_OK))",
-        "self._access.node(node_id)",
+        "self.check.node(node_id, change=bool(mask & os.W_OK))",
+        "self.check.node(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-text-of-git",
         "readlink(2) of a .git symlink gives its text",
         "fs/metadata.py",
-        "self._link_text(self._access.node(node_id))",
-        "self._link_text(self._nodes.get(node_id))",
+        "self.link_text(self.check.node(node_id))",
+        "self.link_text(self.nodes.get(node_id))",
         ACCESS,
     ),
     Mutant(
         "access-xattrs-of-git",
         "extended attributes of .git can be read",
-        "fs/xattrs.py",
-        "return self._access.node(node_id)",
-        "return self._access._nodes.get(node_id)",
+        "fs/metadata.py",
+        "return self.check.node(node_id)",
+        "return self.check._nodes.get(node_id)",
         ACCESS,
     ),
     Mutant(
         "access-opens-git-to-list-it",
         ".git can be opened to be listed",
         "fs/directories.py",
-        "        node = self._access.node(node_id)\n        return self._handles",
-        "        node = self._nodes.get(node_id)\n        return self._handles",
+        "        node = self.check.node(node_id)\n        return self.handles",
+        "        node = self.nodes.get(node_id)\n        return self.handles",
         ACCESS,
     ),
     Mutant(
         "access-lists-what-became-git",
         "a directory that was open before it became .git is listed",
         "fs/directories.py",
-        "        self._access.node(handle.node.id)\n",
+        "        self.check.node(handle.node.id)\n",
         "",
         ACCESS,
     ),
@@ -1655,8 +1657,8 @@ MUTANTS = (
         "access-unreadable-directory-moves",
         "a directory that cannot be looked into is moved",
         "fs/access.py",
-        "        if not classified.is_open:\n            raise self.refused(UNREADABLE, ref)\n",
-        "",
+        "            return Verdict.DENY, UNREADABLE\n",
+        "            pass\n",
         ERRORS,
     ),
     Mutant(
@@ -1720,7 +1722,7 @@ MUTANTS = (
     Mutant(
         "rename-leaves-whiteouts",
         "a rename leaves a device behind",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "if flags & ~RENAME_FLAGS:",
         "if False:",
         RENAME,
@@ -1728,31 +1730,31 @@ MUTANTS = (
     Mutant(
         "rename-from-guarded-names",
         "what has a guarded name can be moved away",
-        "fs/rename_check.py",
-        "old = self._access.name(*old_name, change=True)",
-        "old = self._access.name(*old_name)",
+        "fs/renaming.py",
+        "old = self.check.name(*old_name, change=True)",
+        "old = self.check.name(*old_name)",
         RENAME,
     ),
     Mutant(
         "rename-to-guarded-names",
         "something can be moved to a guarded name",
-        "fs/rename_check.py",
-        "new = self._access.name(*new_name, change=True)",
-        "new = self._access.name(*new_name)",
+        "fs/renaming.py",
+        "new = self.check.name(*new_name, change=True)",
+        "new = self.check.name(*new_name)",
         RENAME,
     ),
     Mutant(
         "rename-of-guarded-objects",
         "a bare repository can be moved and replaced",
-        "fs/rename_check.py",
-        "        self._access.check_unguarded(ref, st)\n",
+        "fs/renaming.py",
+        "        self.check.check_unguarded(ref, st)\n",
         "",
         RENAME,
     ),
     Mutant(
         "rename-exchange-takes-a-root-away",
         "the other end of an exchange may hold a repository",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "self._check_end(new, fds, moves=exchange)",
         "self._check_end(new, fds, moves=False)",
         RENAME,
@@ -1760,7 +1762,7 @@ MUTANTS = (
     Mutant(
         "rename-completes-for-a-moment",
         "a directory moves to HEAD, which another guard exchanges for a file",
-        "fs/rename_check.py",
+        "fs/renaming.py",
         "check_completes_no_repository(ref, False, leaving)",
         "check_completes_no_repository(ref, S_ISDIR(st.st_mode), leaving)",
         RENAME,
@@ -1768,8 +1770,8 @@ MUTANTS = (
     Mutant(
         "removes-guarded-objects",
         "a second name of .git can be removed",
-        "serving/entries.py",
-        "            self._access.check_unguarded(ref, st)\n",
+        "fs/removals.py",
+        "            self.check.check_unguarded(ref, st)\n",
         "",
         ACCESS,
     ),
@@ -1784,16 +1786,20 @@ MUTANTS = (
     Mutant(
         "undone-once",
         "an undoing that fails is not tried again",
-        "serving/undoing.py",
-        "for is_last in (False, True):",
-        "for is_last in (True,):",
+        "fs/parts.py",
+        """\
+        with suppress(OSError):
+            undo()
+            return
+""",
+        "",
         UNDONE,
     ),
     Mutant(
         "undone-failed-rename-stays",
         "a rename that was done and answered with an error stays",
-        "serving/entries.py",
-        "if self._renames.undoes_failed(renaming):",
+        "fs/renaming.py",
+        "if not (new.is_plain and (old.is_plain or not renaming.exchange)):",
         "if False:",
         UNDONE,
     ),

@@ -6,7 +6,7 @@ from tests.mutation.mutant import Mutant
 
 LOCAL = ("mount/view/test_local.py",)
 COMMAND = "mount/view/test_local_command.py"
-TREES = "serving/trees.py"
+TREES = "view/own_directories.py"
 
 MUTANTS = (
     Mutant(
@@ -37,8 +37,8 @@ MUTANTS = (
         "local-dotgit",
         "a pattern that matches .git makes it the guest's: it can be used in the view",
         "names/local_names.py",
-        "        if dotgit.is_dotgit(name):\n            return None\n",
-        "",
+        "if found is None or dotgit.is_dotgit(name)",
+        "if found is None",
         LOCAL,
     ),
     Mutant(
@@ -52,15 +52,15 @@ MUTANTS = (
     Mutant(
         "local-before-the-rules",
         "a name that --deny names can be made",
-        "serving/border.py",
-        "or not self._access.allows(ref.name)",
+        "view/own_directories.py",
+        "or not self._share.check.allows(ref.name)",
         "",
         LOCAL,
     ),
     Mutant(
         "local-below-a-guarded-directory",
         "directories can be made in .git, where the host has one that is only read",
-        "serving/border.py",
+        "view/own_directories.py",
         "is_guarded = ref.parent.verdict is not ALLOW or",
         "is_guarded =",
         LOCAL,
@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         "local-hides-a-file",
         "a symlink of the host's that has such a name is not shown",
-        "serving/border.py",
+        "view/own_directories.py",
         "            if there is None or S_ISDIR(there):\n",
         "            if True:\n",
         LOCAL,
@@ -108,64 +108,78 @@ MUTANTS = (
     Mutant(
         "local-left-behind",
         "a directory that the agent moves leaves the guest's own behind",
-        TREES,
-        "                self._mirror.move(old_place, new_place, is_exchange)\n",
-        "                pass\n",
+        "view/own_directories.py",
+        """\
+                    self._stand_ins.move(old, new, renaming.exchange and replaces)
+""",
+        """\
+                    pass
+""",
         LOCAL,
     ),
     Mutant(
         "local-lost-by-rmdir",
         "a directory that shows one of the guest's own can be removed",
-        TREES,
-        "        if self._standing(parent, name) is not None and self._holds_own(\n",
-        "        if False and self._holds_own(\n",
+        "view/own_directories.py",
+        "if self._stand_in_of(parent, name) is not None and self._holds_own(",
+        "if False and self._holds_own(",
         LOCAL,
     ),
     Mutant(
         "local-covered-by-rename",
         "a directory is moved over one that shows some of the guest's own",
-        TREES,
-        "if not is_exchange and holds_own and",
+        "view/own_directories.py",
+        "if replaces and not renaming.exchange and",
         "if False and",
         LOCAL,
     ),
     Mutant(
         "local-former-place",
         "a shell in a directory that the host has moved takes those of another directory along",
-        TREES,
-        "        self._access.check_now(parent)\n",
+        "view/own_directories.py",
+        """\
+        self._share.check.check_now(parent)
+""",
         "",
         LOCAL,
     ),
     Mutant(
         "local-without-room",
         "a rename succeeds and leaves the guest's own behind, since the disk is full",
-        TREES,
-        "            self._mirror.check_room(new_place)\n",
-        "            pass\n",
+        "view/own_directories.py",
+        """\
+            self._stand_ins.check_room(new)
+""",
+        """\
+            pass
+""",
         LOCAL,
     ),
     Mutant(
         "local-without-room-back",
         "an exchange succeeds and leaves the guest's own behind, since the name is too long",
-        TREES,
-        "            self._mirror.check_room(old_place)\n",
-        "            pass\n",
+        "view/own_directories.py",
+        """\
+            self._stand_ins.check_room(old)
+""",
+        """\
+            pass
+""",
         LOCAL,
     ),
     Mutant(
         "local-one-mark",
         "a directory that is the guest's by a marker is taken for one that stands for the share's",
-        "serving/mirror.py",
-        'PLACE, OWN = b"+", b"="',
-        'PLACE, OWN = b"=", b"="',
+        "base/constants.py",
+        'LOCAL_STAND_IN, LOCAL_OWN = b"+", b"="',
+        'LOCAL_STAND_IN, LOCAL_OWN = b"=", b"="',
         LOCAL,
     ),
     Mutant(
         "local-numbers-alike",
         "a file of the guest's and one of the share have one inode number",
-        "fs/numbers.py",
-        "LOCAL_NUMBERS = Numbers(1 << LOCAL_BITS,",
+        "fs/nodes.py",
+        "LOCAL_NUMBERS = Numbers(1 << TREE_BITS,",
         "LOCAL_NUMBERS = Numbers(0,",
         LOCAL,
     ),
@@ -173,7 +187,7 @@ MUTANTS = (
         "local-listing-numbers",
         "listings give other inode numbers than stat",
         "fs/directories.py",
-        "if offset := self._nodes.offset:",
+        "if offset := self.nodes.offset:",
         "if offset := 0:",
         LOCAL,
     ),

@@ -346,16 +346,20 @@ MUTANTS = (
     Mutant(
         "requests-bug-leaves-serving",
         "an exception of a request leaves serving/ as it is",
-        "serving/boundary.py",
-        "number = args[0].boundary.errno_of(error, name, args)",
-        "raise",
+        "view/view.py",
+        """\
+            number = self.errno_of(error, request, caller)
+""",
+        """\
+            raise
+""",
         ("adapter/test_boundary.py",),
     ),
     Mutant(
         "requests-bug-ends-the-mount",
         "an exception of a translation leaves the error boundary",
-        "sessions/pyfuse3_session/handler_decorator.py",
-        "number = args[0].boundary.errno_of(error, name)",
+        "sessions/pyfuse3_session/handlers.py",
+        "number = handlers.view.errno_of(error, request, caller)",
         "raise",
         ("adapter/test_boundary.py",),
     ),
@@ -561,17 +565,9 @@ MUTANTS = (
         PLACED,
     ),
     Mutant(
-        "requests-forget-ends-the-mount",
-        "an error in forget leaves the error boundary",
-        "sessions/pyfuse3_session/handlers.py",
-        'self.boundary.errno_of(error, "forget")',
-        "raise",
-        BOUNDARY,
-    ),
-    Mutant(
         "requests-audit-ends-the-mount",
         "an error of the audit log leaves the error boundary",
-        "serving/boundary.py",
+        "view/view.py",
         "            except Exception as failure:",
         "            except ArithmeticError as failure:",
         BOUNDARY,
@@ -579,7 +575,7 @@ MUTANTS = (
     Mutant(
         "requests-log-ends-the-mount",
         "an error of a log handler leaves the error boundary",
-        "serving/boundary.py",
+        "view/view.py",
         "with suppress(Exception):",
         "with suppress(OSError):",
         BOUNDARY,
@@ -587,9 +583,9 @@ MUTANTS = (
     Mutant(
         "requests-answer-of-any-type",
         "a reply that pyfuse3 cannot translate ends the mount",
-        "sessions/pyfuse3_session/handler_decorator.py",
-        "if fits(reply):",
-        "if True:",
+        "sessions/pyfuse3_session/handlers.py",
+        "        if isinstance(reply, kind):",
+        "        if True:",
         BOUNDARY,
     ),
     Mutant(
@@ -628,7 +624,7 @@ MUTANTS = (
         "close-is-asked-once",
         "a server that may fail at close(2) is not asked",
         "fs/files.py",
-        "if not self._closes_late:",
+        "if not self.closes_late:",
         "if True:",
         BOUNDARY,
     ),

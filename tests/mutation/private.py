@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "private-deny-ignored",
         "--deny .git beside --git=private closes nothing",
-        "serving/private_git.py",
+        "view/git_files.py",
         "verdict_by_globs(DOTGIT)[0] > Verdict.READONLY",
         "verdict_by_globs(DOTGIT)[0] > Verdict.DENY",
         ("adapter/view/test_private_git.py",),

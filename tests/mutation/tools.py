@@ -195,8 +195,8 @@ MUTANTS = (
         "umount-names-as-text",
         "a process whose name is no UTF-8 ends vm-mount",
         "mounting/unmount.py",
-        "shown(processes.name_of(pid))",
-        "processes.name_of(pid).decode()",
+        'name = shown(file.read().removesuffix(b"\\n"))',
+        "name = file.read().decode().strip()",
         (
             "mount/guest/test_vm_mount.py::"
             "test_a_process_with_any_name_is_named_and_writes_nothing_to_the_terminal",

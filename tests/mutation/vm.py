@@ -267,7 +267,7 @@ MUTANTS = (
         "reset-does-not-wait",
         "a VM is deleted while a line is added, and its allowlist comes back",
         "host/vm/state.py",
-        "    with allowlist_lock.held(Path(state.directory)):\n",
+        "    with allowlist_lock.held(state.files.directory):\n",
         "    if state.directory:\n",
         (f"{REFUSALS}::test_a_vm_is_not_deleted_while_a_line_is_added",),
     ),
@@ -314,7 +314,7 @@ MUTANTS = (
     Mutant(
         "watch-prints-what-the-agent-wrote",
         "the agent's text acts on the user's terminal, or makes rows of its own",
-        "errors.py",
+        "base/errors.py",
         'return shown(text).encode("ascii", "backslashreplace").decode()',
         "return text",
         (f"{REFUSALS}::test_no_text_of_the_agents_begins_a_row_or_acts_on_the_terminal",),

@@ -13,8 +13,6 @@ import struct
 from pathlib import Path
 
 AT_FDCWD = -100
-AT_SYMLINK_FOLLOW = 0x400
-AT_EMPTY_PATH = 0x1000
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 RENAME_WHITEOUT = 4
@@ -23,11 +21,9 @@ MS_MOVE = 0x2000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 2
-IN_ALL_EVENTS = 0xFFF
 PR_SET_DUMPABLE = 4
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
-IN_NONBLOCK = os.O_NONBLOCK
 FUSE_FILE_ID = 0x81
 """File handle type of FUSE: 64 bits of node id, high half first, then 32 of generation."""
 
@@ -47,15 +43,6 @@ def renameat2(old: Path, new: Path, flags: int) -> None:
     _call("renameat2", AT_FDCWD, bytes(old), AT_FDCWD, bytes(new), ctypes.c_uint(flags))
 
 
-def linkat_empty_path(descriptor: int, new: Path) -> None:
-    _call("linkat", descriptor, b"", AT_FDCWD, bytes(new), AT_EMPTY_PATH)
-
-
-def linkat_by_proc(descriptor: int, new: Path) -> None:
-    old = b"/proc/self/fd/%d" % descriptor
-    _call("linkat", AT_FDCWD, old, AT_FDCWD, bytes(new), AT_SYMLINK_FOLLOW)
-
-
 def mount(source: str, target: Path, kind: str = "", flags: int = 0, data: str = "") -> None:
     texts = (os.fsencode(source), bytes(target), kind.encode())
     _call("mount", *texts, ctypes.c_ulong(flags), data.encode())
@@ -70,17 +57,6 @@ def pivot_root(new: Path, old: Path) -> None:
     numbers = {"x86_64": 155, "aarch64": 41}
     _call("syscall", numbers[platform.machine()], os.fsencode(new), os.fsencode(old))
     os.chdir("/")
-
-
-def inotify(path: Path) -> int:
-    """Return a descriptor that reports what happens to ``path``."""
-    descriptor = _call("inotify_init1", IN_NONBLOCK)
-    try:
-        _call("inotify_add_watch", descriptor, bytes(path), ctypes.c_uint32(IN_ALL_EVENTS))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def become_fake_root() -> None:

@@ -123,7 +123,9 @@ def examine_opened(audit: Audit, fd: int, path: str, worktree: str | None) -> No
     if "HEAD" not in entries:
         bare.check_prepared(audit, ScannedDirectory(path, fd, entries, []), is_git=True)
         return
-    _check_owner(audit, fd, path)
+    if (uid := os.fstat(fd).st_uid) != audit.uid:
+        detail = f"{path} belongs to uid {uid}: git works there only with safe.directory"
+        audit.results.append(rows.OWNER.note(detail, title=rows.OWNER.failed))
     common, common_path = fd, path
     if "commondir" in entries:
         target = _path_in(read_file(fd, "commondir"))
@@ -183,13 +185,6 @@ def _check_others(audit: Audit, fd: int, path: str, worktree: str | None) -> Non
                     )
         finally:
             os.close(inner)
-
-
-def _check_owner(audit: Audit, fd: int, path: str) -> None:
-    uid = os.fstat(fd).st_uid
-    if uid != audit.uid:
-        detail = f"{path} belongs to uid {uid}: git works there only with safe.directory"
-        audit.results.append(rows.OWNER.note(detail, title=rows.OWNER.failed))
 
 
 def _check_symlinks(audit: Audit, path: str, entries: dict[str, int]) -> None:

@@ -178,12 +178,8 @@ def has_panicked(state: State) -> bool:
 
 def last_line(path: str) -> str:
     """Return the last line of a log that is not empty, without control characters."""
-    with suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, 2) - 4096))
-        text = file.read().decode(errors="replace")
-        lines = [plain(line).strip() for line in text.split("\n")]
-        return next((line for line in reversed(lines) if line), "")
-    return ""
+    lines = reversed(_content(path).decode(errors="replace").split("\n"))
+    return next(filter(None, (plain(line).strip() for line in lines)), "")
 
 
 def plain(line: str) -> str:

@@ -7,21 +7,18 @@ A shell that ends, an error and a signal all stop what was started. If `vm up` w
 from __future__ import annotations
 
 import os
-import shutil
 import ssl as tls
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
-from gitguardfs.host.egress import files as egress_files
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.host.egress.files import create_files
 from gitguardfs.host.egress.presets import PRESETS
 from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.egress.start import StartedProxy
@@ -31,6 +28,7 @@ from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
     company_proxy,
     ending,
+    fetching,
     forwarding,
     host_guard,
     image_store,
@@ -56,7 +54,7 @@ from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
 MIN_FREE_BYTES = 1 << 30
-"""Bytes that must be free: setting up a guest takes less."""
+"""Bytes that must be free for the VM's disk at the start; it grows."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def up(state: State, arguments: UpArguments) -> int:
         _remember(state, arguments, authority)
         published = tuple(map(ports.parsed, arguments.settings.publish))
         forwarding.check_free(published)
-        _check_room(state)
+        fetching.require_room(state.directory, MIN_FREE_BYTES, "the VM needs", "make room")
         company_proxy.prepare(state, arguments.upstream_proxy)
         files = state.files
         cache = states.cache_directory()
@@ -130,10 +128,16 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     If it is ended then, the next one must not share or allow more. Raises OSError.
     """
     settings.save(state, settings.before_start(settings.load(state), arguments.settings))
-    files = state.files.directory
-    _ensure_allowlist(files, arguments.presets)
+    is_new = not state.files.allowlist.exists()
+    create_files(state.files.directory, arguments.presets)
+    if is_new and not arguments.presets:
+        print(
+            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
+            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
+            file=sys.stderr,
+        )
     if authority is not None:
-        config_files.write(config_files.plan(str(StateFiles(files).upstream_ca), authority, 0o600))
+        config_files.write(config_files.plan(str(state.files.upstream_ca), authority, 0o600))
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
@@ -148,28 +152,6 @@ def _authority(arguments: UpArguments, project: str) -> bytes | None:
     except (tls.SSLError, ValueError) as error:
         raise UserError(f"{shown(arguments.upstream_ca)} holds no certificate: {error}") from None
     return text
-
-
-def _check_room(state: State) -> None:
-    free = shutil.disk_usage(state.directory).free
-    if free < MIN_FREE_BYTES:
-        raise UserError(
-            f"{state.directory} has only {free >> 20} MiB free, and the VM's disk grows",
-            f"make room: at least {MIN_FREE_BYTES >> 20} MiB",
-            Exit.SYSTEM,
-        )
-
-
-def _ensure_allowlist(files: Path, presets: tuple[str, ...]) -> None:
-    """Create the allowlist, or add presets to it. Say so if the agent cannot reach any model."""
-    is_new = not StateFiles(files).allowlist.exists()
-    egress_files.create_files(files, presets)
-    if is_new and not presets:
-        print(
-            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
-            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
-            file=sys.stderr,
-        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from http.client import HTTPException, HTTPResponse
 
 import click
 
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import Exit, UserError, shown
 
 READ_TIMEOUT = 60.0
 """Seconds without data after which the download fails."""
@@ -81,6 +81,16 @@ def locked(lock: str, who: str, how: int = fcntl.LOCK_EX) -> Iterator[None]:
         os.close(fd)
 
 
+def require_room(
+    directory: str, size: int, what: str, hint: str = "make room, or set another XDG_CACHE_HOME"
+) -> None:
+    """Raise UserError if a disk has not ``size`` bytes free; ``what`` begins their purpose."""
+    free = shutil.disk_usage(directory).free
+    if free < size:
+        text = f"{shown(directory)} has only {free >> 20} MiB free, and {what} {size >> 20}"
+        raise UserError(text, hint, Exit.SYSTEM)
+
+
 def _download(remote: RemoteFile, part: str) -> None:
     """Append to ``part`` what is missing. Raises UserError, OSError, HTTPException."""
     begin = os.path.getsize(part) if os.path.exists(part) else 0
@@ -100,7 +110,8 @@ def _download(remote: RemoteFile, part: str) -> None:
             file.truncate(0)
             begin = 0
         left = _length(response)
-        _check_room(part, left)
+        if left is not None:
+            require_room(os.path.dirname(part), left + KEPT_FREE, "the image needs")
         _copy(response, file.fileno(), begin, left, remote)
 
 
@@ -127,17 +138,6 @@ def _copy(
 def _length(response: HTTPResponse) -> int | None:
     text = response.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() else None
-
-
-def _check_room(part: str, wanted: int | None) -> None:
-    free = shutil.disk_usage(os.path.dirname(part)).free
-    if wanted is not None and free < wanted + KEPT_FREE:
-        raise UserError(
-            f"{os.path.dirname(part)} has only {free >> 20} MiB free,"
-            f" and the image needs {(wanted + KEPT_FREE) >> 20}",
-            "make room, or set another XDG_CACHE_HOME",
-            Exit.SYSTEM,
-        )
 
 
 def _check(remote: RemoteFile, part: str) -> None:

@@ -214,14 +214,7 @@ def _make(
     state = State("/", os.path.join(cache, BUILD + name.removeprefix(PREFIX)[:8]))
     states.check_socket(state, "XDG_CACHE_HOME")
     clear(state)
-    free = shutil.disk_usage(cache).free
-    if free < MIN_FREE_BYTES:
-        raise UserError(
-            f"{cache} has only {free >> 20} MiB free, and setting the guest up may take"
-            f" {MIN_FREE_BYTES >> 20}",
-            "make room, or set another XDG_CACHE_HOME",
-            Exit.SYSTEM,
-        )
+    fetching.require_room(cache, MIN_FREE_BYTES, "setting the guest up may take")
     print(
         "setting up the guest: this is done once for this image and this version of gitguardfs",
         file=sys.stderr,

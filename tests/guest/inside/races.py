@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from gitguardfs.doctor.attacks import ORDINARY
+from gitguardfs.doctor.attack_checks import refused_names
 from tests.support import races
 from tests.support.repos import SECRET
 from tests.support.siege import act
@@ -46,17 +46,6 @@ def swap(view: Path, second: Path, rounds: int) -> int:
     return leaks
 
 
-def refused_names(view: Path) -> list[str]:
-    """Return the ordinary names that cannot be made."""
-    refused = []
-    for name in ORDINARY:
-        try:
-            (view / name).mkdir()
-        except OSError as error:
-            refused.append(f"{name!r}: {error}")
-    return refused
-
-
 def main() -> None:
     view, second, rounds, transport = sys.argv[1:]
     if transport == "9p":  # has no renames with flags
@@ -70,7 +59,7 @@ def main() -> None:
                 "others": only_other,
                 "both": both,
                 "leaks": act("agent", swap, here, there, SWAPS),
-                "refused": act("agent", refused_names, here / "src"),
+                "refused": act("agent", refused_names, f"{here}/src/ordinary"),
             }
         )
     )

@@ -20,7 +20,7 @@ import pytest
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.findings import Result, Status
 from gitguardfs.doctor import search as probes_tree
-from gitguardfs.doctor import share_attempts, share_checks, writable_checks
+from gitguardfs.doctor import share_checks, writable_checks
 from gitguardfs.linux import processes, run_as, syscalls
 from gitguardfs.linux.run_as import NoAnswer, SwitchUserFailed, User
 from tests.support.mounting import area
@@ -116,7 +116,7 @@ def agent(attack: str, share: Path) -> Iterator[tuple[Path, list[str]]]:
             process.kill()
 
 
-def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareAttempt:
+def after(done: Path, way: share_checks.Attempt) -> share_checks.Attempt:
     """Return the attempt, delayed until the agent has attacked."""
 
     def wait(path: str, guards: object) -> None:
@@ -130,8 +130,8 @@ def after(done: Path, way: share_attempts.ShareAttempt) -> share_attempts.ShareA
 def tried(share: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, list[str]]:
     """Return what the doctor says of an open share, and what the agent says."""
     with agent(attack, share) as (done, said):
-        ways = (("by its path", after(done, share_attempts.by_path)),)
-        monkeypatch.setattr(share_attempts, "PLAIN", ways)
+        ways = {"by its path": after(done, share_checks.by_path)}
+        monkeypatch.setattr(share_checks, "PLAIN", ways)
         result = share_checks._by_path(USER, str(share), ())
     return result, said
 

@@ -254,6 +254,10 @@ if sys.argv[1] == "descriptor":
     kept = space()
 elif sys.argv[1] == "process":
     make()
+elif sys.argv[1] == "process with a root of its own":
+    make()
+    kept = os.open("/", os.O_PATH)
+    os.chroot("/usr")
 elif sys.argv[1] == "mount":
     make()
     bind()
@@ -296,7 +300,15 @@ def keeping(what: str) -> Iterator[int]:
 
 @pytest.mark.every_processor
 @pytest.mark.parametrize(
-    "what", ["process", "descriptor", "mount", "mount in a descriptor", "subordinate"]
+    "what",
+    [
+        "process",
+        "process with a root of its own",
+        "descriptor",
+        "mount",
+        "mount in a descriptor",
+        "subordinate",
+    ],
 )
 def test_a_guard_does_not_start_while_a_namespace_shows_the_share(here: Path, what: str) -> None:
     with keeping(what) as pid:

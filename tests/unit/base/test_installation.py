@@ -148,7 +148,7 @@ def test_all_of_a_guests_copy_can_be_imported(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_programs_of_a_guest_start_and_have_pages(copy: Path, tmp_path: Path) -> None:
+def test_the_programs_of_a_guest_start(copy: Path) -> None:
     for program, module in (
         ("gitguardfs", "commands.gitguardfs"), ("vm-mount", "commands.vm_mount"),
         ("gitguard", "commands.gitguard"),
@@ -157,8 +157,3 @@ def test_the_programs_of_a_guest_start_and_have_pages(copy: Path, tmp_path: Path
         assert done.returncode == 0 and program in done.stdout, done.stderr
     for words in (("doctor", "--help"), ("units", "--help"), ("local", "--help")):
         assert in_guest(copy, GITGUARD, *words).returncode == 0
-    code = "from gitguardfs.commands.shared_files import write; write(sys.argv[1])"
-    done = in_guest(copy, code, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    pages = {path.name for path in tmp_path.rglob("*.[18]")}
-    assert "gitguard-doctor.1" in pages and "gitguard-vm.1" not in pages

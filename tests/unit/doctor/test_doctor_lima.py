@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.findings import Result, Status
-from gitguardfs.doctor import lima_checks, privilege_checks
+from gitguardfs.doctor import privilege_checks
 from gitguardfs.doctor.context import CheckedSystem, Context
 from gitguardfs.linux import run_as
 from gitguardfs.linux.run_as import NoAnswer, User
@@ -31,7 +31,9 @@ def listening() -> Iterator[Path]:
 
 
 def seen(path: Path, user: User | None = AGENT) -> list[Result]:
-    return lima_checks.check(Context("/", user, True, system=CheckedSystem(lima_socket=str(path))))
+    return privilege_checks.check_lima(
+        Context("/", user, True, system=CheckedSystem(lima_socket=str(path)))
+    )
 
 
 def test_a_socket_for_everybody_is_a_finding(listening: Path) -> None:

@@ -342,3 +342,9 @@ def test_a_sticky_directory_keeps_only_what_belongs_to_others(tmp_path: Path) ->
     tmp_path.chmod(0o1777)
     assert search.is_kept(str(tmp_path / "x"), ME.uid + 1)
     assert not search.is_kept(str(tmp_path / "x"), ME.uid)
+
+
+def test_ordinary_names_that_are_refused_are_named(tmp_path: Path) -> None:
+    assert attack_checks.refused_names(str(tmp_path / "free")) == []
+    with pytest.raises(OSError):
+        attack_checks.refused_names(str(tmp_path / "free"))

@@ -445,7 +445,7 @@ def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: 
 
 OWN = "/mnt/projects"
 SEALED_AT_OWN = (
-    mounted("9p", OWN, "projects"), mounted("tmpfs", OWN, "gitguardfs-seal"),
+    mounted("9p", OWN, "projects"), mounted("ramfs", OWN, "gitguardfs-seal"),
     mounted("fuse.gitguardfs", VIEW, OWN),
 )  # fmt: skip
 
@@ -786,7 +786,7 @@ def guarded(told: Sequence[str] | None, *, sealed: bool = True) -> Facts:
     """Return the facts when a guard runs whose daemon has these arguments."""
     found = [mounted("9p", RAW, "projects"), mounted("fuse.gitguardfs", VIEW, RAW)]
     if sealed:
-        found.append(mounted("tmpfs", RAW, "gitguardfs-seal"))
+        found.append(mounted("ramfs", RAW, "gitguardfs-seal"))
     return Facts(mounts=tuple(found), running={} if told is None else {VIEW: tuple(told)})
 
 

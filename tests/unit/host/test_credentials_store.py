@@ -162,6 +162,21 @@ def test_a_question_that_is_never_answered_is_given_up(
     assert store.read(KEY) == "value"
 
 
+def test_while_a_question_is_overdue_others_are_not_asked(
+    real_keyring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(KEY, "value")
+    monkeypatch.setattr(store, "READ_LIMIT", 0.1)
+    real_keyring.write_text(keyring_in_file.SILENT)
+    threads = threading.active_count()
+    with pytest.raises(UserError, match="did not answer"):
+        store.read(KEY)
+    monkeypatch.setattr(store, "READ_LIMIT", 1e6)  # fails at once, or never
+    with pytest.raises(UserError, match="did not answer"):
+        store.read(KEY)
+    assert threading.active_count() == threads + 1
+
+
 def test_after_a_refusal_the_pause_doubles_until_there_is_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -106,10 +106,3 @@ def test_a_client_that_gives_up_leaves_no_socket_open() -> None:
     asyncio.run(given_up())
     assert len(network.sockets) == len(HOST)
     assert all(sock.fileno() == -1 for sock in network.sockets)
-
-
-def test_few_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "MAX_DEAD", 2)
-    for answer in HOST:
-        connecting.note(answer, is_dead=True)
-    assert [address for address, _ in connecting._dead] == [V4, OTHER_V4]

@@ -498,19 +498,6 @@ def test_no_row_of_a_log_is_the_guests_alone(state: State, filler: str) -> None:
         assert width is None or all(len(row) < width and row.isascii() for row in guests)
 
 
-def test_logs_are_followed_also_when_they_begin_anew(state: State) -> None:
-    console = Path(state.console)
-    console.write_text("one\ntw")
-    lines: Iterator[str] = logs.follow(state)
-    assert next(lines) == "console: one"
-    with open(console, "a") as file:
-        file.write("o\n")
-    assert next(lines) == "console: two"
-    console.unlink()
-    console.write_text("new\n")
-    assert next(lines) == "console: new"
-
-
 def test_a_console_that_grows_is_cut_and_its_end_kept(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -626,25 +613,6 @@ def test_a_full_disk_ends_the_waiting_and_is_not_tried_again(
     with pytest.raises(UserError, match=r"the host's disk is full.*make room"):
         waiting.await_ready()
     assert qemu.poll() is not None
-
-
-def test_a_guest_that_fails_ends_the_waiting_for_a_command_on_it(
-    booting: Booting, qemu: subprocess.Popen[bytes]
-) -> None:
-    """Such as ssh, which waits for ever if the guest is paused."""
-    with pytest.raises(UserError, match=r"the guest failed: no"):
-        booting(qemu, b"failed no\n").run(["sleep", "1000"], "cannot")
-
-
-def test_a_command_on_the_guest_that_fails_may_succeed_with_the_next_boot(
-    state: State, qemu: subprocess.Popen[bytes]
-) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
-        waiting.run(["true"], "cannot")
-        with pytest.raises(boot.BootError, match=r"cannot"):
-            waiting.run(["false"], "cannot")
 
 
 def test_what_a_guest_says_without_end_is_not_kept(

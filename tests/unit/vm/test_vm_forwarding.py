@@ -169,18 +169,6 @@ def test_the_port_that_up_proposes_is_none_of_the_others(free: int) -> None:
     assert ports.parsed(other).there == 80 and not is_open(ports.parsed(other).here)
 
 
-@pytest.mark.parametrize("number", [80, 65535])
-def test_the_port_that_is_proposed_is_one_that_every_user_may_open(
-    monkeypatch: pytest.MonkeyPatch, state: State, number: int
-) -> None:
-    monkeypatch.setattr(
-        forwarding, "_why_taken", lambda port: "in use" if port.here == number else None
-    )
-    with pytest.raises(UserError) as error:
-        forwarding.run(state, GUEST, Port(number, 80))
-    assert 1024 <= ports.parsed(hint_of(error)[-1]).here < 65535
-
-
 def test_one_port_of_this_machine_cannot_lead_to_two() -> None:
     with pytest.raises(UserError, match=r"port 80 of this machine cannot lead to two"):
         ports.merged((), ("80:1", "80:2"))
@@ -289,15 +277,6 @@ def test_a_port_is_no_longer_open_once_ssh_has_ended(
         assert is_open(free)
         until(lambda: not ports.opened(state), "it is closed")
     assert "closed the ports of --publish" in capfd.readouterr().err
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="not Linux: prctl(2)")
-def test_a_port_whose_keeper_is_killed_is_closed(state: State, free: int, server: None) -> None:
-    """Nothing would say that it is open."""
-    with forwarding._opened(state, GUEST, [Port(free, 80)], PUBLISH) as keeper:
-        assert forwarding._is_listening(keeper)
-        keeper.kill()
-        until(lambda: not is_open(free), "it is closed")
 
 
 def test_a_port_that_ssh_does_not_open_ends_the_start(

@@ -5,7 +5,6 @@ The machine that sets a guest up is left out here, and only here: tests/vm boots
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -550,25 +549,6 @@ def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyP
     assert "nothing to delete" in said
 
 
-def test_what_cannot_be_deleted_keeps_nothing_else(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = shutil.rmtree
-
-    def denied(path: str) -> None:
-        if "removed-" in path:
-            raise PermissionError(13, "Permission denied", "3000")  # as rmtree names it
-        whole(path)
-
-    (Path(host.cache) / "removed-0123").mkdir(parents=True)
-    base = fetched(host, "0123456789ab-base.qcow2")
-    monkeypatch.setattr(shutil, "rmtree", denied)
-    pruned = image_store.prune(host.cache)
-    assert next(pruned).path == str(base)
-    with pytest.raises(UserError, match=r"/removed-[0-9a-f]+ cannot be deleted: Permission denied"):
-        next(pruned)
-
-
 def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) -> None:
     """A ready disk that was found for a new VM is used by none yet."""
     made = host.ensure()
@@ -580,21 +560,6 @@ def test_nothing_is_deleted_while_a_disk_is_made(host: Host, said: list[str]) ->
     pruning.join()
     assert said == ["another command is starting a VM; waiting for it"]
     assert host.names() == set()
-
-
-def test_a_vm_waits_while_images_are_deleted(host: Host, said: list[str]) -> None:
-    def use() -> None:
-        with image_store.in_use(host.cache):
-            pass
-
-    use()
-    with open(os.path.join(host.cache, "lock")) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        using = threading.Thread(target=use)
-        using.start()
-        until(lambda: bool(said) or not using.is_alive(), "it waits")
-    using.join()
-    assert said == ["another command is deleting images; waiting for it"]
 
 
 @pytest.mark.parametrize("damage", ["version", "short", "zeroed", "over nothing", "FIFO", "below"])

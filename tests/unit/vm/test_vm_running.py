@@ -19,7 +19,7 @@ import pytest
 
 from gitguardfs.base import installation
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.vm import driver, keys, launch, qmp, running, ssh, status_text
+from gitguardfs.host.vm import driver, fetching, keys, launch, qmp, running, ssh, status_text
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
@@ -152,11 +152,10 @@ def test_a_session_that_a_panic_ended_is_told_so(
         assert said in capsys.readouterr().err
 
 
-def test_a_full_disk_is_known_before(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver._check_room(state)
-    monkeypatch.setattr(driver, "MIN_FREE_BYTES", 1 << 60)
-    with pytest.raises(UserError, match=r"MiB free, and the VM's disk grows"):
-        driver._check_room(state)
+def test_a_full_disk_is_known_before(tmp_path: Path) -> None:
+    fetching.require_room(str(tmp_path), 1, "the VM needs")
+    with pytest.raises(UserError, match=r"MiB free, and the VM needs .*make room"):
+        fetching.require_room(str(tmp_path), 1 << 60, "the VM needs")
 
 
 def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> None:

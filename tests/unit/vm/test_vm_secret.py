@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import shlex
 import signal
 import stat
 import subprocess
@@ -202,21 +201,6 @@ def test_a_secret_that_is_set_during_a_reset_is_whole_or_not_there(vm: State) ->
         assert (value(vm, "TOKEN") == VALUE) == (vm.exists and bool(loaded(vm)))
         assert not vm.exists or stat.S_IMODE(os.stat(vm.directory).st_mode) == 0o700
     assert value(vm, "OLD") is None
-
-
-def test_a_removal_that_is_interrupted_can_be_repeated(
-    vm: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(key: str) -> bool:
-        raise KeyboardInterrupt
-
-    done(vm, "set", "TOKEN", *BEARER)
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "delete", interrupted)
-        assert run(vm, "remove", "TOKEN").exit_code != 0
-    assert value(vm, "TOKEN") == VALUE
-    done(vm, "remove", "TOKEN")
-    assert value(vm, "TOKEN") is None
 
 
 def test_each_preset_has_its_usual_variable(vm: State) -> None:
@@ -486,18 +470,6 @@ def test_of_what_is_pasted_at_the_prompt_no_part_is_kept(vm: State, keys: str, w
     assert status != 0
     assert why in said
     assert value(vm, "TOKEN") is None
-
-
-def test_without_standard_input_the_user_is_told(vm: State) -> None:
-    code = "import sys; from gitguardfs.commands.gitguard import main; main()"
-    words = f"vm secret set TOKEN --host a.test --bearer --project {shlex.quote(vm.project)}"
-    said = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -c {shlex.quote(code)} {words} <&-"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert said.returncode != 0
-    assert "no standard input" in said.stderr
-    assert "Traceback" not in said.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -152,15 +151,6 @@ def held(lock: str) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def test_a_lock_goes_with_a_killed_process(lock: str, held: subprocess.Popen[str]) -> None:
-    held.kill()
-    held.wait()
-    assert not state.is_held(lock)
-    fd = state.take(lock, patience=0)
-    assert fd is not None
-    os.close(fd)
-
-
 def test_a_lock_stays_with_whoever_has_inherited_it(lock: str) -> None:
     process, child = holder(lock, "with a child")
     process.kill()
@@ -219,29 +209,6 @@ def test_what_cannot_be_deleted_stops_no_other_vm(
     assert not made.exists
     assert str(left) in said and "Permission denied" in said
     assert os.listdir(left.parent) == [left.name]
-
-
-def test_two_commands_may_delete_the_same_leftovers(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For example the reset of one project's VM and the start of another's."""
-    made = state.state_of(str(project))
-    state.create(made)
-    left = Path(f"{made.directory}{state._REMOVED}1")
-    left.mkdir()
-    (left / "disk.qcow2").touch()
-    whole = os.scandir
-
-    def late(path: int) -> nullcontext[list[os.DirEntry[str]]]:
-        with whole(path) as found:
-            entries = list(found)
-        for entry in entries:  # the other process removes them first
-            os.unlink(entry.name, dir_fd=path)
-        return nullcontext(entries)
-
-    monkeypatch.setattr(os, "scandir", late)
-    state.remove_leftovers()
-    assert not left.exists()
 
 
 def test_a_vm_that_does_not_run_cannot_be_logged_in_to(project: Path) -> None:

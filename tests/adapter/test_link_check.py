@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE
-from gitguardfs.fs import placing
+from gitguardfs.fs import link_check
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.names import links
@@ -439,7 +439,7 @@ async def test_the_human_s_symlinks_keep_their_directory_from_moving_up(
 
 
 async def test_a_large_directory_is_copied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "MAX_DIRECTORIES", 4)
+    monkeypatch.setattr(link_check, "MAX_DIRECTORIES", 4)
     for name in ("one", "two", "three"):
         (world.source / "x/y/z" / name).mkdir()
     (world.source / "x/y/z/file").touch()
@@ -453,7 +453,7 @@ async def test_a_large_directory_is_copied(world: World, monkeypatch: pytest.Mon
 async def test_a_directory_of_many_names_is_copied(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "MAX_ENTRIES", 4)
+    monkeypatch.setattr(link_check, "MAX_ENTRIES", 4)
     for name in ("one", "two", "three", "four"):
         (world.source / "x/y/z" / name).touch()
     await world.rename("x/y/z", "z")
@@ -512,7 +512,7 @@ async def test_a_text_through_many_directories_is_stored_neutral(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them takes requests to the source; names that are not there take one."""
-    monkeypatch.setattr(placing, "MAX_STEPS", 4)
+    monkeypatch.setattr(link_check, "MAX_STEPS", 4)
     (world.source / "r/m/m/m/m/m").mkdir(parents=True)
     for name, text, is_contained in (
         ("a", b"m/m/m/m", True),
@@ -535,7 +535,7 @@ async def test_a_deep_directory_is_copied(world: World, levels: int) -> None:
     finally:
         os.chdir(before)
     call = world.rename("x/y/z", "z")
-    if levels < placing.MAX_DEPTH:
+    if levels < link_check.MAX_DEPTH:
         await call
     else:
         await refused(call, errno.EXDEV)

@@ -1,5 +1,5 @@
-"""Applies the rule for symlinks (G6) wherever a symlink gets a place: when it is made, linked or
-moved, and when a directory above it is moved.
+"""Applies the rule for symlinks (G6): when one is made, linked or moved, and when a directory above
+it is moved.
 
 ``guard/links`` has the rule. This module finds the root that the rule needs, and what a text leads
 to now.
@@ -35,7 +35,7 @@ MAX_DEPTH = 256
 """Directories on the way down in that search, each of which is open meanwhile."""
 
 
-class Placing:
+class LinkCheck:
     """Decides where symlinks may stand. Every method raises OSError if the source fails."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Placing:
     def check_fits(self, ref: NodeRef, stored: bytes) -> None:
         """Check that a symlink that is stored as ``stored`` may stand at ``ref``.
 
-        Raises OSError(EXDEV): programs then make the symlink anew, and it is stored for its place.
+        Raises OSError(EXDEV): programs then make the symlink anew, stored for its directory.
         """
         if (
             self._is_on
@@ -85,7 +85,7 @@ class Placing:
                 self._check_tree(renaming, st, new.parent)
 
     def _found(self, renaming: Renaming, st: os.stat_result) -> NodeRef:
-        """Return where a moved entry is: at its old place, or at its new one after the rename."""
+        """Return the present name of a moved entry: after the rename the new one."""
         for ref in (renaming.old, renaming.new):
             if self._source.is_at(ref.fd, ref.name, st):
                 return ref
@@ -109,7 +109,7 @@ class Placing:
         """
         if not all(map(self._access.allows, steps.down)):
             return False
-        walk = _Walk(self._access, self._descriptors, self._source, self._root, directory)
+        walk = _Walk(self, directory)
         try:
             return walk.stays_below(steps)
         finally:
@@ -210,25 +210,17 @@ class _Search:
 class _Walk:
     """Follows the text of a symlink, and of symlinks on its way, as the host would."""
 
-    def __init__(
-        self,
-        access: Access,
-        descriptors: DescriptorCache,
-        source: Source,
-        root: Node,
-        directory: Node,
-    ) -> None:
-        self._access = access
-        self._descriptors = descriptors
-        self._source = source
-        self._root = root
+    def __init__(self, rule: LinkCheck, directory: Node) -> None:
+        self._rule = rule
+        self._access = rule._access
+        self._source = rule._source
         self._base = directory
         self._below: list[int] = []
         """Descriptors of the directories that were entered below ``_base``."""
 
     @property
     def _fd(self) -> int:
-        return self._below[-1] if self._below else self._descriptors.of(self._base)
+        return self._below[-1] if self._below else self._rule._descriptors.of(self._base)
 
     def close(self) -> None:
         """Close the descriptors of the walk."""
@@ -294,13 +286,13 @@ class _Walk:
         return True
 
     def _is_at_root(self) -> bool:
-        if not self._below and self._base is self._root:
+        if not self._below and self._base is self._rule._root:
             return True
         return self._access.dotgit(self._fd) is not None
 
 
 def _way_up(node: Node) -> list[Node]:
-    """Return a node and those above it, as last seen; stop where places form a ring."""
+    """Return a node and those above it, as last seen; stop at a ring."""
     way: dict[Node, None] = {}
     step: Node | None = node
     while step is not None and step not in way:
