@@ -51,7 +51,7 @@ BY_CLOCKS = {
     "taken for now: which one that is depends on how far the host's clock is from the guest's"
     for transport in TRANSPORTS
 }
-"""Checks that may pass or fail (docs/design.md): neither is an error."""
+"""Checks that may pass or fail (docs/internals.md): neither is an error."""
 
 Outcome = dict[str, str]
 

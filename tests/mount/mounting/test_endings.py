@@ -1,4 +1,4 @@
-"""How a view ends, and what is left of its seal and its lid: the table in docs/design.md."""
+"""How a view ends, and what is left of its seal and its lid: the table in docs/internals.md."""
 
 from __future__ import annotations
 
