@@ -59,6 +59,9 @@ class StandIns:
                 self.is_empty = False
                 found = self._child(node, name)
                 assert found is not None
+                # Made as nobody if the disk is nearly full (OwnDisk).
+                fd = self._tree.descriptors.of(found)
+                self._tree.source.chown(fd, os.geteuid(), os.getegid())
             node = found
         return node
 
