@@ -9,7 +9,15 @@ from functools import partial
 from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
 
 from gitguardfs.base.errors import os_error
-from gitguardfs.base.protocol import Caller, EntryReply, HandleId, NodeId, OpenReply, ReadData
+from gitguardfs.base.protocol import (
+    Caller,
+    EntryReply,
+    HandleId,
+    NodeId,
+    OpenReply,
+    ReadData,
+    RequestError,
+)
 from gitguardfs.fs import source as content
 from gitguardfs.fs.attributes import change_key
 from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
@@ -191,10 +199,10 @@ class Files(NewEntries):
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then.
 
-        Raises as the class says, and OSError(ENOSYS) if the source reports them earlier.
+        Raises as the class says, and RequestError(ENOSYS) if the source reports them earlier.
         """
         if not self.closes_late:  # the kernel stops asking after the first ENOSYS
-            raise os_error(errno.ENOSYS)
+            raise RequestError(errno.ENOSYS)
         handle = self.handles.file(handle_id)
         if handle.is_local:
             return None

@@ -276,7 +276,7 @@ class OwnDirectories:
                 return
         renaming = self._share.check_rename(caller, old, new, flags)
         move = None
-        if not self._stand_ins.is_empty and renaming.moves_directory:
+        if renaming.moves_directory and not self._stand_ins.is_empty:
             try:
                 move = self._move_of_own(renaming)
             except BaseException:

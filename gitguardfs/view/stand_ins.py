@@ -32,10 +32,21 @@ class StandIns:
         self._tree = tree
         self._pinned: set[Node] = set()
         self._forgotten = 0
-        self.is_empty = not any(
-            name.startswith(LOCAL_STAND_IN) for name in tree.source.names(tree.nodes.root.fd)
-        )
-        """Whether no directory of the share has a stand-in."""
+        self._is_empty = True
+        self._listed_at = -1
+        """The mtime of the root when it was listed last, in nanoseconds."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no directory of the share has a stand-in. ``gitguard local move`` makes some."""
+        if self._is_empty:
+            fd = self._tree.nodes.root.fd
+            mtime = os.fstat(fd).st_mtime_ns
+            if mtime != self._listed_at:
+                names = self._tree.source.names(fd)
+                self._is_empty = not any(name.startswith(LOCAL_STAND_IN) for name in names)
+                self._listed_at = mtime
+        return self._is_empty
 
     def find(self, path: list[bytes]) -> Node | None:
         """Return the stand-in of a directory; None if it has none."""
@@ -56,9 +67,12 @@ class StandIns:
                 self._tree.source.mkdir(
                     self._tree.descriptors.of(node), LOCAL_STAND_IN + name, 0o700
                 )
-                self.is_empty = False
+                self._is_empty = False
                 found = self._child(node, name)
                 assert found is not None
+                # Made as nobody if the disk is nearly full (OwnDisk).
+                fd = self._tree.descriptors.of(found)
+                self._tree.source.chown(fd, os.geteuid(), os.getegid())
             node = found
         return node
 

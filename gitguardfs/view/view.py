@@ -25,7 +25,7 @@ MAX_ERRNO = 511
 """The largest errno that the kernel takes in a reply. It drops a reply with a larger one, and the
 caller would hang."""
 
-ENOSYS_IS_MEANT = ("getxattr", "listxattr", "flush")
+ENOSYS_IS_MEANT = ("getxattr", "listxattr")
 """Requests that may be answered ENOSYS, after which the kernel sends no more of that kind for the
 whole mount. An ENOSYS of the source is about one object: a single file that cannot be synced would
 turn fsync off for all."""

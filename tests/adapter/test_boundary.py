@@ -20,7 +20,7 @@ from gitguardfs.options.rate_limit import RateLimit
 from gitguardfs.sessions.pyfuse3_session import handlers
 from gitguardfs.view.view import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Context, Token, World, open_descriptors, refused
+from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
 from tests.support.other_session import arguments_of
 
 BUGS = [
@@ -167,6 +167,27 @@ async def test_forget_raises_nothing_and_goes_on(world: World, error: Exception)
     assert len(world.tree.nodes) == 1
 
 
+async def test_forget_goes_on_if_a_lease_cannot_be_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (world.source / "a").touch()
+    node = await world.id("a")
+    world.tree.descriptors.passing.append(world.tree.nodes.root)
+    monkeypatch.setattr(world.tree.descriptors, "close_passing", _broken)
+    await world.ops.forget([(5, 1), (node, 1)])
+    assert len(world.tree.nodes) == 1
+
+
+@pytest.mark.parametrize("name", SERVED)
+async def test_a_log_that_fails_is_no_end(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(logging.getLogger("gitguardfs.view.view"), "error", _broken)
+    world.break_with(KeyError("k"))
+    await refused(getattr(world.ops, name)(*arguments(name)), errno.EIO)
+    await world.ops.forget([(5, 1)])
+
+
 @pytest.mark.parametrize("name", SERVED)
 async def test_an_audit_that_fails_leaves_a_refusal_a_refusal(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
@@ -279,6 +300,18 @@ async def test_closing_needs_a_thread_only_if_a_server_may_have_to_write(
         with waits:
             waits.run()
     await world.ops.release(int(handle))
+
+
+async def test_a_close_that_one_file_does_not_support_is_asked_for_at_the_next(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one ENOSYS no close of the whole mount would report an error."""
+    world = make_world(is_local=False, is_ninep=True)
+    handle, _ = await world.create(ROOT_ID, b"f")
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "_duplicates", Broken(os_error(errno.ENOSYS)))
+        await refused(world.ops.flush(handle), errno.EOPNOTSUPP)
+    await world.ops.release(handle)
 
 
 async def test_a_local_file_in_a_source_with_others_has_nothing_to_report(

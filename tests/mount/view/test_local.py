@@ -559,6 +559,11 @@ def test_what_the_disk_reserves_for_root_stays_for_root(kind: str) -> None:
                 assert os.statvfs(disk).f_bfree > reserved * 0.95
                 owners = {path.lstat().st_uid for path in (world.view / "node_modules").iterdir()}
                 assert owners == {AGENT}
+                if kind == "write":
+                    (world.view / "node_modules/0000").unlink()
+                    world.make("d/node_modules/x")
+                    (made_now,) = disk.glob("store/*/tree/+app/+d")
+                    assert made_now.stat().st_uid == 0
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
 

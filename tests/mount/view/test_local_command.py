@@ -497,6 +497,17 @@ def test_a_hidden_directory_can_be_moved_away(world: World) -> None:
         assert world.states() == {"app/packages/node_modules": "in_use"}
 
 
+def test_the_first_one_below_the_root_is_seen(world: World) -> None:
+    """The view has listed its store before, and nothing stood in for a directory of the share."""
+    with world.mounted():
+        world.install("")
+        world.host("ln", "-s", "/usr", "node_modules")
+        assert os.listdir(world.view / "app") == ["packages"]
+        world.run("move", "node_modules", "app/node_modules")
+        assert sorted(os.listdir(world.view / "app")) == ["node_modules", "packages"]
+        assert (world.view / "app/node_modules/a.js").exists()
+
+
 def test_a_process_in_a_moved_directory_goes_on(world: World) -> None:
     with world.mounted():
         world.install("app")
