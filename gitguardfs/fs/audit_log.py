@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LogFile(Protocol):
-    """What lines are appended to."""
+    """A file that lines are appended to."""
 
     def write(self, line: bytes) -> None:
         """Append a line. Raises OSError and UserError."""

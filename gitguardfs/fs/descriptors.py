@@ -63,7 +63,8 @@ class DescriptorCache:
     def of(self, node: Node) -> int:
         """Return a descriptor of ``node``, which is leased to the request under way.
 
-        Raises OSError(ESTALE) if the node's object is not found, and the source's.
+        Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
+        source.
         """
         node.leased = self.request
         if node.fd >= 0:

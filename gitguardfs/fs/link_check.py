@@ -1,7 +1,7 @@
 """Applies the rule for symlinks (G6): when one is made, linked or moved, and when a directory above
 it is moved.
 
-``guard/links`` has the rule. This module finds the root that the rule needs, and what a text leads
+``names/links`` has the rule. This module finds the root that the rule needs, and what a text leads
 to now.
 """
 
@@ -46,7 +46,7 @@ class LinkCheck:
         source: Source,
         root: Node,
     ) -> None:
-        """Keep what is needed; unless the rule ``is_on``, every symlink may stand everywhere."""
+        """Take the parts of a tree; unless ``is_on``, every symlink may stand everywhere."""
         self._is_on = is_on
         self._access = access
         self._descriptors = descriptors

@@ -60,7 +60,7 @@ class _Namespace:
     user: str = ""
     """A user's process in it, or with a descriptor of it; empty if there is none."""
     is_users: bool = False
-    """Whether a user made it (user_namespaces(7)), who can unmount what was mounted since."""
+    """Whether a user made it (user_namespaces(7)): that user can unmount later mounts in it."""
 
     def shows(self, source: _Source) -> bool:
         """Return whether a user in the namespace reaches the source, perhaps by unmounting."""

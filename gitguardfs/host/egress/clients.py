@@ -142,11 +142,11 @@ class Clients:
 
 
 MAX_KEPT = 256 * 1024
-"""Bytes that are read from a client while its request cannot be sent on. The rest waits in the
-sockets. Some reading must go on: it shows when the client hangs up."""
+"""Most bytes that are read from a client while its request cannot be sent on. The rest waits in the
+sockets. The proxy reads at all then because only a read shows that the client has hung up."""
 MAX_WHOLE = 2 * 1024 * 1024
-"""Bytes that are read of a request's header, or of the body of a blocked request. Such a body has
-1 MiB at most, and more with TLS. Both are answered when they are complete."""
+"""Most bytes that are read of a request's header, or of a blocked request's body: 1 MiB of body and
+TLS around it. The proxy answers once either is complete."""
 
 
 class Reader(Protocol):

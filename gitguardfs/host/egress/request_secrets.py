@@ -94,7 +94,7 @@ class RequestSecrets:
         return ""
 
     async def _value(self, secret: Secret) -> str | None:
-        """Return a value; None if this request does not need it, and nobody knows it yet."""
+        """Return a secret's value; None if the request can go without it and no thread has read it."""
         key = secrets.key(self._state_dir, secret.name)
         is_needed = self._checked.host in {place.host for place in secret.places}
         try:
