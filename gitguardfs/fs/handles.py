@@ -81,7 +81,7 @@ class ReaddirplusAdvice:
 
     def __init__(self) -> None:
         self.lookups: OrderedDict[int, int] = OrderedDict()
-        """How many objects other than directories each process has looked up since its first listing."""
+        """By process that has listed names: how many non-directories it has looked up since."""
 
     def wants_names_only(self, pid: int) -> bool:
         """Return whether the process ``pid`` has only listed names, and looked up few, so far."""

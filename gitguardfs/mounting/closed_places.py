@@ -99,4 +99,4 @@ def check_seal(
         else:
             sealed.note_checked()
     with failing(f"cannot seal {paths.source}", code=Exit.MOUNT):
-        sealed.check()  # a fusermount3 that was started below can mount over the seal
+        sealed.check_position()  # a fusermount3 that was started below can mount over the seal

@@ -51,7 +51,7 @@ from gitguardfs.sessions import base
 log = logging.getLogger(__name__)
 
 DETACH_LIMIT = 2.0
-"""Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
+"""Seconds for which a daemon that gives up waits for its unmounting, which may hang."""
 
 
 def run(
@@ -150,7 +150,7 @@ def _prepare(
     expected = options.expected_mountpoint
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
-    paths = preflight.check(options, expected, is_root)
+    paths = preflight.check_paths(options, expected, is_root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
     seal_it = _wants_seal(options, paths, is_root)

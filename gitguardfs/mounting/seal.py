@@ -53,7 +53,7 @@ class Seal:
             self._lock = covers.mount(NAME, source_fd, lock=_lock)
         try:
             _lock(self._lock)
-            self.check()
+            self.check_position()
         except BaseException:
             if seal is None:
                 with suppress(OSError):
@@ -70,7 +70,7 @@ class Seal:
         """A descriptor of the seal's root."""
         return self._lock
 
-    def check(self) -> None:
+    def check_position(self) -> None:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""
         number = mountinfo.number_of(self._lock)
         if covers.listed(number).parent_id != self.covers or covers.is_covered(number):

@@ -26,7 +26,7 @@ class Marker:
     inside: bytes = b""
     """A directory of the share without this file in it stays the share's."""
     below: bytes = b""
-    """The directory is the guest's if it is directly below one of this name, whatever else is there."""
+    """A directory directly below one of this name is the guest's, whatever else is there."""
     is_new: bool = False
     """Whether only a directory that the share does not have can be the guest's."""
 

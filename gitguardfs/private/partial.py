@@ -1,7 +1,8 @@
 """Chooses the objects to copy of a partial clone: all commits, and no directory that lacks a file.
 
-git changes a work tree file by file, and takes the old one away before it finds that the new one's
-object is missing. If a commit's top directory is missing, git refuses the checkout before it takes anything away.
+git changes a work tree file by file, and removes an old file before it finds that the new one's
+object is missing. If a commit's top directory is missing, git refuses the checkout and removes
+nothing.
 """
 
 from __future__ import annotations

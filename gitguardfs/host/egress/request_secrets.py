@@ -94,7 +94,7 @@ class RequestSecrets:
         return ""
 
     async def _value(self, secret: Secret) -> str | None:
-        """Return a secret's value; None if the request can go without it and no thread has read it."""
+        """Return a secret's value; None if it is unknown and this request can go without it."""
         key = secrets.key(self._state_dir, secret.name)
         is_needed = self._checked.host in {place.host for place in secret.places}
         try:

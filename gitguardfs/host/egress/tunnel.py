@@ -23,7 +23,7 @@ LIMIT = 60.0
 """Seconds for the proxy to open a tunnel, shared out to the addresses of a server. A proxy itself
 waits up to a minute for one."""
 _PROXY = "the company proxy"
-"""The proxy's name in texts for the agent, which must not learn its address (mitmdump.log has it)."""
+"""The proxy's name in texts for the agent. Its address is in mitmdump.log only."""
 
 
 _NO_LOGIN = (HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, HTTPStatus.UNAUTHORIZED)
