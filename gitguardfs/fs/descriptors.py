@@ -100,9 +100,9 @@ class DescriptorCache:
                 self.replaced.popitem(last=False)
 
     def let_go(self, nodes: Sequence[Node]) -> None:
-        """Let the source show what is at the names of ``nodes``, of which ``found`` is asked next.
+        """Let the source show the present objects at the names of ``nodes``, before ``found``.
 
-        ``nodes`` begins with a directory; each next one lies below the one before it.
+        ``nodes`` begins with a directory; each next node lies below the one before it.
         """
 
     def found(self, node: Node) -> int:

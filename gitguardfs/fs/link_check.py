@@ -23,16 +23,16 @@ from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW
 
 MAX_DIRECTORIES = 4096
-"""Directories that are searched for symlinks when a directory is moved up: some 50 ms locally."""
+"""Most directories that are searched for symlinks when one is moved up; takes 50 ms locally."""
 
 MAX_ENTRIES = 65_536
-"""Names in these directories: some 100 ms."""
+"""Most names that are read in that search; takes 100 ms locally."""
 
 MAX_STEPS = 256
-"""Directories that are entered or climbed from while texts are followed; some 10 ms."""
+"""Most steps, down or up, in following the text of one symlink; takes 10 ms locally."""
 
 MAX_DEPTH = 256
-"""Directories on the way down in that search, each of which is open meanwhile."""
+"""Levels of directories that the search goes down, with one open directory for each."""
 
 
 class LinkCheck:

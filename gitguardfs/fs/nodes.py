@@ -38,7 +38,7 @@ NEVER = float("-inf")
 FIRST_OWN_ID = 1 << 62
 """The first node number of our own; file systems do not use such large inode numbers."""
 TREE_BITS = 52
-"""A number of a node or handle, shifted right by these bits, says of which tree it is."""
+"""Bits to shift a number of a node or handle right by, to get the number of its tree."""
 LOCAL_TREE = 1
 
 

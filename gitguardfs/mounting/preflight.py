@@ -22,7 +22,7 @@ FUSERMOUNT = "fusermount3"
 
 @dataclass(frozen=True)
 class MountPaths:
-    """Source and mount point: their resolved paths, and descriptors of what was checked."""
+    """Source and mount point: their resolved paths, and descriptors of the checked directories."""
 
     source: str
     source_fd: int

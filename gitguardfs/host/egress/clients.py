@@ -32,10 +32,10 @@ SETTLED = 1.0
 """Seconds for which a connection must have been idle to be closed for another: its last response
 has been sent by then."""
 MAX_WAITING = 24
-"""Connections that wait until one ends or lies idle. The relay lets some more of a VM through, so
-that the proxy can say what is wrong."""
+"""Most connections that wait for another one to end or become idle. A VM's relay lets some more
+through, so that the proxy can tell these clients the reason."""
 WAIT_LIMIT = 120.0
-"""Seconds for which one waits."""
+"""Seconds for which a connection waits."""
 TOO_MANY = (
     f"{MAX_CONNECTIONS} connections were in use for {WAIT_LIMIT:g} seconds, or {MAX_WAITING} more"
     " waited: use fewer at a time"
