@@ -77,9 +77,9 @@ class Row:
         hint = "end the user's other processes (loginctl terminate-user), then run this again"
         return self.unknown(f"could not be checked: {why}", hint)
 
-    def not_checked(self, why: str, hint: str = "") -> Result:
+    def not_checked(self, why: str) -> Result:
         """Return a note: there was nothing to check, or it is not known what to check."""
-        return self.note(why, hint, f"not checked whether {self.passed}")
+        return self.note(why, title=f"not checked whether {self.passed}")
 
     def note(self, detail: str, hint: str = "", title: str = "") -> Result:
         """Return a note."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 import click
 
 from gitguardfs.base import findings, quote
-from gitguardfs.base.command_line import FAIL_ON, JSON, Command
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result, Row, Severity, Status
+from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
 from gitguardfs.doctor import (
     attack_checks,
     link_checks,

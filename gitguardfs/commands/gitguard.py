@@ -10,9 +10,9 @@ from typing import NamedTuple
 import click
 
 from gitguardfs import __version__
-from gitguardfs.base.command_line import CommandGroup
 from gitguardfs.base.constants import FSTYPE, SUBTYPE
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.commands.run import of_gitguard, run
 
 HOST = "gitguardfs.host"

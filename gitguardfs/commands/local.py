@@ -14,11 +14,11 @@ from contextlib import ExitStack
 import click
 
 from gitguardfs.base import quote
-from gitguardfs.base.command_line import JSON, CommandGroup
 from gitguardfs.base.constants import LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.findings import ScanProgress
 from gitguardfs.base.size import as_size
+from gitguardfs.commands.command_line import JSON, CommandGroup
 from gitguardfs.guest import local_changing as changing
 from gitguardfs.guest import local_listing as listing
 from gitguardfs.guest.local_listing import Own, Share, State

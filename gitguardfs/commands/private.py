@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import click
 
-from gitguardfs.base.command_line import JSON, CommandGroup
 from gitguardfs.base.constants import FSTYPE, PRIVATE_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.store_directory import remove_tree
+from gitguardfs.commands.command_line import JSON, CommandGroup
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.options import accounts
 from gitguardfs.private import store

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from gitguardfs.base import config_files, installation
-from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL, RespelledCommand
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
+from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL, RespelledCommand
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.options import accounts, fstab_entries
 from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local

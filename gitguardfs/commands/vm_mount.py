@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 import gitguardfs
-from gitguardfs.base.command_line import LOCAL, RespelledCommand
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.commands.command_line import LOCAL, RespelledCommand
 from gitguardfs.commands.run import run
 from gitguardfs.doctor import privilege_checks
 from gitguardfs.doctor.context import CheckedSystem, find_user

@@ -1,9 +1,17 @@
 """The attacks on ``.git``: one table, for ``gitguard doctor`` and for the tests.
 
-An attack is a verb with its paths: ``{g}`` is an object that the guard protects, ``{w}`` an empty
-directory in the view, and ``{o}`` one beside it, with a file ``file`` and a directory ``dir`` to
-plant. Attacks with "!" do harm if they succeed, so the doctor leaves them out. All others leave the
-object as it was: what they rename, link or make is undone at once.
+A line of ``TABLE_TEXT`` is ``THREAT FORM [ACTORS]: ATTACK; ATTACK...``: ACTORS try each attack (all
+three if none is named) on an object of the FORM (``Attack.on``). An attack is a verb of ``VERBS``
+and its arguments, for example ``rename {g} {w}/x``::
+
+    !  does harm if it succeeds: only tests try it. All others undo their change at once.
+    {g} {parent} {name} {relative}  the guarded object, its directory, name, and path from {w}
+    {w}  a new empty directory in the view
+    {o}  a new one beside it, with {o}/file, a gitfile, and {o}/dir, which has objects and refs
+    {x}  AWAY, a name that shows where it comes from if it is left behind
+
+A verb prepares in ``preparing()``, where a failure is no refusal, and reverts in ``undoing()``.
+``EARLY`` and ``LACKING`` have the errnos, by verb, that say nothing about the guard.
 """
 
 from __future__ import annotations
@@ -29,7 +37,6 @@ from gitguardfs.linux.syscalls import MNT_DETACH, MS_BIND, MS_REC, rename_path
 AGENT, FAKE_ROOT, ROOT = ACTORS = ("agent", "fake root", "root")
 """The agent's user; that user as root of new user and mount namespaces; root itself."""
 AWAY = ".gitguard-doctor"
-"""Part of a name that is made for a moment; it shows the origin if it is left behind."""
 TABLE_TEXT = """
 R1 directory: rename {g} {g}{x}; rename {g} {w}/x; rename {g}/config {w}/x;
     !rename {o}/file {g}/config
@@ -60,16 +67,15 @@ C3 directory: !tmpfile {g} {g}/x
 L1 directory: link {g}/config {w}/x
 L1 file: link {g} {w}/x; link-empty-path {g} {w}/x; link-proc {g} {w}/x
 L1 symlink: link {g} {w}/x
-M1 directory: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g};
-    setxattr {g}; removexattr {g}; open {g}/config WRONLY|APPEND;
-    chown {g}/config; chmod {g}/config; utimens {g}/config; !touch {g}/config;
-    !truncate {g}/config; !open {g}/config WRONLY|TRUNC
-M1 file: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g};
-    !truncate {g}; !open {g} WRONLY|TRUNC
+M1 directory: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g}; setxattr {g};
+    removexattr {g}; open {g}/config WRONLY|APPEND; chown {g}/config; chmod {g}/config;
+    utimens {g}/config; !touch {g}/config; !truncate {g}/config; !open {g}/config WRONLY|TRUNC
+M1 file: chown {g}; chown-nothing {g}; chmod {g}; utimens {g}; !touch {g}; !truncate {g};
+    !open {g} WRONLY|TRUNC
 M1 symlink: chown {g}; chown-nothing {g}; utimens {g}
 M2 directory: list {g}; read {g}/config; stat {g}/config; read-at {g} config; read-proc {g};
-    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config;
-    watch {g}; listxattr {g}
+    read-proc {g} /config; read-reopened {g} config; chdir {g}; chdir {g} config; watch {g};
+    listxattr {g}
 M2 file: read {g}; read-proc {g}; open-proc {g}
 M2 symlink: readlink {g}; readlink-at {g}
 U1 directory fake root: list {g}; read {g}/config
@@ -78,21 +84,19 @@ U2 directory fake root, root: bind {g} {w} /config; bind {g}/config {o}/file;
     bind {parent} {w} /{name}/config; chroot {g}
 U2 directory fake root: overlay {parent} {w} /{name}/config
 U2 nothing fake root: !overlay-upper {o}/dir {w}
-S1 directory: follow {g} {w}/x /config; follow {relative} {w}/x /config;
-    follow {g}/config {w}/x
+S1 directory: follow {g} {w}/x /config; follow {relative} {w}/x /config; follow {g}/config {w}/x
 P4 bare: read {g}/config; create {g}/{x}; rename {g} {g}{x}; rename {g}/HEAD {g}/H;
     rename {g}/HEAD {w}/x; exchange {g} {o}/dir; exchange {o}/dir {g}; chmod {g};
     open {g}/config WRONLY|APPEND; !open {g}/HEAD WRONLY|TRUNC; !truncate {g}/config;
     !mkdir {g}/hooks; !create {g}/config.worktree; !unlink {g}/config; !unlink {g}/HEAD;
     !rmdir {g}/refs/tags
-P4 half: !open {g}/config WRONLY|TRUNC; !truncate {g}/config; !chmod {g}/config;
-    !unlink {g}/config; !rename {g}/config {g}/c; !rename {o}/file {g}/config;
-    !link {g}/config {w}/x; !exchange {o}/file {g}/config; !create {g}/commondir;
-    !open {g}/config.worktree WRONLY|TRUNC; !link {o}/file {g}/commondir;
-    !symlink ../own {g}/commondir; !rename {g}/hooks {g}/h; !exchange {g}/hooks {o}/dir;
-    !chmod {g}/hooks; !create {g}/hooks/x; !rename {o}/file {g}/hooks/x;
-    !link {o}/file {g}/hooks/x; !symlink ../own {g}/hooks/x; !mkdir {g}/hooks/x;
-    !mknod {g}/hooks/x; !open {g}/hooks/post-update WRONLY|TRUNC;
+P4 half: !open {g}/config WRONLY|TRUNC; !truncate {g}/config; !chmod {g}/config; !unlink {g}/config;
+    !rename {g}/config {g}/c; !rename {o}/file {g}/config; !link {g}/config {w}/x;
+    !exchange {o}/file {g}/config; !create {g}/commondir; !open {g}/config.worktree WRONLY|TRUNC;
+    !link {o}/file {g}/commondir; !symlink ../own {g}/commondir; !rename {g}/hooks {g}/h;
+    !exchange {g}/hooks {o}/dir; !chmod {g}/hooks; !create {g}/hooks/x;
+    !rename {o}/file {g}/hooks/x; !link {o}/file {g}/hooks/x; !symlink ../own {g}/hooks/x;
+    !mkdir {g}/hooks/x; !mknod {g}/hooks/x; !open {g}/hooks/post-update WRONLY|TRUNC;
     !chmod {g}/hooks/post-update; !unlink {g}/hooks/post-update; !rmdir {g}/hooks/old;
     !rename {g}/hooks/pre-push.sample {g}/hooks/pre-push; !link {g}/hooks/post-update {w}/x
 F1 nothing: create {w}/.git; rename {o}/file {w}/.git
@@ -100,7 +104,6 @@ F1 file: open {g} WRONLY|APPEND; open {g} RDWR
 N nothing: rename {o}/file {w}/.GIT; rename {o}/file {w}/.git.; rename {o}/file {w}/git~1;
     rename {o}/file {w}/.g\u200cit
 """
-"""By threat and form of the object, and by actors if not all of them try it: the attacks."""
 SPELLINGS = (
     # any case; NTFS: trailing dots and spaces, streams, short names, backslashes
     ".git", ".GIT", ".Git", ".giT", ".git.", ".git ", ".git . .", ".git...", ".GIT. ", ".git:",
@@ -383,10 +386,8 @@ class Attack:
             os.mkdir(work, 0o755)
             if "{o}" in words:
                 os.mkdir(own, 0o755)
-            if "{o}/dir" in words:
                 os.makedirs(f"{own}/dir/objects")
                 os.mkdir(f"{own}/dir/refs")
-            if "{o}/file" in words:
                 _write(f"{own}/file", "gitdir: ../nowhere\n")
         parent, name = os.path.split(guarded)
         fields = {"g": guarded, "w": work, "o": own, "x": AWAY, "parent": parent, "name": name}
@@ -447,4 +448,3 @@ TABLE = (
     *_assembled(),
     *(Attack("N", "nothing", ("mkdir", f"{{w}}/{name}")) for name in SPELLINGS),
 )
-"""All attacks."""

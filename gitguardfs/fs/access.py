@@ -250,17 +250,17 @@ class Access(Revalidation):
         self, ref: NodeRef, st: os.stat_result, verdict: Verdict, rule: str, made: int
     ) -> Classified:
         """Classify a directory that is no second name of ``.git``, given the verdict so far."""
-        known = self._by_id.get(st.st_ino)
-        if known is None or known.dev != st.st_dev or known.ino != st.st_ino:
-            known = self._nodes.find_below(ref.parent, st)
+        node = self._by_id.get(st.st_ino)
+        if node is None or node.dev != st.st_dev or node.ino != st.st_ino:
+            node = self._nodes.find_below(ref.parent, st)
         own = -1
         if made >= 0:
             fd = own = self._source.duplicate(made)
         elif (
-            known is not None and known.fd >= 0 and known.file_type == S_IFDIR
+            node is not None and node.fd >= 0 and node.file_type == S_IFDIR
             and self._descriptors.holds_objects
         ):  # fmt: skip
-            fd = known.fd
+            fd = node.fd
         else:
             fd = own = self._source.open_node(ref.fd, ref.name)
         try:

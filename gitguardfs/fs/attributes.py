@@ -23,7 +23,7 @@ WRITE_BITS = 0o222
 
 
 _change_of = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
-"""What changes with a file's content."""
+"""Attributes that change with a file's content."""
 
 
 def change_key(st: os.stat_result) -> int:
@@ -56,7 +56,7 @@ class AttributeMapper:
         self.allow_suid = options.allow_suid
         self.entry_timeout = options.cache_timeout
         """How long the kernel may cache names, in seconds."""
-        # What is not the same for all users must not be cached.
+        # Attributes that differ between users must not be cached.
         self._attr_timeout = options.cache_timeout if options.overrides.mirror is None else 0.0
         self._override = override
         self._shown_text = shown_text

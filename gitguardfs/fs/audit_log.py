@@ -15,14 +15,14 @@ from gitguardfs.base.spool import Spool
 from gitguardfs.names.rules import Refused
 
 BYTES_PER_SECOND = 16 << 10
-"""Bytes that one mount writes at most, so that an agent cannot fill the disk. The next line that
-is written has the count of those that were dropped."""
+"""Most bytes per second that one mount writes, so that an agent cannot fill the disk. The next
+written line has the number of dropped lines."""
 BURST = 64 << 10
 """Bytes that may be written at once, after a time with few refusals. A line that begins below the
-limit is written whole, and what it has too much delays the next."""
+limit is written whole; its excess delays the next line."""
 SHOWN_END = 300
-"""Characters of a longer path that are written of its beginning, and of its end: with long names
-an agent could use up the allowance, and keep out what it does next."""
+"""Characters that are written of a long path's beginning, and of its end. With long paths an agent
+could use up the allowance, so that its next refusals would not be logged."""
 QUEUE_LENGTH = 1000
 """Lines that may wait for a slow disk; further ones are counted as dropped."""
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class LogFile(Protocol):
-    """What lines are appended to."""
+    """A file that lines are appended to."""
 
     def write(self, line: bytes) -> None:
         """Append a line. Raises OSError and UserError."""

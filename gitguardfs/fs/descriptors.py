@@ -63,7 +63,8 @@ class DescriptorCache:
     def of(self, node: Node) -> int:
         """Return a descriptor of ``node``, which is leased to the request under way.
 
-        Raises OSError(ESTALE) if the node's object is not found, and the source's.
+        Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
+        source.
         """
         node.leased = self.request
         if node.fd >= 0:
@@ -99,9 +100,9 @@ class DescriptorCache:
                 self.replaced.popitem(last=False)
 
     def let_go(self, nodes: Sequence[Node]) -> None:
-        """Let the source show what is at the names of ``nodes``, of which ``found`` is asked next.
+        """Let the source show the present objects at the names of ``nodes``, before ``found``.
 
-        ``nodes`` begins with a directory; each next one lies below the one before it.
+        ``nodes`` begins with a directory; each next node lies below the one before it.
         """
 
     def found(self, node: Node) -> int:

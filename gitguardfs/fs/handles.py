@@ -69,7 +69,7 @@ class DirectoryHandle:
         self.types: dict[bytes, tuple[int, int]] = {}
         """By name: type and inode number, if the snapshot was taken with them."""
         self.overlaid: dict[bytes, tuple[int, int]] = {}
-        """The same for the names in the snapshot that are not of the source."""
+        """Type and inode number of each name in the snapshot that the source does not have."""
 
 
 class ReaddirplusAdvice:
@@ -81,8 +81,7 @@ class ReaddirplusAdvice:
 
     def __init__(self) -> None:
         self.lookups: OrderedDict[int, int] = OrderedDict()
-        """By process that has listed something: the objects, other than directories, that it has
-        looked up since."""
+        """By process that has listed names: how many non-directories it has looked up since."""
 
     def wants_names_only(self, pid: int) -> bool:
         """Return whether the process ``pid`` has only listed names, and looked up few, so far."""

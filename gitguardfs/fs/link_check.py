@@ -1,7 +1,7 @@
 """Applies the rule for symlinks (G6): when one is made, linked or moved, and when a directory above
 it is moved.
 
-``guard/links`` has the rule. This module finds the root that the rule needs, and what a text leads
+``names/links`` has the rule. This module finds the root that the rule needs, and what a text leads
 to now.
 """
 
@@ -23,16 +23,16 @@ from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW
 
 MAX_DIRECTORIES = 4096
-"""Directories that are searched for symlinks when a directory is moved up: some 50 ms locally."""
+"""Most directories that are searched for symlinks when one is moved up; takes 50 ms locally."""
 
 MAX_ENTRIES = 65_536
-"""Names in these directories: some 100 ms."""
+"""Most names that are read in that search; takes 100 ms locally."""
 
 MAX_STEPS = 256
-"""Directories that are entered or climbed from while texts are followed; some 10 ms."""
+"""Most steps, down or up, in following the text of one symlink; takes 10 ms locally."""
 
 MAX_DEPTH = 256
-"""Directories on the way down in that search, each of which is open meanwhile."""
+"""Levels of directories that the search goes down, with one open directory for each."""
 
 
 class LinkCheck:
@@ -46,7 +46,7 @@ class LinkCheck:
         source: Source,
         root: Node,
     ) -> None:
-        """Keep what is needed; unless the rule ``is_on``, every symlink may stand everywhere."""
+        """Take the parts of a tree; unless ``is_on``, every symlink may stand everywhere."""
         self._is_on = is_on
         self._access = access
         self._descriptors = descriptors

@@ -1,12 +1,12 @@
 """Sources whose descriptors hold paths, not objects: 9p shares.
 
-QEMU's server keeps the path of each object that the guest's kernel holds. So what is behind a
-descriptor is whatever the host has at that path now. And while an object is held, by a descriptor
-of it or of one below it, the guest's kernel shows the number and type that it had first.
-Everything else, and each listing, is of the object that is there now.
+QEMU's server keeps the path of each object that the guest's kernel holds. So a descriptor leads
+to the object that the host has at that path now. An object is held while a descriptor of it, or of
+an object below it, is open. The guest's kernel shows a held object's first number and type for its
+name, even after the host has replaced it. All other attributes, and listings, are the present ones.
 
-So no descriptor of a file is kept from one request to the next, and what is decided by a number or
-type of something that is held is decided by a listing.
+So no descriptor of a file is kept from one request to the next. Where the number or type of a held
+object would decide, a listing decides instead.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class NinepDescriptors(DescriptorCache):
             self.close(file)
 
     def known(self, node: Node) -> int:
-        """Return -1: no descriptor is surely of the node's object."""
+        """Return -1: a descriptor may lead to another object by now."""
         return -1
 
     def keep(self, node: Node, fd: int) -> None:
@@ -86,7 +86,7 @@ class NinepDescriptors(DescriptorCache):
         """Note nothing: no descriptor holds an object that is replaced."""
 
     def keep_removed(self, node: Node, fd: int, is_last: bool) -> None:
-        """Keep ``fd`` of an object without a name; to others only their names lead."""
+        """Keep ``fd`` of an object without a name; objects with names are found by those."""
         if is_last:
             self.keep(node, fd)
             node.classified_at = NEVER
@@ -159,8 +159,8 @@ class NinepSource(Source):
     def mode_at(self, dir_fd: int, name: bytes) -> int | None:
         """Return the st_mode of an entry; None if there is none. Raises OSError.
 
-        Only what is a directory by its present type is returned as one. Raises ENOTDIR if
-        ``dir_fd`` is of no directory any more.
+        A held name may show the type of a former directory: the mode is S_IFDIR only if a listing
+        agrees. Raises ENOTDIR if ``dir_fd`` no longer is a directory.
         """
         try:
             mode = self.stat_at(dir_fd, name).st_mode
@@ -199,7 +199,8 @@ class NinepSource(Source):
     ) -> bool:
         """Return whether ``other`` leads to the entry called ``name``.
 
-        What was moved there may show an older number: then it does unless another entry does.
+        A moved entry may show an older number. ``other`` then counts as leading to it, unless
+        ``means_other`` is true of another entry.
         """
         st, found = self.find_at(dir_fd, name), self.find_at(dir_fd, other)
         if st is None or found is None or os.path.samestat(st, found):
@@ -207,7 +208,7 @@ class NinepSource(Source):
         return not any(means_other(entry) for entry in self.names(dir_fd) if entry != name)
 
     def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
-        """Return ``moved``: a name that was held before shows the number of what was there."""
+        """Return ``moved``: a held name still shows the number of the object that was there."""
         return moved
 
     def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
@@ -252,8 +253,8 @@ class NinepSource(Source):
     def is_taken_only_here(self, dir_fd: int, name: bytes) -> bool:
         """Return whether a name is taken for this machine's kernel, and free for the server.
 
-        A descriptor of what the host has removed has that effect, or of an object below it. If so,
-        closes what is cached.
+        A descriptor of an object that the host has removed, or of one below it, has that effect.
+        If the name is taken only here, closes the cached descriptors.
         """
         if self.find_at(dir_fd, name) is not None:
             return False
@@ -263,7 +264,7 @@ class NinepSource(Source):
     def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
         """Return whether an entry is a directory that is treated as ``.git`` itself.
 
-        Raises OSError(ESTALE) for an entry that is held, since what it holds cannot be seen, and
+        Raises OSError(ESTALE) for an entry that is held, since its content cannot be seen, and
         any other OSError of the source.
         """
         try:
@@ -279,7 +280,7 @@ class NinepSource(Source):
 
 
 class NinepResolver(Resolver):
-    """Finds nodes; an entry whose number may be of something held is looked at unheld."""
+    """Finds nodes; closes descriptors first if an entry may show the number of a held object."""
 
     def entry(
         self,
@@ -293,7 +294,7 @@ class NinepResolver(Resolver):
         """Return the node of ``ref``, as ``Resolver.entry`` does.
 
         A directory's name shows its number also once the host has replaced it, while it is held.
-        So if the number is known from elsewhere, what is not leased is closed first.
+        So if a node elsewhere has the number, all descriptors that are not leased are closed first.
         """
         if made >= 0:
             return super().entry(ref, st, uid, dotgit, made=made)
@@ -312,10 +313,10 @@ class NinepResolver(Resolver):
         return self._source.stat_at(ref.fd, ref.name)
 
     def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
-        """Return what ``Resolver._is_same_at`` does.
+        """Return whether ``node`` is the object at a name, after a look by ``Source.is_at``.
 
-        A name at which a file was opened shows that file's number for as long as it is open,
-        whatever the host has put there. Listings show the numbers of what is there.
+        A name shows the number of a file that was opened at it for as long as the file is open,
+        whatever the host has put there. Listings show the present numbers.
         """
         is_there = self._source.is_at(self._descriptors.of(parent), name, st)
         return is_there and super()._is_same_at(parent, name, node, st)

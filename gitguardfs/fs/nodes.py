@@ -38,7 +38,7 @@ NEVER = float("-inf")
 FIRST_OWN_ID = 1 << 62
 """The first node number of our own; file systems do not use such large inode numbers."""
 TREE_BITS = 52
-"""A number of a node or handle, shifted right by these bits, says of which tree it is."""
+"""Bits to shift a number of a node or handle right by, to get the number of its tree."""
 LOCAL_TREE = 1
 
 
@@ -110,7 +110,7 @@ class Node:
         self.case_matters: bool | None = None
         """Whether this directory can hold two names that differ in case only; None if not known."""
         self.case_asked = 0
-        """How often that was asked while it was not known."""
+        """How often ``LetterCase`` was asked while the answer was not known."""
         self.lookup_count = 0
         """Lookups that were reported to the kernel and that it has not forgotten."""
         self.is_pinned = False
@@ -184,7 +184,7 @@ class NodeTable:
         self._other_nodes: dict[ObjectKey, list[Node]] = {}
         self._own_ids = cast("Iterator[NodeId]", count(self._first_own))
         self.left: list[Node] = []
-        """Directories that the kernel has forgotten and that a node was moved away from. The caller
+        """Forgotten directories that a node was moved away from. The caller
         that takes them from this list closes their descriptors."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""

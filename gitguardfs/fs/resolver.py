@@ -188,7 +188,8 @@ class Resolver:
 
         An open descriptor keeps a local file system from reusing the number, but not a server. The
         node is not stale if its object is still at its old name: then another guard has linked the
-        object to ``ref``. A directory has one name: over 9p a held one may seem to be at its old.
+        object to ``ref``. A directory has one name, so its node is always stale: over 9p a held
+        directory may seem to be at its old name.
         """
         former = self._nodes.find_below(ref.parent, st)
         if former is None:

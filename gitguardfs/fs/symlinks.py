@@ -56,7 +56,7 @@ class SymlinkResolver:
         attributes: AttributeMapper,
         find_or_add: Callable[[NodeRef, os.stat_result], Node | None],
     ) -> None:
-        """Keep what is needed. Absolute symlinks to paths below the source lead into the mount.
+        """Take parts of a tree. Absolute symlinks to paths below the source lead into the mount.
 
         ``find_or_add`` returns the node of an entry; None if the entry is hidden.
         """

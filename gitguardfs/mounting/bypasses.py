@@ -60,7 +60,7 @@ class _Namespace:
     user: str = ""
     """A user's process in it, or with a descriptor of it; empty if there is none."""
     is_users: bool = False
-    """Whether a user made it (user_namespaces(7)), who can unmount what was mounted since."""
+    """Whether a user made it (user_namespaces(7)): that user can unmount later mounts in it."""
 
     def shows(self, source: _Source) -> bool:
         """Return whether a user in the namespace reaches the source, perhaps by unmounting."""
@@ -204,11 +204,11 @@ def _leads_to(
         os.close(fd)
 
 
-def _is_namespace(link: str, label: str, known: dict[int, _Namespace]) -> bool:
+def _is_namespace(link: str, label: str, namespaces: dict[int, _Namespace]) -> bool:
     """Return whether a link leads to a mount namespace without a process.
 
     Nobody can look into that without entering it. A user's descriptor of another one is noted in
-    ``known``, since its holder may enter.
+    ``namespaces``, since its holder may enter.
     """
     try:
         text = processes.link_of(link) or ""
@@ -216,7 +216,7 @@ def _is_namespace(link: str, label: str, known: dict[int, _Namespace]) -> bool:
         return False
     if not text.startswith("mnt:[") or text == os.readlink("/proc/self/ns/mnt"):
         return False
-    space = known.get(int(text[5:-1]))
+    space = namespaces.get(int(text[5:-1]))
     if space is not None:
         space.user = space.user or label
     return space is None

@@ -48,7 +48,7 @@ class ClosedPlaces:
             self.open_place()
 
     def open_place(self) -> None:
-        """Remove the lid, once: later on, another view's may have its number. On any thread."""
+        """Remove the lid, once: another view's lid may get its mnt_id later. On any thread."""
         with self._lock:
             removed, self.lid = self.lid, None
             try:
@@ -99,4 +99,4 @@ def check_seal(
         else:
             sealed.note_checked()
     with failing(f"cannot seal {paths.source}", code=Exit.MOUNT):
-        sealed.check()  # a fusermount3 that was started below can mount over the seal
+        sealed.check_position()  # a fusermount3 that was started below can mount over the seal

@@ -106,9 +106,9 @@ def open_covered(path: str, root: int, is_cover: Callable[[MountInfo], bool]) ->
 
 @contextmanager
 def unseen_mounts() -> Iterator[None]:
-    """Be in a new mount namespace, which no other process sees and which ends with the body.
+    """Move this process into a new mount namespace, which no other process sees, for the body.
 
-    The working directory is then the root directory. To be called before any thread is started.
+    The working directory is then the root directory. Must be called before any thread is started.
     """
     own_namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     own_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -118,7 +118,7 @@ def unseen_mounts() -> Iterator[None]:
             yield
         finally:
             syscalls.enter_mounts(own_namespace)
-            enter_root(own_root)  # to enter a namespace leaves a chroot(2)
+            enter_root(own_root)  # setns(2) has undone a chroot(2)
     finally:
         os.close(own_root)
         os.close(own_namespace)

@@ -43,11 +43,11 @@ def mount_below(view: Callable[[int], None], directory: int) -> int:
     own_root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with covers.unseen_mounts():
-            place = os.open("/", os.O_PATH | os.O_CLOEXEC)  # any directory
+            below = os.open("/", os.O_PATH | os.O_CLOEXEC)  # any directory
             try:
-                root = covers.mount(NAME, place)
+                root = covers.mount(NAME, below)
             finally:
-                os.close(place)
+                os.close(below)
             try:
                 # The device must be opened in the namespace that stays: it is known by its path.
                 covers.enter_root(own_root)

@@ -22,7 +22,7 @@ FUSERMOUNT = "fusermount3"
 
 @dataclass(frozen=True)
 class MountPaths:
-    """Source and mount point: their resolved paths, and descriptors of what was checked."""
+    """Source and mount point: their resolved paths, and descriptors of the checked directories."""
 
     source: str
     source_fd: int
@@ -35,7 +35,7 @@ class MountPaths:
         return self.source == self.mountpoint
 
 
-def check(options: MountOptions, expected: str | None, is_root: bool) -> MountPaths:
+def check_paths(options: MountOptions, expected: str | None, is_root: bool) -> MountPaths:
     """Resolve and check both directories and the system. Raises UserError.
 
     ``expected`` is the mount point in fstab: mount(8) resolves it, and follows symlinks of any

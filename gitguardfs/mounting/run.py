@@ -51,7 +51,7 @@ from gitguardfs.sessions import base
 log = logging.getLogger(__name__)
 
 DETACH_LIMIT = 2.0
-"""Seconds that unmounting may take when the daemon gives up: it may hang, and is then left."""
+"""Seconds for which a daemon that gives up waits for its unmounting, which may hang."""
 
 
 def run(
@@ -99,7 +99,7 @@ def _run_again(
 ) -> int:
     """Take the place of a daemon that was killed, unless root has unmounted its view since.
 
-    ``former`` is what that daemon said when it was ready: see ``closed_places.recognized``.
+    ``former`` is the state that the daemon reported once ready (``closed_places.recognized``).
     """
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
@@ -150,7 +150,7 @@ def _prepare(
     expected = options.expected_mountpoint
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
-    paths = preflight.check(options, expected, is_root)
+    paths = preflight.check_paths(options, expected, is_root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
     seal_it = _wants_seal(options, paths, is_root)

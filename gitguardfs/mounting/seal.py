@@ -28,7 +28,7 @@ from gitguardfs.mounting import covers, guards, utab
 
 NAME = "gitguardfs-seal"
 _CHECKED = "noatime"
-"""The mount option by which the kernel keeps that ``bypasses`` has found nothing at this seal."""
+"""Mount option that records, in the kernel, that ``bypasses`` has found nothing at this seal."""
 _LOCK = fcntl.LOCK_EX | fcntl.LOCK_NB
 
 
@@ -38,7 +38,7 @@ class Seal:
     def __init__(self, source: str, source_fd: int) -> None:
         """Cover a directory, or take over the seal of a daemon that died.
 
-        ``source_fd`` is a descriptor of the directory to cover, or of the root of that seal;
+        ``source_fd`` is a descriptor of the directory to cover, or of the seal's root;
         ``source`` is its name in errors. Raises OSError: EWOULDBLOCK if a daemon holds the seal,
         ESTALE if another mount is between the seal and the directory. A new seal is then removed.
         """
@@ -53,7 +53,7 @@ class Seal:
             self._lock = covers.mount(NAME, source_fd, lock=_lock)
         try:
             _lock(self._lock)
-            self.check()
+            self.check_position()
         except BaseException:
             if seal is None:
                 with suppress(OSError):
@@ -70,7 +70,7 @@ class Seal:
         """A descriptor of the seal's root."""
         return self._lock
 
-    def check(self) -> None:
+    def check_position(self) -> None:
         """Raise OSError(ESTALE) if the seal is not on ``covers``, or a mount is on top of it."""
         number = mountinfo.number_of(self._lock)
         if covers.listed(number).parent_id != self.covers or covers.is_covered(number):

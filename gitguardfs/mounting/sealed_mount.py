@@ -19,9 +19,9 @@ def mount_covered(do_mount: Callable[[], None], target: str) -> None:
     No daemon holds the seal: the next one takes it over. Raises UserError, with nothing mounted,
     if a step fails.
 
-    A child process does it in a mount namespace of its own, where no other process sees the share
-    without its seal. It attaches a tree of both mounts at ``target`` in one step. If the child ends
-    before that, the kernel unmounts what is in its namespace.
+    A child process mounts share and seal in a mount namespace of its own, where no other process
+    sees the share without its seal. It attaches a tree of both mounts at ``target`` in one step. If
+    the child ends before that, the kernel unmounts what is in its namespace.
     """
     readable, writable = os.pipe()
     child = os.fork()

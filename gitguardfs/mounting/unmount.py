@@ -27,6 +27,8 @@ END_LIMIT = 5.0
 """Seconds to wait for a busy share: a daemon that is ending may still hold it."""
 START_LIMIT = 1.0
 """Seconds for which a daemon may have no view, since it is about to end."""
+MAX_NAMED = 5
+"""Programs that a message names; more would make the line unreadable."""
 _PAUSE = 0.05
 
 
@@ -218,14 +220,14 @@ def seal_or_unmount(source: str) -> str:
     return f"the raw share at {source} is sealed, and nobody can use it until it is guarded again"
 
 
-def _users_of(mount: MountInfo, ignored_pid: int = 0, at_most: int = 5) -> list[str]:
-    """Return the processes that have something in ``mount`` or in a copy of it open."""
+def _users_of(mount: MountInfo, ignored_pid: int) -> list[str]:
+    """Return some of the processes that have ``mount`` or a copy of it open."""
     found = []
     for pid in processes.pids():
         with suppress(OSError):  # it has ended
             if int(pid) != ignored_pid and _uses(pid, mount):
                 found.append(f"{shown(processes.name_of(pid))} ({pid})")
-    return found[:at_most]
+    return found[:MAX_NAMED]
 
 
 def _uses(pid: str, mount: MountInfo) -> bool:

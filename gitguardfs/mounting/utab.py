@@ -50,8 +50,8 @@ def add_cover(mount: mountinfo.MountInfo, cover: mountinfo.MountInfo) -> None:
 
     To be called when the cover is on: any user can hold the lock of the file and so delay this.
     systemd watches the file. The entry is left when the cover goes: ``umount --fake`` could remove
-    the other mount's instead. A cover on a directory of the share has a mount unit of its own,
-    which goes with it.
+    the other mount's instead. A cover below the top of the share has a mount unit of its
+    own, which ends with the cover.
     """
     if cover.mount_point != mount.mount_point or _NETDEV in _options(cover):
         return

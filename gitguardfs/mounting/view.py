@@ -24,7 +24,7 @@ def mount(
 ) -> mountinfo.MountInfo | None:
     """Mount. As root, mount on the very directory of ``closed``, with a lid; return that mount.
 
-    For a user fusermount3 mounts, by the path and with the user's rights; returns None then.
+    For other users, fusermount3 mounts on the path with their rights, and the result is None.
     Raises UserError.
     """
     before = {m.mnt_id for m in mountinfo.listed()}

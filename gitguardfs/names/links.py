@@ -21,7 +21,7 @@ from typing import NamedTuple
 from gitguardfs.names.dotgit import is_dotgit
 
 NEUTRAL = b"/.gitguardfs-guest/"
-"""What stands before a stored text that leads nowhere on the host."""
+"""Prefix of a stored text that leads nowhere on the host."""
 
 _DOTS = re.compile(rb"(?<![^/])\.{2,}(?![^/])")
 """A component of two dots or more; ``neutral`` adds one to them, and ``shown`` takes it away."""

@@ -19,16 +19,16 @@ _Question = Callable[[bytes], bool]
 
 @dataclass(frozen=True)
 class Marker:
-    """What tells a directory of dependencies from another of that name."""
+    """The signs by which a directory of this name is the guest's, and not the share's."""
 
     beside: tuple[bytes, ...] = ()
     """The directory is the guest's if one of these files is beside it."""
     inside: bytes = b""
     """A directory of the share without this file in it stays the share's."""
     below: bytes = b""
-    """Directly below a directory of this name it is the guest's, whatever else is there."""
+    """A directory directly below one of this name is the guest's, whatever else is there."""
     is_new: bool = False
-    """A directory of the share stays the share's."""
+    """Whether only a directory that the share does not have can be the guest's."""
 
     def is_met(
         self, above: bytes, is_there: bool, is_beside: _Question, is_inside: _Question
@@ -36,7 +36,7 @@ class Marker:
         """Return whether a directory is the guest's.
 
         ``above`` is the name of the directory above it, and ``is_there`` says whether the share has
-        that directory. The other two are asked whether a file is beside it, and in it.
+        that directory. ``is_beside`` and ``is_inside`` look for a file beside it, and in it.
         """
         if self.below and above == self.below:
             return True
@@ -80,7 +80,7 @@ FIRST_NAMES = (
 """Directories that cargo and pytest make, fill and then rename: the first name and the last.
 
 If a directory of the last name is the guest's, so is one of the first name: neither program copies
-when it cannot rename. One of the share without the tag stays the share's.
+when it cannot rename. A directory of the share without CACHEDIR.TAG stays the share's.
 """
 
 
@@ -106,7 +106,7 @@ class LocalNames:
         return None if found is None or dotgit.is_dotgit(name) else found
 
     def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
-        """Return the directories above these files of a share that a view does not show.
+        """Return the directories in a tree of the share that the view replaces by the guest's own.
 
         ``files`` are all files of a tree. Of nested directories, the outermost is returned.
         """

@@ -16,7 +16,7 @@ from gitguardfs.base.errors import os_error
 FILE_BYTES = 4 << 30
 """The largest file that git may write: a repository with larger packs is fetched in part."""
 SECONDS = 600.0
-"""How long a copy or a fetch may take; the first one of 1,000 commits takes about one."""
+"""Seconds that a copy or a fetch may take; the first copy of 1,000 commits takes about one."""
 _NOT_GITS_FAULT = {
     os.strerror(number): number
     for number in (
@@ -29,9 +29,9 @@ _NOT_FOUND = 127
 
 
 class GitFailed(Exception):  # noqa: N818  # what happened
-    """git ended with an error, and not because of the system; the text ends a sentence.
+    """git ended with an error that the system did not cause.
 
-    Its subject is the host's repository, as in Unusable.
+    The text ends a sentence about the host's repository, as in Unusable.
     """
 
 

@@ -1,7 +1,8 @@
 """Chooses the objects to copy of a partial clone: all commits, and no directory that lacks a file.
 
-git changes a work tree file by file, and takes the old one away before it finds that the new one's
-object is missing. A commit whose top directory is missing it refuses before that.
+git changes a work tree file by file, and removes an old file before it finds that the new one's
+object is missing. If a commit's top directory is missing, git refuses the checkout and removes
+nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from gitguardfs.private.git import SECONDS, GitFailed
 from gitguardfs.private.reader import Source
 
 LOOKED_AT = 1000
-"""Of how many commits the files come over, if they are there: the checked-out one, the branches and
-tags, and the newest others."""
+"""Number of commits whose files are copied, if present: the checked-out one, the branches and tags,
+and the newest others."""
 COMMAND = "git fetch --refetch --no-filter"
 """The host's command that fetches all missing objects."""
 MAX_BYTES = 1 << 30
-"""How much the directories may have that are looked at; a list of 10,000 files has half a MiB."""
+"""Most bytes of directories that are read; a directory of 10,000 files has half a MiB."""
 _AT_ONCE = 32 << 20
 _DIRECTORY, _MODULE = b"40000", b"160000"
 
@@ -29,10 +30,10 @@ Ask = Callable[[tuple[str, ...], Collection[bytes]], bytes]
 
 
 def chosen(path: str, source: Source, copied: set[bytes]) -> tuple[set[bytes], bool]:
-    """Return the objects of a reader, at ``path``, that are to be copied, and whether some lack.
+    """Return the objects to copy from the reader at ``path``, and whether files are missing.
 
-    ``copied`` are those that the copy has. Of the checked-out commit all are chosen that are there:
-    the human's work tree may be sparse. Raises GitFailed, OSError.
+    ``copied`` are the objects that the copy has. All present objects of the checked-out commit are
+    chosen: the human's work tree may be sparse. Raises GitFailed, OSError.
     """
 
     def ask(words: tuple[str, ...], given: Collection[bytes]) -> bytes:

@@ -18,7 +18,7 @@ from gitguardfs.private.host_repository import Head, HostRepository, Objects, he
 from gitguardfs.private.share import Unusable
 
 NAME = "reader"
-"""The name of its directory, beside the copy that is fetched into it."""
+"""The name of the reader's directory, which is beside the copy that it is fetched into."""
 DETACHED = b"refs/detached/HEAD"
 """Names the commit of a detached HEAD, which no branch may have."""
 UNBORN = b"refs/heads/main"

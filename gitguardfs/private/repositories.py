@@ -290,7 +290,7 @@ class PrivateRepositories:
 class _Snapshot(NamedTuple):
     """The parts of the host's repository on which a fetch depends.
 
-    If they are the same before and after it, the host has changed nothing meanwhile.
+    If two snapshots are equal, the host has changed nothing in between.
     """
 
     state: bytes
@@ -308,9 +308,9 @@ def _snapshot(host: HostRepository | None) -> _Snapshot | None:
 def _is_another_project(
     directory: str, host: HostRepository, source: Source, snapshot: _Snapshot | None
 ) -> bool:
-    """Return whether there is another project now. Raises Unusable, GitFailed, OSError.
+    """Return whether the human has put another project there. Raises Unusable, GitFailed, OSError.
 
-    While the human's git packs the objects anew, all that was copied seems to be missing.
+    While the human's git packs the objects anew, all copied objects seem to be missing.
     """
     if not restart.is_another_project(directory, source):
         return False
@@ -320,7 +320,7 @@ def _is_another_project(
 
 
 def _former_copy(directory: str, why: str) -> tuple[Source, str]:
-    """Return the copy's branches if only the agent's repository was deleted; else NOTHING, why."""
+    """Return the branches of a copy that is still there and ""; else NOTHING and ``why``."""
     with suppress(GitFailed, Unusable, FileNotFoundError):
         source = seeding.copied(directory)
         if source is not seeding.NOTHING:

@@ -1,6 +1,6 @@
-"""Whether an agent's repository has to begin anew, since the human's is not what it was made from.
+"""Decides whether an agent's repository has to begin anew.
 
-That is so if it was made before the human's repository had a commit, and if the human has put
+It has to if it was made before the human's repository had a commit, or if the human has put
 another project at its path.
 """
 
@@ -54,9 +54,9 @@ def forget_unborn(directory: str) -> None:
 def is_unused(directory: str) -> bool:
     """Return whether the agent has put nothing into its repository, which was made of no commit.
 
-    An object, branch, tag, index, setting, hook, and any other new file of git's count. It is the
-    agent's, so it may be anything: no symlink is followed, no special file waited for, and nothing
-    mounted in it is entered.
+    Objects, branches, tags, the index, settings, hooks and all other new files of git's count. The
+    agent may have put anything there: no symlink is followed, no special file waited for, and no
+    mount in it is entered.
     """
     try:
         with open(os.path.join(directory, _UNBORN), "rb") as file:
@@ -95,8 +95,8 @@ def _names(git_dir: int, name: bytes) -> list[str]:
 def is_another_project(directory: str, source: Source) -> bool:
     """Return whether nothing of the copy's history is in the host's repository.
 
-    Asked are the branches and tags of the copy, then its first commits, which takes git a walk
-    through the whole history. Raises GitFailed, OSError.
+    The branches and tags of the copy are looked for first. Then come its first commits, for which
+    git walks through the whole history. Raises GitFailed, OSError.
     """
     copy = os.path.join(directory, store.HOST)
     tips = git.run(

@@ -222,8 +222,8 @@ def seed_agent(
 ) -> None:  # fmt: skip
     """Make the agent's repository beside the copy. ``owner`` is the agent's uid and gid.
 
-    ``why`` says why the copy is empty, if it is for a reason; ``former`` are the directories of
-    what was at its path before; ``local`` names the directories that the view does not show.
+    ``why`` is the reason for an empty copy, or ""; ``former`` are the agent's directories for
+    earlier projects at this path; ``local`` names the directories that the view does not show.
     Raises OSError.
     """
     new = os.path.join(directory, f"{store.AGENT}.new")

@@ -126,9 +126,9 @@ class Share:
     def open_alternate(self, objects: bytes, line: bytes) -> tuple[bytes, int]:
         """Open the object directory that a line of ``info/alternates`` in ``objects`` names.
 
-        Returns its path and a descriptor. Of an absolute path the longest end counts at which a
-        repository has objects. If that is another one, it has none of those that are wanted: their
-        names are their hashes. Raises Unusable, OSError.
+        Returns its path and a descriptor. An absolute path is the host's: the longest end of it at
+        which the share has object directories is used. A wrong one does no harm: objects are named
+        by their hashes. Raises Unusable, OSError.
         """
         why = (
             f"borrows objects from {cut(line)}, which is not in this share. On the host, this"

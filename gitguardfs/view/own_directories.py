@@ -126,7 +126,7 @@ class OwnDirectories:
     ) -> dict[bytes, tuple[int, int] | None]:
         """Return the guest's own directories in a listing of the share; None hides the share's.
 
-        A name that the share cannot be asked about is left to the listing.
+        A name whose lookup fails in the share stays as the listing has it.
         """
         stand_in = self._stand_in_of(directory) if directory.verdict is ALLOW else None
         own = {} if stand_in is None else self._stand_ins.own_in(stand_in)
@@ -161,7 +161,7 @@ class OwnDirectories:
         return [*self._share.check.names_to(parent), *names]
 
     def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
-        """Return a name that is changed, in a directory whose path is the present one."""
+        """Check that a name may be changed, and return it; note its directory's present path."""
         self._share.check.check_now(self._share.check.node(parent_id))
         return self._share.check.name(parent_id, name, change=True)
 

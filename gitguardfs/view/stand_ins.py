@@ -1,7 +1,8 @@
-"""The layout of the guest's own directories: like the share, as far as there are any.
+"""The layout of the guest's own directories, which follows the share's.
 
 The directory ``app/node_modules`` of the view is ``+app/=node_modules`` there: ``+app`` stands in
-for ``app``. Nothing else has these two marks, so no directory of one kind is taken for the other.
+for ``app``. Every name in the layout has one of the two marks, ``+`` or ``=``, so a stand-in is
+never taken for a directory of the guest's own.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ main()
 
 
 def paused_command(
-    gate: Path, *arguments: str | Path, after: str = "gitguardfs.mounting.preflight.check"
+    gate: Path, *arguments: str | Path, after: str = "gitguardfs.mounting.preflight.check_paths"
 ) -> list[str]:
     """Return a command that makes ``GATE.reached`` after a call, and waits for GATE."""
     module, _, name = after.rpartition(".")

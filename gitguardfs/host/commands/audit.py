@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import click
 
 from gitguardfs.base import findings
-from gitguardfs.base.command_line import FAIL_ON, JSON, Command
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result
+from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.audit.search import search

@@ -15,10 +15,10 @@ from datetime import datetime
 
 import click
 
-from gitguardfs.base.command_line import Command
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, counted, shown
 from gitguardfs.base.quote import shell_printable
 from gitguardfs.base.size import mebibytes
+from gitguardfs.commands.command_line import Command
 from gitguardfs.host.fetch import bundle, merging, summary
 from gitguardfs.host.fetch.bundle import HEADS, TAGS, Written
 from gitguardfs.host.fetch.git import LISTING, WRITING, GitError, HostRepository, find_repository

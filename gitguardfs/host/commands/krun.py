@@ -9,10 +9,10 @@ import sys
 import click
 
 from gitguardfs.base import quote
-from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
 from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
+from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
 from gitguardfs.host.commands.shared_options import (
     CPUS,
     MEMORY,

@@ -9,10 +9,9 @@ import shlex
 import click
 
 from gitguardfs.base import config_files, installation, quote
-from gitguardfs.base.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, Command
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.size import mebibytes
-from gitguardfs.host.commands.share import this_host
+from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, Command
 from gitguardfs.host.commands.shared_options import (
     CPUS,
     MEMORY,
@@ -25,6 +24,7 @@ from gitguardfs.host.share import selinux, state
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
 from gitguardfs.host.share.template import fill
+from gitguardfs.host.share.this_host import this_host
 
 STDOUT = "-"
 

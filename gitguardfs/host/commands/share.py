@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shlex
 from collections.abc import Iterator
 
 import click
 
 from gitguardfs.base import config_files, installation
-from gitguardfs.base.command_line import RespelledCommand
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.commands.command_line import RespelledCommand
 from gitguardfs.host.audit import trust
-from gitguardfs.host.share import qemu, selinux, share_settings
+from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.host.share.share_spec import (
     GuardPlacement,
-    Host,
     Hypervisor,
     MachineNetwork,
     ShareSpec,
     Transport,
 )
-from gitguardfs.options import accounts
+from gitguardfs.host.share.this_host import RUNTIME, this_host
 
 EPILOG = """\b
 Examples:
@@ -50,8 +48,6 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 
 TAR_MAGIC = slice(257, 265)
 """Where a tar says that it is one (tar(5))."""
-RUNTIME = "XDG_RUNTIME_DIR"
-"""Names the user's directory that a reboot empties; systemd makes /run/user/UID at a login."""
 OTHERWISE = "; --elsewhere if another machine has it"
 """What else this command can do about a directory that does not exist."""
 
@@ -201,24 +197,3 @@ def _warnings(directory: str, elsewhere: bool) -> Iterator[str]:
     elif secrets := secrets_in(directory):
         listed = ", ".join(secrets)
         yield f"warning: {directory} holds {listed}: the guest can read and change what is there"
-
-
-def this_host() -> Host:
-    """Return the facts about this machine and user that the settings of a share depend on."""
-    uid, gid = os.geteuid(), os.getegid()
-    return Host(
-        uid=uid,
-        gid=gid,
-        group=accounts.group_name(gid),
-        runtime="/run" if uid == 0 else os.environ.get(RUNTIME) or f"/run/user/{uid}",
-        selinux=os.path.exists(selinux.ENFORCE),
-        is_arm=qemu.is_arm(platform.machine()),
-        is_mac=platform.system() == "Darwin",
-        firmware=first_of(qemu.FIRMWARE_PLACES),
-        virtiofsd=first_of(share_settings.VIRTIOFSD_PLACES),
-    )
-
-
-def first_of(paths: tuple[str, ...]) -> str | None:
-    """Return the first of the paths that exists."""
-    return next((path for path in paths if os.path.exists(path)), None)

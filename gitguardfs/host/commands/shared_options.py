@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gitguardfs.base.command_line import local_names
+from gitguardfs.commands.command_line import local_names
 from gitguardfs.host.share.directory import secrets_in
 from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
 from gitguardfs.options.parsing import split_values

@@ -137,7 +137,7 @@ class AllowlistAddon:
     def close(self, client: str) -> None:
         """Close a client's connection, and those to servers that it uses.
 
-        It does so in the way of mitmproxy's own time limit, which is longer.
+        mitmproxy's own time limit, which is longer, closes connections in the same way.
         """
         self._clients.remove(client)
         handler = self._handlers.get(client)
@@ -185,8 +185,8 @@ class AllowlistAddon:
     async def _approve(self, flow: http.HTTPFlow, body: bytes | None) -> None:
         """Approve a request, or answer it with status 418 or 426.
 
-        ``body`` is None before it was read. Then a request is not approved whose body is to be
-        searched whole: what its client holds back must not outlive a line, or a value.
+        ``body`` is None before it was read. A request whose body must be searched whole is not
+        approved then: its client could hold the body back until the line or the value is gone.
         """
         client = flow.client_conn.id
         connection = self._connections.get(client)
@@ -214,7 +214,7 @@ class AllowlistAddon:
             return
         where = (checked.host, checked.port)
         if not rule.is_private_allowed and where in connection.private:
-            # by this line the connection could not have been opened
+            # this line alone would not have allowed the open connection
             reason = f"{checked.host} was connected to at a private address, by another line"
             self._block(flow, method, checked.url, Decision(reason, BlockKind.ADDRESS))
             return
@@ -287,8 +287,8 @@ class AllowlistAddon:
     ) -> bytes | list[bytes]:
         """Return a part of a request's body, for the server, to which a connection is now open.
 
-        After the last part, which is empty, what the client sends has to wait for the response. At
-        a secret's value the connection is closed, so that the server gets no whole request.
+        After the last part, which is empty, the client's further bytes wait for the response. If
+        a part completes a secret's value, the connection closes: the server gets no whole request.
         """
         connection.reader.permit(MAX_KEPT)
         why = flow.metadata[_SECRETS].why_refused(part)

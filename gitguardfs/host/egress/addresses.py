@@ -18,8 +18,8 @@ _EMBEDDING_NETWORKS = (
 """IPv6 networks whose last 32 bits are an IPv4 address: NAT64, IPv4-compatible and
 IPv4-translated addresses."""
 _PUBLIC_NETWORKS = (_NAT64, ipaddress.IPv6Network("2000::/3"))
-"""The networks that IANA has allocated for public IPv6 addresses. To Python, also the former
-site-local addresses (fec0::/10) are public."""
+"""The networks that IANA has allocated for public IPv6 addresses. Python's is_global is
+also true of the former site-local addresses (fec0::/10)."""
 
 
 def parsed(text: str) -> Address | None:

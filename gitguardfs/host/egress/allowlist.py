@@ -130,7 +130,7 @@ class Allowlist:
     def decide(self, request: ProxyRequest) -> Decision:
         """Decide on a request as the client sent it."""
         try:
-            checked = requests.check(request)
+            checked = requests.check_request(request)
         except BadRequestError as error:
             return Decision(str(error), BlockKind.REQUEST)
         rule = self.rule_for(checked)

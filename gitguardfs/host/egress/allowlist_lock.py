@@ -30,7 +30,7 @@ class AllowlistLock:
         except FileNotFoundError:
             raise _deleted() from None
 
-    def check(self) -> None:
+    def check_not_deleted(self) -> None:
         """Raise UserError if the VM was deleted."""
         try:
             is_same = os.path.samestat(os.stat(self._path), os.fstat(self._fd))
@@ -44,7 +44,7 @@ class AllowlistLock:
         """Hold the lock. Raises UserError if the VM was deleted, OSError."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
-            self.check()
+            self.check_not_deleted()
             yield
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -32,10 +32,10 @@ SETTLED = 1.0
 """Seconds for which a connection must have been idle to be closed for another: its last response
 has been sent by then."""
 MAX_WAITING = 24
-"""Connections that wait until one ends or lies idle. The relay lets some more of a VM through, so
-that the proxy can say what is wrong."""
+"""Most connections that wait for another one to end or become idle. A VM's relay lets some more
+through, so that the proxy can tell these clients the reason."""
 WAIT_LIMIT = 120.0
-"""Seconds for which one waits."""
+"""Seconds for which a connection waits."""
 TOO_MANY = (
     f"{MAX_CONNECTIONS} connections were in use for {WAIT_LIMIT:g} seconds, or {MAX_WAITING} more"
     " waited: use fewer at a time"
@@ -142,11 +142,11 @@ class Clients:
 
 
 MAX_KEPT = 256 * 1024
-"""Bytes that are read from a client while its request cannot be sent on. The rest waits in the
-sockets. Some reading must go on: it shows when the client hangs up."""
+"""Most bytes that are read from a client while its request cannot be sent on. The rest waits in the
+sockets. The proxy reads at all then because only a read shows that the client has hung up."""
 MAX_WHOLE = 2 * 1024 * 1024
-"""Bytes that are read of a request's header, or of the body of a blocked request. Such a body has
-1 MiB at most, and more with TLS. Both are answered when they are complete."""
+"""Most bytes that are read of a request's header, or of a blocked request's body: 1 MiB of body and
+TLS around it. The proxy answers once either is complete."""
 
 
 class Reader(Protocol):

@@ -72,8 +72,8 @@ class Digest:
 def row(group: Group, width: int) -> str:
     """Return a group in one row of ASCII.
 
-    A client chooses most of the text. Nothing of it may begin a row of its own, by a newline, a
-    blank or a character that is wider than it seems.
+    A client chooses most of the text. Newlines, blanks and wide characters are escaped in it,
+    so that it cannot begin a row of its own.
     """
     last = group.last
     end = f" ({group.count} times)" if group.count > 1 else ""

@@ -72,7 +72,7 @@ def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
 
 
 def _old_text(path: Path) -> tuple[bytes | None, str]:
-    """Return the content of the allowlist, and the text to add to. The caller holds the lock."""
+    """Return the allowlist's content, and the text to append to. The caller holds the lock."""
     before = config_files.read(str(path))
     return before, CREATED_TEXT if before is None else before.decode(errors="surrogateescape")
 

@@ -25,11 +25,11 @@ from mitmproxy.tls import ClientHello
 from gitguardfs.host.egress.clients import MAX_WHOLE
 
 MAX_LINES, MAX_HEAD = 256, 128 * 1024
-"""Lines and bytes of a head, or of trailers. It is refused while it arrives, before it is parsed,
-if it has more. A request that a line can allow has fewer."""
+"""Most lines and bytes of a head, or of trailers. Longer ones are refused while they arrive, before
+they are parsed. A request that a line can allow has fewer."""
 MAX_RECORDS, MAX_HELLO = 16, 64 * 1024
-"""Records and bytes of a ClientHello, which mitmproxy reads anew with each part that arrives. Those
-of clients in use have one or two records, and less than 10 KiB."""
+"""Records and bytes of a ClientHello, which mitmproxy reads anew with each part that arrives.
+Real clients send one or two records, and less than 10 KiB."""
 
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9](?: |$)")
 """The first line of an interim response. 101 is final: the connection changes its protocol."""
@@ -47,7 +47,7 @@ class _TooLongError(h11.RemoteProtocolError, ValueError):
 
 
 class _UnreadableLines(list[bytearray]):
-    """Lines that raise _TooLongError when they are read: mitmproxy answers as to bad HTTP."""
+    """Lines that raise _TooLongError when read, which mitmproxy answers as it does bad HTTP."""
 
     def __iter__(self) -> Iterator[bytearray]:
         raise _TooLongError
@@ -167,7 +167,7 @@ def _client_hello(data: bytes) -> ClientHello | None:
 
 
 def _error_page(status_code: int, message: str = "") -> bytes:
-    """Return the whole response with an error of mitmproxy's own, in words of ours."""
+    """Return the response for an error that mitmproxy reports, without the bytes it quotes."""
     if message.startswith(_OF_RESPONSE):
         message = f"The server's answer was refused: {message.removeprefix(_OF_RESPONSE)}"
     elif message.startswith(_QUOTING):

@@ -1,7 +1,7 @@
 """Hides the values of secrets in the answers to the requests that hold them. Pure.
 
 The guest must not see a value that a server repeats in a header field, such as Location. Answers to
-other requests stay as they are: what is hidden there would tell the guest that a guess was right.
+other requests stay as they are: a mask there would tell the guest that a guess was right.
 A request that brings a guess of its own is not sent when the guess is right (request_secrets).
 """
 

@@ -135,8 +135,7 @@ CONNECT_LIMIT = 10.0
 class _ApprovedAddressLoop(asyncio.SelectorEventLoop):
     """Connects only to addresses that ``AllowlistAddon.server_connect`` has approved.
 
-    If that has found that a host is reached through the company's proxy, it connects to nothing but
-    that proxy.
+    If the host is reached through the company's proxy, that proxy has the only such addresses.
     """
 
     own: tuple[str, int] | None = None

@@ -4,8 +4,8 @@ A value in a keyring, which may ask its user, comes from a thread that nothing e
 
 A request that brings a value itself is not sent, and the value is suspended: a guest could put
 thousands of guesses into one request, and its answer would show which of them is masked. Only the
-first such request is refused for that, of all VMs. From then on nothing depends on the value, so
-that no further request narrows it down.
+first such request, of all VMs, is refused for its value. A suspended value affects no answer, so no
+further request narrows it down.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RequestSecrets:
         return ""
 
     async def _value(self, secret: Secret) -> str | None:
-        """Return a value; None if this request does not need it, and nobody knows it yet."""
+        """Return a secret's value; None if it is unknown and this request can go without it."""
         key = secrets.key(self._state_dir, secret.name)
         is_needed = self._checked.host in {place.host for place in secret.places}
         try:

@@ -59,7 +59,7 @@ def without_h2c(headers: Fields) -> Fields:
     """Return the fields without an offer of HTTP/2, or as they are if it is not written as usual.
 
     Java offers it with each request for an http:// URL. A server may ignore the offer (RFC 7540,
-    3.2), so the request stays the same without it. What is left is judged by ``check``.
+    3.2), so the request stays the same without it. What is left is judged by ``check_request``.
     """
     offers = [value.lower() for name, value in headers if name.lower() == b"upgrade"]
     settings = [value for name, value in headers if name.lower() == b"http2-settings"]
@@ -127,7 +127,7 @@ class BadRequestError(Exception):
     """A request that no line can allow; the text says why."""
 
 
-def check(request: ProxyRequest) -> CheckedRequest:
+def check_request(request: ProxyRequest) -> CheckedRequest:
     """Return the request in normal form. Raises BadRequestError."""
     if request.method == PREFACE:
         raise BadRequestError(ONLY_HTTP_2)
@@ -175,7 +175,7 @@ def _check_connection(request: ProxyRequest, result: CheckedRequest) -> None:
 def _asks_for_websocket(request: ProxyRequest) -> bool:
     """Return whether a request has an Upgrade field. Raises BadRequestError for another protocol.
 
-    The client sends its half of a WebSocket's handshake whole, or servers could differ about it.
+    An incomplete handshake for a WebSocket is refused as well: servers could read it differently.
     """
     upgrades = [value.lower() for name, value in request.headers if name.lower() == b"upgrade"]
     if not upgrades:
@@ -282,7 +282,7 @@ def why_invalid(request: ProxyRequest) -> str:
     The parser's own text quotes what the client has sent, at any length.
     """
     try:
-        check(request)
+        check_request(request)
     except BadRequestError as error:
         return str(error)
     return "not valid HTTP: a field's name, or what says how long the body is"

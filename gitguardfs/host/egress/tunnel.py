@@ -23,13 +23,13 @@ LIMIT = 60.0
 """Seconds for the proxy to open a tunnel, shared out to the addresses of a server. A proxy itself
 waits up to a minute for one."""
 _PROXY = "the company proxy"
-"""The agent reads these texts: they do not name the proxy's address. mitmdump.log does."""
+"""The proxy's name in texts for the agent. Its address is in mitmdump.log only."""
 
 
 _NO_LOGIN = (HTTPStatus.PROXY_AUTHENTICATION_REQUIRED, HTTPStatus.UNAUTHORIZED)
 """Statuses for a missing or wrong password. tinyproxy answers 401 to a wrong one."""
 _BASIC = re.compile(rb"(?:^|,)\s*basic\b", re.IGNORECASE)
-"""The login that is spoken here, in a list of those that a proxy has."""
+"""Basic authentication, the only kind supported, in a proxy's list of kinds."""
 
 
 class _RefusedError(OSError):
@@ -111,7 +111,7 @@ async def _ask(
 def _check_status(code: int, logins: bytes) -> None:
     if 200 <= code < 300:
         return
-    status = f"{code} {responses.get(code, '')}".rstrip()  # not its own words: they may be any
+    status = f"{code} {responses.get(code, '')}".rstrip()  # the proxy's own words may be anything
     if code in _NO_LOGIN and logins and not _BASIC.search(logins):
         raise OSError(
             f"{_PROXY} has only logins such as NTLM or Kerberos ({status}); your human can run a"

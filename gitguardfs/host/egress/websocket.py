@@ -1,6 +1,7 @@
 """Teaches mitmproxy to pass on a WebSocket without a look at its frames, and to stop a body.
 
-Its own way reads them and keeps them; its way for other protocols is for any that a server chooses.
+mitmproxy alone reads and keeps the frames of a WebSocket, or passes on any protocol that a server
+chooses.
 """
 
 from __future__ import annotations

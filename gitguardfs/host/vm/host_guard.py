@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gitguardfs.base.errors import warn
-from gitguardfs.host.commands.share import this_host
 from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
+from gitguardfs.host.share.this_host import this_host
 from gitguardfs.host.vm import trusted_programs
 from gitguardfs.host.vm.settings import Settings
 

@@ -130,7 +130,7 @@ class Watcher:
 
         Raises UserError if the VM was deleted, OSError.
         """
-        self._lock.check()
+        self._lock.check_not_deleted()
         groups = self._digest.add(blocked.parsed(self._tail.new_lines()), time.monotonic())
         before, self._suspended = self._suspended, secrets.suspended_names(self._directory)
         found = [secrets.why_suspended(name) for name in sorted(self._suspended - before)]

@@ -312,7 +312,7 @@ def _paused(here: Path, after: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("place", ["raw/share", "home/view"])
 def test_a_mount_that_came_between_undoes_all(here: Path, place: str) -> None:
-    with _paused(here, "mounting.preflight.check") as process, own_mount(here / place):
+    with _paused(here, "mounting.preflight.check_paths") as process, own_mount(here / place):
         (here / "gate").touch()
         _, said = process.communicate(timeout=LIMIT)
         assert process.returncode == 32, said

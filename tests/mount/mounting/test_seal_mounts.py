@@ -69,7 +69,7 @@ def test_what_is_mounted_over_a_seal_is_noticed_and_left(here: Path) -> None:
     sealed = _sealed(here / "a/share")
     subprocess.run(["mount", "-i", "-t", "tmpfs", "own", here / "a/share"], check=True)
     with pytest.raises(OSError) as error:
-        sealed.check()
+        sealed.check_position()
     assert error.value.errno == errno.ESTALE
     with pytest.raises(OSError):
         sealed.remove()

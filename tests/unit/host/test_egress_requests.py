@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.host.egress import addresses, requests
-from gitguardfs.host.egress.requests import BadRequestError, ProxyRequest, check
+from gitguardfs.host.egress.requests import BadRequestError, ProxyRequest, check_request
 from tests.unit.host.test_egress_allowlist import request
 
 HTTPS = request("https://a.test/x")
@@ -40,16 +40,16 @@ def test_ordinary_requests_pass() -> None:
         [(b"X-Requested-With", b"a"), (b"X-Request-Id", b"1"), (b"X-Api-Key", b"k")],
         [(b"Origin", b"https://a.test"), (b"X-Originating-IP", b"10.0.0.1")],
     ):
-        assert check(with_fields(*fields)).url == "https://a.test/x"
+        assert check_request(with_fields(*fields)).url == "https://a.test/x"
     post = HTTPS._replace(method=b"POST")
-    assert check(with_fields((b"Transfer-Encoding", b"Chunked"), of=post)).method == "POST"
-    assert check(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
-    assert check(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
-    assert check(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
-    assert check(HTTP._replace(scheme="https", port=443)).url == "https://a.test/x"
-    assert check(with_fields(*WEBSOCKET)).method == "WS"
-    assert check(HTTPS._replace(sni=None)).host == "a.test"
-    assert check(HTTPS._replace(sni="A.Test")).host == "a.test"
+    assert check_request(with_fields((b"Transfer-Encoding", b"Chunked"), of=post)).method == "POST"
+    assert check_request(with_fields((b"Content-Length", b"12"), of=post)).method == "POST"
+    assert check_request(HTTP._replace(http_version=b"HTTP/1.0")).url == "http://a.test/x"
+    assert check_request(HTTP._replace(tunnel=("a.test", 80))).url == "http://a.test/x"
+    assert check_request(HTTP._replace(scheme="https", port=443)).url == "https://a.test/x"
+    assert check_request(with_fields(*WEBSOCKET)).method == "WS"
+    assert check_request(HTTPS._replace(sni=None)).host == "a.test"
+    assert check_request(HTTPS._replace(sni="A.Test")).host == "a.test"
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_an_offer_of_http2_is_dropped(fields: requests.Fields, left: requests.Fi
     for method in (b"GET", b"POST"):
         asked = with_fields(*fields, of=HTTP._replace(method=method))
         with pytest.raises(BadRequestError):
-            check(asked)
+            check_request(asked)
         plain = asked._replace(headers=requests.without_h2c(asked.headers))
         assert plain.headers == HTTP.headers + left
-        assert check(plain) == check(HTTP._replace(method=method))
+        assert check_request(plain) == check_request(HTTP._replace(method=method))
 
 
 @pytest.mark.parametrize("fields", [(), WEBSOCKET, ((b"Connection", b"close"), (b"Host", b"b"))])
@@ -105,7 +105,7 @@ def test_what_offers_no_http2_stays_as_it_is(fields: requests.Fields) -> None:
 )  # fmt: skip
 def test_requests_that_no_line_can_allow(bad: ProxyRequest, why: str) -> None:
     with pytest.raises(BadRequestError, match=why):
-        check(bad)
+        check_request(bad)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_requests_that_no_line_can_allow(bad: ProxyRequest, why: str) -> None:
 def test_fields_by_which_servers_go_instead_of_the_url(name: str) -> None:
     for spelled in (name, name.upper(), name.replace("-", "_")):
         with pytest.raises(BadRequestError, match="instead of the URL"):
-            check(with_fields((spelled.encode(), b"x")))
+            check_request(with_fields((spelled.encode(), b"x")))
 
 
 def test_which_denied_bodies_are_waited_for() -> None:

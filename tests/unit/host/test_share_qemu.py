@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.host.commands.share import first_of
 from gitguardfs.host.share import qemu, share_settings
 from gitguardfs.host.share.share_spec import Host, MachineNetwork, ShareSpec, Transport
+from gitguardfs.host.share.this_host import first_of
 from tests.support.mounting import PLACE
 from tests.unit.host.test_share import made
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from gitguardfs.base.command_line import Command
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.commands.command_line import Command
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy", "keyring")
 """Modules of the packages that the extra ``vm`` installs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gitguardfs.base.command_line import CommandGroup
+from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.vm import egress, guest, images, machine, secret, up
 from gitguardfs.host.commands.vm.common import SETTINGS
 

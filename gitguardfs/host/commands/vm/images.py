@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gitguardfs.base.command_line import CommandGroup
 from gitguardfs.base.errors import shown
+from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.vm.common import SETTINGS, NeedsExtra
 
 EPILOG = """\b

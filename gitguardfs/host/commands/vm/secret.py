@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gitguardfs.base.command_line import CommandGroup
 from gitguardfs.base.errors import UserError, shown
+from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.vm.common import PROJECT, SETTINGS, NeedsExtra
 from gitguardfs.host.credentials.presets import PRESETS
 

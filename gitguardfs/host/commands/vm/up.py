@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from gitguardfs.base.command_line import LOCAL_OR_DEPS, NO_LOCAL, local_names
 from gitguardfs.base.errors import shown
 from gitguardfs.base.size import mebibytes
+from gitguardfs.commands.command_line import LOCAL_OR_DEPS, NO_LOCAL, local_names
 from gitguardfs.host.commands.vm.common import PROJECT, SETTINGS, WORDS, NeedsExtra
 from gitguardfs.host.egress.presets import PRESETS
 
