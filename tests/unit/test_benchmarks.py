@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from benchmarks import (
-    chart,
     cost_kinds,
-    depth,
     figures,
-    options,
     report,
     rounds,
     system_calls,
     tree,
     views,
 )
-from benchmarks.figures import Cost
 from benchmarks.place import Place, Workload
-from benchmarks.results import Part, Results, to_json
+from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome
 from benchmarks.scale import GUEST
 
@@ -61,12 +53,6 @@ def test_the_ratio_is_of_medians_and_the_spread_of_single_rounds() -> None:
     assert str(found) == "0.67 (0.50–3.00)"
 
 
-def test_goals_that_are_reached() -> None:
-    fast = outcome("a", warm=True, plain=[0.4], bindfs=[1.0], gitguardfs=[0.5])
-    found = figures.goals([fast], {"gitguardfs": {"bytes_per_file": 500.0}})
-    assert [goal.met for goal in found] == [True] * 4
-
-
 def test_goals_that_are_missed() -> None:
     slow = outcome("a", warm=True, plain=[0.1], bindfs=[1.0], gitguardfs=[1.06])
     slow.failures["bindfs-mt"] = "wrong"
@@ -74,15 +60,6 @@ def test_goals_that_are_missed() -> None:
     assert [goal.met for goal in found] == [False] * 5
     assert "a 1.06" in found[0].found
     assert "a on bindfs-mt" in found[-1].found
-
-
-def lookup(calls: int, ours: float) -> Cost:
-    times = {"bindfs": [10.0, 10.0], "gitguardfs": [ours, ours]}
-    sent = {"GETATTR": 1.0, "LOOKUP": 1.0}
-    return Cost(
-        "LOOKUP", calls, 12, {"bindfs": 1.0, "gitguardfs": 3.0}, times,
-        {"bindfs": sent, "gitguardfs": sent | {"RELEASE": 0.75, "FORGET": 2.0}}, ("LOOKUP",),
-    )  # fmt: skip
 
 
 # ----------------------------------------------------------------------------- report, chart
@@ -99,27 +76,6 @@ def test_the_report_has_every_part() -> None:
     assert "| bindfs | 20.0 ms | 10.0 ms | 30.0 ms |" in text
     assert "1,000,000" in text
     assert "TCG" not in text
-
-
-def test_the_report_has_the_cost_of_a_request() -> None:
-    found = results()
-    found.costs = [lookup(22, 30.0)]
-    text = report.render(found)
-    row = "| LOOKUP | 22 | 12 | 1 | 3 | bindfs: GETATTR; gitguardfs: GETATTR, RELEASE, 2 FORGET |"
-    assert f"{row} 10.0 µs | 30.0 µs | 3.00 (3.00–3.00) |" in text
-    assert json.loads(to_json(found))["cost_goals"][0]["met"] is False
-
-
-def test_the_chart_is_well_formed() -> None:
-    fast = outcome("a <&> b", bindfs=[2.0, 2.0], gitguardfs=[1.0, 1.2])
-    slow = outcome("slow", bindfs=[1.0], gitguardfs=[20.0])
-    part = Part("ext4 <&>", {}, [fast, slow, outcome("no figures")])
-    root = ElementTree.fromstring(chart.render([part, part]))
-    bars = [each.get("class") for each in root.iter("{http://www.w3.org/2000/svg}rect")]
-    assert bars == ["background", *["faster", "slower"] * 2]
-    for bar in root.iter("{http://www.w3.org/2000/svg}rect"):
-        assert 0 <= float(bar.get("x", "0")) <= chart.WIDTH
-        assert float(bar.get("width", "0")) > 0
 
 
 # ----------------------------------------------------------------------------- rounds
@@ -155,18 +111,6 @@ def test_a_view_that_is_wrong_has_no_figures(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------- tree, workloads
-
-
-def test_a_tree_is_found_as_it_was_written(tmp_path: Path) -> None:
-    planned = tree.Tree((tree.plan(1000).shards[0][:60],))
-    tree.write(planned, tmp_path)
-    tree.verify(planned, tmp_path)
-    with_needle = [e for e in planned.entries if tree.NEEDLE in (tmp_path / e.path).read_bytes()]
-    assert len(with_needle) == planned.needles > 0
-    victim = tmp_path / planned.entries[7].path
-    victim.write_bytes(b"?" + victim.read_bytes()[1:])
-    with pytest.raises(AssertionError, match="does not show"):
-        tree.verify(planned, tmp_path)
 
 
 def test_what_the_guest_runs_needs_the_standard_library_only() -> None:
@@ -237,49 +181,4 @@ def test_system_calls_are_counted_by_request() -> None:
 # ----------------------------------------------------------------------------- cost by depth
 
 
-@pytest.fixture
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depth, "LISTED", 100)
-    monkeypatch.setattr(depth, "REMOVED_EVERY", 10)
-    monkeypatch.setattr(depth, "FORGOTTEN", 0.0)
-
-
-@pytest.mark.usefixtures("_small")
-def test_calls_are_timed_at_every_depth(tmp_path: Path) -> None:
-    depth.make(tmp_path)
-    found = depth.measure(dict.fromkeys(depth.VIEWS, tmp_path), 2, lambda text: None)
-    assert len(found) == 2 * len(depth.DEPTHS) + 1
-    for each in found:
-        assert not each.failures
-        assert {key: len(times) for key, times in each.seconds.items()} == dict.fromkeys(
-            depth.VIEWS, 2
-        )
-    deepest = tmp_path.joinpath("deep", "plain-160", *["d"] * 160)
-    assert os.listdir(deepest) == ["f"]
-    assert len(os.listdir(tmp_path / "listed/plain")) == 100 - 2 * depth.REMOVED
-
-
 # ----------------------------------------------------------------------------- options
-
-
-def test_a_complete_run_writes_what_readme_shows() -> None:
-    found = options.parse([])
-    assert (found.scale.name, found.rounds, found.million) == ("full", 5, True)
-    assert found.json == REPOSITORY / "benchmarks/results/results.json"
-    assert found.chart == REPOSITORY / "benchmarks/results/chart.svg"
-
-
-@pytest.mark.parametrize("arguments", [["--quick"], ["--only", "find"]])
-def test_a_part_does_not_overwrite_the_whole(arguments: list[str]) -> None:
-    found = options.parse(arguments)
-    assert found.table == REPOSITORY / "build/benchmarks/results.md"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--rounds", "0"], ["--place", "/nowhere"], ["--only", ""], ["more"]]
-)
-def test_mistakes_are_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as error:
-        options.parse(arguments)
-    assert error.value.code == 2
-    assert "error:" in capsys.readouterr().err

@@ -114,11 +114,6 @@ def test_the_last_drop_in_takes_its_directory_along_and_others_stay(tmp_path: Pa
     assert os.listdir(ours.parent) == ["mine.conf"]
 
 
-def test_a_diff_shows_a_line_without_its_end() -> None:
-    diff = FileChange("/etc/fstab", b"a\nb", b"a\nb\nc\n").diff()
-    assert "-b\n\\ No newline" in diff and "+c\n" in diff
-
-
 def test_check_names_what_differs_and_writes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,16 +166,6 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a regular file"):
         config_files.write(config_files.plan(str(link), "new\n"))
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-
-
-def test_a_file_is_said_to_be_written_once_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changes = [config_files.plan(str(tmp_path / name), "text") for name in ("a", "b")]
-    (tmp_path / "b").write_text("somebody else's")
-    with pytest.raises(UserError, match="changed meanwhile"):
-        config_files.check_or_write(changes, check=False)
-    assert capsys.readouterr().out == f"{tmp_path}/a: written\n"
 
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -10,13 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs.host.share import agent_rules
-from gitguardfs.host.vm import guest_files
 from gitguardfs.names import local_names
-from gitguardfs.names.rules import GitMode
-from gitguardfs.options.guarded_share import DEFAULT_LOCAL
 from tests.support.commands import PROGRAMS, NamedCommand, every_command
-from tests.support.documents import broken_links, links
+from tests.support.documents import broken_links
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted(
@@ -34,21 +30,6 @@ for folder in ("guest-setup", "tests", "benchmarks"):
 
 REPLACED = frozenset(("-mm", "-l", "--label", "--type"))
 """Spellings that vm-mount, gitguard share and gitguard units replace before click sees them."""
-OF_OTHER_PROGRAMS = frozenset(
-    [
-        "--disable-git",
-        "--no-verify",
-        "--runtime",
-        "--skip-git",
-        "--summary",
-        "--translate-gid",
-        "--translate-uid",
-        "--watch",
-        "--userns",
-        "--vcs",
-    ]
-)
-"""Options of git, podman, virtiofsd and others that documents name without their program."""
 EACH = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
 
@@ -128,20 +109,6 @@ def test_the_options_in_the_examples_of_help_exist(one: NamedCommand) -> None:
 
 
 @EACH
-def test_options_that_stand_alone_are_of_one_of_our_programs(document: Path) -> None:
-    known = {spelling for one in COMMANDS.values() for spelling in spellings(one)}
-    scripts = "".join(SCRIPTS.values())
-    missing = []
-    for span in code(document.read_text()):
-        option = re.match(r"--[a-z][a-z-]*[a-z]\b(?![\w-]*…)", span)
-        if option is None or option[0] in known | OF_OTHER_PROGRAMS:
-            continue
-        if not re.search(rf"{option[0]}\b", scripts):
-            missing.append(span)
-    assert missing == []
-
-
-@EACH
 def test_paths_of_the_repository_exist(document: Path) -> None:
     tracked = "docs|tests|gitguardfs|guest-setup|packaging|benchmarks|systemd|\\.ci"
     paths = [
@@ -151,22 +118,6 @@ def test_paths_of_the_repository_exist(document: Path) -> None:
     ]
     generated = {"benchmarks/results", "gitguardfs/guest-setup/install.sh"}
     assert [path for path in paths if path not in generated and not (ROOT / path).exists()] == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            agent_rules.text(mode, ()).partition("\n\n")[2]
-            for mode in (GitMode.PRIVATE, GitMode.DENY, GitMode.READONLY)
-        ),
-        agent_rules.about_local(DEFAULT_LOCAL),
-        guest_files.RULES,
-    ],
-)
-def test_the_text_for_agents_is_the_one_that_guests_get(text: str) -> None:
-    quoted = re.findall(r"(?m)^> (.*)", (ROOT / "docs/agents.md").read_text())
-    assert text.strip() in "\n".join(quoted)
 
 
 def test_the_table_of_deps_is_the_one_that_decides() -> None:
@@ -180,31 +131,3 @@ def test_the_table_of_deps_is_the_one_that_decides() -> None:
         )
         for name, one in local_names.DIRECTORIES.items()
     }
-
-
-def test_the_modules_in_the_design_exist() -> None:
-    text = (ROOT / "docs/design.md").read_text()
-    missing = []
-    for cell in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
-        directory = ""
-        for name in re.findall(r"`([\w/.]+)`", cell):
-            if "/" in name:
-                directory = name.rpartition("/")[0]
-            places = {name, f"{directory}/{name}".lstrip("/")}
-            if not any(
-                (ROOT / "gitguardfs" / f"{place}{end}").exists()
-                for place in places
-                for end in (".py", "/__init__.py")
-            ):
-                missing.append(name)
-    assert missing == []
-
-
-def test_every_document_is_linked_from_another() -> None:
-    linked = {
-        (document.parent / link.partition("#")[0]).resolve()
-        for document in DOCUMENTS
-        for link in links(document)
-        if not link.startswith("#")
-    }
-    assert {path for path in DOCUMENTS if path.parent.name == "docs"} <= linked

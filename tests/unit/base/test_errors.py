@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.base.errors import counted, shown
+from gitguardfs.base.errors import shown
 
 RAW = ["\x1b[2J", "\n", "\r", "\x07", "\x9b31m", "\u202e", "\u2066", "\u200f", "\u2028", "\u00ad"]
 
@@ -60,10 +60,3 @@ def test_an_error_of_a_command_is_one_printable_line(program: str) -> None:
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     assert done.stderr.endswith("\n") and done.stderr[:-1].isprintable()
-
-
-@pytest.mark.parametrize(
-    ("number", "said"), [(0, "no checks"), (1, "1 check"), (2, "2 checks"), (21, "21 checks")]
-)
-def test_a_number_has_the_form_of_its_noun(number: int, said: str) -> None:
-    assert counted(number, "check") == said

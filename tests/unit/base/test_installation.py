@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base import installation
-from gitguardfs.base.errors import UserError
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -64,18 +63,6 @@ def test_it_is_brought_up_to_date_and_otherwise_left_alone(tmp_path: Path) -> No
     assert installation.copy_to(str(target)) is True
     assert not (target / "gitguardfs/fs/more.py").exists()
     assert os.listdir(tmp_path) == ["files"]
-
-
-def test_scripts_are_found_beside_the_package_or_below_its_prefix(tmp_path: Path) -> None:
-    holder = tmp_path / "lib/python3.13/site-packages"
-    holder.mkdir(parents=True)
-    with pytest.raises(UserError):
-        installation.script_directory(str(holder))
-    share = tmp_path / "share/gitguardfs/guest-setup"
-    shutil.copytree(REPOSITORY / "guest-setup", share)
-    assert installation.script_directory(str(holder)) == str(share)
-    shutil.copytree(REPOSITORY / "guest-setup", holder / "guest-setup")
-    assert installation.script_directory(str(holder)) == str(holder / "guest-setup")
 
 
 def test_what_is_packed_is_the_same_however_it_was_installed(tmp_path: Path) -> None:
@@ -146,14 +133,3 @@ def test_all_of_a_guests_copy_can_be_imported(copy: Path) -> None:
         copy, "import importlib; [importlib.import_module(n) for n in sys.argv[1:]]", *names
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_programs_of_a_guest_start(copy: Path) -> None:
-    for program, module in (
-        ("gitguardfs", "commands.gitguardfs"), ("vm-mount", "commands.vm_mount"),
-        ("gitguard", "commands.gitguard"),
-    ):  # fmt: skip
-        done = in_guest(copy, f"from gitguardfs.{module} import main; main()", "--help")
-        assert done.returncode == 0 and program in done.stdout, done.stderr
-    for words in (("doctor", "--help"), ("units", "--help"), ("local", "--help")):
-        assert in_guest(copy, GITGUARD, *words).returncode == 0

@@ -51,12 +51,6 @@ def test_help_is_whole_once_and_no_wider_than_a_terminal(command: list[str]) -> 
     assert [line for line in lines if len(line) > WIDTH] == []
 
 
-def test_the_list_of_subcommands_is_whole_sentences() -> None:
-    said = run("gitguard", "--help").stdout
-    for name, one in COMMANDS.items():
-        assert re.search(rf"(?m)^  {name} +{re.escape(one.summary)}$", said)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
@@ -143,12 +137,6 @@ def test_only_an_option_that_is_nearly_the_same_is_offered(
     done = run(*command.split(), wrong, "x", python=python)
     said = done.stderr.removesuffix(f" (see {command} --help)\n")
     assert re.findall(r"--[a-z-]+", said) == [wrong, *offered]
-
-
-@pytest.mark.parametrize("program", ["gitguardfs", "vm-mount"])
-def test_wrong_usage_of_what_mounts_is_1_as_in_mount(program: str) -> None:
-    done = run(program, "--bogus")
-    assert done.returncode == 1 and done.stderr.startswith(f"{program}: ")
 
 
 @pytest.mark.parametrize(("code_of", "expected"), [(int, 2), (of_gitguard, 3)])

@@ -13,7 +13,7 @@ from gitguardfs.base.installation import PACKAGE_PARENT
 from gitguardfs.commands.gitguard import COMMANDS
 from gitguardfs.commands.run import DIRECTORIES, FILES
 from gitguardfs.host.egress.presets import PRESETS
-from tests.support.commands import PROGRAMS, every_command
+from tests.support.commands import every_command
 
 GIT = ["deny", "list", "readonly", "hide", "private", "off"]
 FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
@@ -59,13 +59,6 @@ def test_words_are_completed(line: str, expected: list[str]) -> None:
 )  # fmt: skip
 def test_the_shell_completes_directories_and_files(line: str, kind: str) -> None:
     assert completed(line) == f"{kind},{line.split(' ')[-1]}\n"
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_each_program_has_a_script_for_each_shell(program: str, shell: str) -> None:
-    variable = f"_{program.replace('-', '_').upper()}_COMPLETE"
-    assert f"{variable}={shell}_complete" in completed(program, **{variable: f"{shell}_source"})
 
 
 def test_every_value_can_be_completed_or_only_the_user_knows_it() -> None:

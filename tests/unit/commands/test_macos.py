@@ -121,22 +121,6 @@ def test_lima_writes_an_instance_for_a_mac(tmp_path: Path, monkeypatch: pytest.M
     assert "\nvmType: vz\n" in text and "\nmountType: virtiofs\n" in text
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["share", "--help"],
-        ["units", "--help"],
-        ["lima", "--help"],
-        ["krun", "--help"],
-        ["--version"],
-    ],
-)
-def test_help_is_there(arguments: list[str]) -> None:
-    done = run(*arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_what_needs_linux_says_so_in_one_line() -> None:
     done = run("doctor")
     assert done.returncode == 3 and "Linux" in done.stderr

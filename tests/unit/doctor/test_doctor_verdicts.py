@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import io
-import json
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +28,7 @@ from gitguardfs.doctor import (
     writable_checks,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem, Context, Table, find_user, holding
+from gitguardfs.doctor.context import CheckedSystem, Context, Table, find_user
 from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.host import doctor_checks as host_checks
@@ -70,19 +67,6 @@ def case(mountpoint: str, *daemons: GuardDaemon, is_root: bool = True) -> Contex
 
 
 # -------------------------------------------------------------------------------- the mount
-
-
-def test_a_mount_is_found_with_its_options_and_device() -> None:
-    assert GUARD.path == "/home/agent/projects"
-    assert {"nosuid", "user_id=0", "allow_other"} <= GUARD.all_options
-    assert GUARD.st_dev == 40
-    top = mountinfo.top_at("/mnt/my share", TABLE)
-    assert top is not None and top.source == "gitguardfs-seal"
-
-
-def test_a_directory_inside_of_a_guard_belongs_to_it() -> None:
-    assert holding(TABLE, "/home/agent/projects/a/b") is GUARD
-    assert holding(TABLE, "/home/agent/projects2") is TABLE[0]
 
 
 @pytest.mark.parametrize("option", sorted(mount_checks.WANTED))
@@ -212,12 +196,6 @@ def test_a_source_of_anothers_that_was_asked_for_is_no_finding(
     assert other_mounts.check_foreign(case).status is expected
 
 
-def test_what_is_mounted_in_the_view_is_noted() -> None:
-    [said] = other_mounts.note_mounts_inside(Context("/home/view", AGENT, True, WAYS))
-    assert said.status is Status.NOTE and "/home/view/in it (ext4)" in said.detail
-    assert other_mounts.note_mounts_inside(Context("/home/second", AGENT, True, WAYS)) == []
-
-
 def test_a_source_that_root_cannot_find_is_a_finding() -> None:
     def said(is_root: bool) -> list[Status]:
         results = share_checks.check(Context(OTHER.path, AGENT, is_root, (OTHER,)))
@@ -318,30 +296,6 @@ def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
     assert judge(False, "") is Status.OK
 
 
-SUDO_FREE = ProgramOutput(0, SUDO + "    (root) NOPASSWD: /bin/a\n")
-SUDO_ASKS = ProgramOutput(0, SUDO + "    (ALL) ALL\n")
-
-
-@pytest.mark.parametrize(
-    "judge",
-    [
-        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_FREE, True),
-        lambda user: privilege_checks.judge_sudo(user.name, False, SUDO_ASKS, True),
-        lambda user: privilege_checks.judge_doas(user.name, True, []),
-        lambda user: privilege_checks.judge_groups(user, ["docker"]),
-        lambda user: privilege_checks.judge_groups(user, ["sudo"]),
-    ],
-)
-def test_who_can_become_root_is_to_give_the_agent_another_user(
-    judge: Callable[[User], Result],
-) -> None:
-    """Without sudo perhaps nobody can become root: taking it away is not the first advice."""
-    own = judge(replace(AGENT, name="me")).hint
-    assert own.startswith("give the agent a user of its own: sudo useradd"), own
-    assert own.endswith(judge(AGENT).hint.replace("-d agent", "-d me"))
-    assert "useradd" not in judge(AGENT).hint
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -397,12 +351,6 @@ def test_refs_and_objects_are_tried_with_every_payload(payload: str) -> None:
     }  # fmt: skip
 
 
-def test_every_harmless_attack_needs_something_that_the_search_looks_for() -> None:
-    forms = {attack.on for attack in attack_checks.refused_by("deny")}
-    assert forms <= {*asdict(SearchResult()), "nothing"}
-    assert len({(a.row, a.on, a.words, a.actors) for a in attacks.TABLE}) == len(attacks.TABLE)
-
-
 def test_the_spellings_are_those_that_the_guard_refuses_and_the_ordinary_are_not() -> None:
     for name in attacks.SPELLINGS:
         assert dotgit.is_dotgit(os.fsencode(name)), ascii(name)
@@ -431,14 +379,6 @@ def test_one_attack_that_is_not_refused_makes_its_row_a_finding(kind: OutcomeKin
     row = attack_checks.judge_row("R1", [REFUSED, Outcome("R1", "the bad", kind)])
     assert row is not None and row.status is Status.FINDING and "the bad" in row.detail
     assert row.title == "not refused: rename .git and what is in it"
-
-
-def test_a_row_that_was_refused_is_ok_and_says_what_was_not_tried() -> None:
-    untried = Outcome("R1", "b", OutcomeKind.UNTRIED, "ENOSPC")
-    row = attack_checks.judge_row("R1", [REFUSED, untried])
-    assert row is not None and row.status is Status.OK
-    assert row.title == "refused: rename .git and what is in it"
-    assert "1 refused" in row.detail and "b (ENOSPC)" in row.detail
 
 
 def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
@@ -590,42 +530,6 @@ RESULTS = [
     Row("long.id", "all is well", "second \x1b[31m").finding("bad\nthing", "mend it"),
     Row("c", "third", "not third").note("detail"),
 ]
-
-
-def test_every_outcome_has_a_title_of_its_own() -> None:
-    row = Row("x", "the share is closed", "the share is open")
-    assert row.ok().title == "the share is closed"
-    assert row.finding("", "").title == "the share is open"
-    unknown = row.unknown("why", "mend it")
-    assert unknown.title == "it is not known whether the share is closed"
-    assert unknown.severity is Severity.MEDIUM
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_and_leaves_nothing_there(is_terminal: bool) -> None:
-    stream = io.StringIO()
-    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
-    progress = findings.ProgressLine(stream)
-    progress.say("the raw\x1b share")
-    progress.clear()
-    line = "\r\033[Kchecking the raw\\x1b share ...\r\033[K"
-    assert stream.getvalue() == (line if is_terminal else "")
-
-
-def test_json_is_a_list_of_objects_with_the_same_keys() -> None:
-    rows = json.loads(findings.as_json(RESULTS))
-    assert [row["status"] for row in rows] == ["ok", "finding", "note"]
-    keys = ["id", "status", "severity", "title", "detail", "hint"]
-    assert all(list(row) == keys for row in rows)
-    assert [row["severity"] for row in rows] == [None, "high", None]
-
-
-def test_text_is_aligned_and_says_what_to_do() -> None:
-    lines = findings.as_text(RESULTS).splitlines()
-    assert lines[0] == "ok       a        first (seen)"
-    assert lines[1].startswith("finding  long.id  second ") and lines[1].endswith(" [high]")
-    assert lines[3].strip() == "-> mend it"
-    assert lines[-1] == "3 checks, 1 finding, 1 note"
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))

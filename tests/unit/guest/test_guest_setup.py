@@ -162,16 +162,6 @@ def test_debian_family_takes_the_distribution_packages(guest: Guest, system: str
     assert "dnf" not in plan
 
 
-def test_only_missing_packages_are_asked_for(guest: Guest) -> None:
-    guest.tool("dpkg-query", '[ "$3" = python3-trio ] || printf installed')
-    assert packages(guest.plan(INSTALL), "apt-get") == ["python3-trio"]
-
-
-def test_nothing_missing_leaves_the_package_manager_alone(guest: Guest) -> None:
-    guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
-    assert "apt-get" not in guest.plan(INSTALL)
-
-
 def test_without_a_pyfuse3_package_a_virtual_environment_is_built(guest: Guest) -> None:
     guest.system(UBUNTU)
     guest.tool("apt-cache", APT_WITHOUT_PYFUSE3)
@@ -179,17 +169,6 @@ def test_without_a_pyfuse3_package_a_virtual_environment_is_built(guest: Guest) 
     wanted = ["fuse3", "libfuse3-dev", "gcc", "python3-dev", "python3-venv", "pkg-config"]
     assert packages(plan, "apt-get") == wanted
     assert "python3-pyfuse3" in plan
-
-
-def test_without_package_lists_a_dry_run_does_not_guess(guest: Guest) -> None:
-    guest.tool("apt-cache", "exit 0")
-    assert "python3-pyfuse3" in packages(guest.plan(INSTALL), "apt-get")
-
-
-def test_venv_on_debian_installs_what_a_build_needs(guest: Guest) -> None:
-    plan = guest.plan(INSTALL, "--venv")
-    wanted = ["fuse3", "libfuse3-dev", "gcc", "python3-dev", "python3-venv", "pkg-config"]
-    assert packages(plan, "apt-get") == wanted
 
 
 def test_fedora_builds_a_virtual_environment(guest: Guest) -> None:
@@ -221,19 +200,6 @@ def test_a_foreign_program_of_that_name_is_left_alone(guest: Guest) -> None:
     assert result.returncode == 1
     assert str(foreign) in result.stderr
     assert "would run" not in guest.plan(INSTALL, "--uninstall")
-
-
-def test_what_a_share_needs_is_not_uninstalled(guest: Guest) -> None:
-    """test_refuse_removal.py has the reasons in full."""
-    view = "60 22 0:50 / /home/me/p rw shared:5 - fuse.gitguardfs /mnt/p rw,user_id=0,x\n"
-    guest.mountinfo.write_text(guest.mountinfo.read_text() + view)
-    done = guest.run(INSTALL, "--uninstall", "--dry-run")
-    assert done.returncode == 1 and "would run" not in done.stdout
-    assert "/home/me/p\n" in done.stderr and "umount them first" in done.stderr
-
-
-def test_uninstalling_what_is_not_there_is_harmless(guest: Guest) -> None:
-    assert "nothing to remove" in guest.plan(INSTALL, "--uninstall")
 
 
 @pytest.fixture

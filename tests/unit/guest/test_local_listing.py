@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.findings import Severity, Status
-from gitguardfs.base.size import as_size
 from gitguardfs.doctor import local_checks
 from gitguardfs.guest import local_listing as listing
 from gitguardfs.guest.local_listing import Own, Share, State
@@ -58,17 +57,6 @@ def test_options_say_which_store_a_daemon_uses() -> None:
     assert listing.store_of(["local-store=/x"]) is None
     assert listing.store_of(["local=deps"]) == "/var/lib/gitguardfs/local"
     assert listing.store_of(["local=a,b", "local-store=/x y"]) == "/x y"
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (10_239, "10.0 KiB"), (10_240, "10 KiB"),
-        (312 << 20, "312 MiB"), (3 << 29, "1.5 GiB"), (5000 << 40, "5000 TiB"),
-    ],
-)  # fmt: skip
-def test_sizes_are_told_as_a_person_reads_them(size: int, text: str) -> None:
-    assert as_size(size) == text
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,6 @@ def test_undo_brings_back_what_the_agent_changed_and_removed(project: Project) -
     assert project.sh("git diff --cached --name-only") == ""
 
 
-def test_a_stash_of_nothing_makes_no_snapshot(project: Project) -> None:
-    project.sh("git restore src")
-    code = 'git update-ref refs/snapshots/x "$(git stash create)" && exit 1 || true'
-    project.sh(code)
-    assert project.sh("git for-each-ref refs/snapshots") == ""
-
-
 def test_review_starts_no_program_of_the_tree_and_shows_what_hides(project: Project) -> None:
     """With drivers that would run a file of the agent's, were they asked."""
     (project.path / "run").write_text('#!/bin/sh\ntouch ran\ncat "$1" 2>/dev/null || true\n')

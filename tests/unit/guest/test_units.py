@@ -21,7 +21,7 @@ from gitguardfs.commands import units as units_command
 from gitguardfs.commands.units import command
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.options.guarded_share import GuardedShare
-from gitguardfs.options.parsing import parse_o, quote_o, respelled
+from gitguardfs.options.parsing import parse_o, quote_o
 from tests.support.mounting import PLACE
 from tests.unit.guest.test_fstab import NAME, PATH, spec
 
@@ -43,42 +43,6 @@ def said(result: Result) -> str:
 
 
 # ------------------------------------------------------------------------------ the command
-
-
-def test_the_two_lines_are_printed() -> None:
-    result = units("--map", "1000:1000", "-o", "git=readonly,deny=*.pem")
-    share, guard = result.output.splitlines()
-    assert share.startswith("projects /mnt/projects 9p trans=virtio,")
-    for module in ("virtio_pci", "9pnet_virtio"):
-        assert f",x-systemd.requires=modprobe@{module}.service," in share
-    assert "map=1000:1000,x-systemd.requires=/mnt/projects,_netdev,nofail" in guard
-    assert guard.endswith(",seal,git=readonly,deny=*.pem 0 0")
-
-
-def test_directories_of_the_guests_own_are_named_in_both_styles() -> None:
-    names = ("--local", "deps", "--local", "dist,x", "-o", "local=.cache")
-    assert r",local=.cache,local=deps,local=dist\134,x 0 0" in units(*names).output
-    assert r"local=.cache,local=deps,local=dist\\,x" in units(*names, "--style", "systemd").output
-    assert "local" not in units().output
-
-
-def test_the_seal_is_on_unless_it_is_said_otherwise() -> None:
-    assert ",seal" in units().output
-    assert ",seal" not in units("-o", "no-seal").output
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ([], "map=auto,"),
-        (["--user", "1000:100"], "map=1000/1000:@1000/@100:@100/@1000,"),
-        (["--user", "7:8", "--owner", "501:20"], "map=501/7:7/501:@20/@8:@8/@20,"),
-        (["--user", "root"], "map=1000/0:0/1000:@1000/@0:@0/@1000,"),
-        (["--map", "1:2", "--map", "@3:@4"], r"map=1:2\134,@3:@4,"),
-    ],
-)
-def test_the_map(arguments: list[str], expected: str) -> None:
-    assert expected in units(*arguments).output
 
 
 @pytest.mark.parametrize(
@@ -200,20 +164,6 @@ def test_old_and_short_spellings_mean_the_same(old: list[str], new: list[str]) -
     )
     assert wanted.exception is None and wanted.output
     assert found.output == wanted.output
-
-
-def test_what_follows_two_dashes_is_left_as_it_is() -> None:
-    words = ["-l", "a", "--", "-l", "--label", "-mm"]
-    assert respelled(words) == ["--tag", "a", "--", "-l", "--label", "-mm"]
-    assert respelled(["-l=x", "--tag=-mm", "-m", "-"]) == ["--tag=x", "--tag=-mm", "-m", "-"]
-
-
-def test_a_slash_at_the_end_of_a_mount_point_is_no_mistake() -> None:
-    slashed = units("--mount", "/mnt/projects/", "--map-mount", "/home/user/projects/")
-    assert slashed.exception is None
-    assert slashed.output == units().output
-    for wrong in ("//", "/mnt//", "/"):
-        assert "not a plain path" in said(units("--mount", wrong))
 
 
 # ------------------------------------------------------------------ the units as systemd reads them
@@ -389,13 +339,3 @@ def test_somebody_elses_file_is_not_overwritten(tmp_path: Path, style: str) -> N
     theirs.unlink()
     assert units(*out).return_value == 0
     assert units(*out, "-o", "git=hide").return_value == 0  # our own file may be changed
-
-
-@given(NAME)
-def test_options_are_read_back_from_the_units(text: str) -> None:
-    try:
-        wanted = spec(options=(f"deny=x{text}",))
-    except UserError:
-        return
-    found = {name: unit.encode() for name, unit in systemd.files(wanted).items()}
-    assert systemd.options(found) == {wanted.map_mount: ",".join(wanted.guard_options)}

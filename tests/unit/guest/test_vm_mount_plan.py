@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
@@ -31,7 +30,6 @@ from gitguardfs.guest import (
     mountpoint,
     raw_share,
     removal,
-    report,
     systemd,
 )
 from gitguardfs.guest.changes import Changes
@@ -173,13 +171,6 @@ def test_every_tag_has_a_directory_of_its_own(tag: str, name: str) -> None:
 # ------------------------------------------------------------------------------------- share
 
 
-def test_both_kinds_are_tried_where_the_kernel_does_not_tell() -> None:
-    look = Facts(tags=replace(TAGS, has_virtiofs_device=True))
-    kinds = [line.split()[2] for line in share_plan(look, request())[-1].split(" or ")]
-    assert kinds == ["virtiofs", "9p"]
-    assert "virtiofs" not in share_plan(look, request(transport="9p"))[-1]
-
-
 @pytest.mark.parametrize(
     ("look", "asked", "fault"),
     [
@@ -200,12 +191,6 @@ def test_what_is_in_the_way_of_the_share_is_named(
 ) -> None:
     with pytest.raises(UserError, match=fault):
         share_plan(look, request(**asked))
-
-
-SHARE = mounted("9p", RAW, "projects")
-
-
-DROP_IN = f'{systemd.HEADER}Environment="GITGUARDFS_SOURCE={RAW}"\n'.encode()
 
 
 @pytest.mark.parametrize(
@@ -275,26 +260,6 @@ def test_to_guard_nothing_takes_a_flag_of_its_own(options: tuple[str, ...]) -> N
 
 
 # ------------------------------------------------------------------------------------- guard
-
-
-def test_fstab_style_guards_first_and_writes_then() -> None:
-    mkdir, guard, write = guard_plan(Facts(), request())
-    assert mkdir == f"mkdir -m 755 {VIEW} (as user 1000)"
-    options = f"map=501/1000:@20/@1000,seal,git=private,mountpoint={VIEW}"
-    assert guard == f"{GUARD} -o {options} -- {RAW} {VIEW}"
-    assert write == "write /etc/fstab"
-
-
-def test_systemd_style_writes_first_and_lets_systemd_guard() -> None:
-    found = guard_plan(Facts(has_systemd=True), request(style="systemd"))
-    assert found[1:] == [
-        "write /etc/systemd/system/var-lib-gitguardfs-shares-projects.mount",
-        "write /etc/systemd/system/gitguardfs@.service",
-        "write /etc/systemd/system/gitguardfs@home-me-projects.service.d/share.conf",
-        "systemctl daemon-reload",
-        "systemctl enable --quiet gitguardfs@home-me-projects.service",
-        "systemctl restart gitguardfs@home-me-projects.service",
-    ]
 
 
 def test_a_mount_point_in_a_place_of_roots_is_made_by_root_and_given_away() -> None:
@@ -380,12 +345,6 @@ def test_a_share_that_another_guard_needs_keeps_its_unit() -> None:
     assert systemd.mount_name(RAW) in names
 
 
-def test_a_share_that_loses_its_guard_to_another_has_no_unit_either() -> None:
-    look = replace(installed("systemd"), mounts=(), active=frozenset())
-    asked = request(mount=way("/mnt/b"), tag="b", style="systemd")
-    assert f"remove /etc/systemd/system/{systemd.mount_name(RAW)}" in guard_plan(look, asked)
-
-
 def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
     look = Facts(fstab=f"projects {RAW} 9p trans=virtio 0 0\n".encode(), has_systemd=True)
     assert not [step for step in guard_plan(look, request(style="systemd")) if ".mount" in step]
@@ -432,15 +391,6 @@ def removed(look: Facts) -> tuple[list[str], str | None]:
     assert found is not None
     reason = removal.remove(rehearsal, SYSTEM, look, found)
     return rehearsal.texts, reason
-
-
-@pytest.mark.parametrize("style", ["fstab", "systemd"])
-def test_the_view_goes_before_the_share_and_the_share_before_its_entries(style: str) -> None:
-    said, _ = removed(installed(style))
-    assert said[:2] == [f"umount {VIEW}", f"umount -- {RAW}"]
-    assert said[-1] == f"rmdir {RAW}"
-    assert ("write /etc/fstab" in said) == (style == "fstab")
-    assert len([t for t in said if t.startswith("remove ")]) == (3 if style == "systemd" else 0)
 
 
 OWN = "/mnt/projects"
@@ -496,15 +446,6 @@ TEMPLATE_PATH = f"/etc/systemd/system/{systemd.TEMPLATE}"
 FOREIGN = b"[Service]\nExecStart=/bin/true\n"
 
 
-@pytest.mark.parametrize("packaged", [False, True])
-def test_a_packages_template_is_not_hidden_by_one_of_ours(packaged: bool) -> None:
-    look = Facts(mounts=(mounted("9p", RAW, "projects"),), has_systemd=True)
-    look = replace(look, has_packaged_template=packaged)
-    said = guard_plan(look, request(style="systemd"))
-    assert (f"write {TEMPLATE_PATH}" in said) == (not packaged)
-    assert f"write /etc/systemd/system/{systemd.drop_in_name(VIEW)}" in said
-
-
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_an_older_template_of_ours_makes_way_for_a_packages(style: str) -> None:
     look = replace(installed("systemd"), has_packaged_template=True)
@@ -522,18 +463,6 @@ def test_somebodys_own_template_beside_a_packages_is_left_alone(style: str) -> N
     assert not [text for text in removed(look)[0] if TEMPLATE_PATH in text]
     with pytest.raises(UserError, match="not written by gitguardfs"):
         guard_plan(replace(look, has_packaged_template=False), request(style=style))
-
-
-def test_a_packages_template_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "fstab").touch()
-    system = SystemPaths(
-        fstab=f"{tmp_path}/fstab", units=str(tmp_path), packaged_units=f"{tmp_path}/packaged",
-        booted_systemd=f"{tmp_path}/none",
-    )  # fmt: skip
-    assert not facts.gather(system).has_packaged_template
-    (tmp_path / "packaged").mkdir()
-    (tmp_path / "packaged" / systemd.TEMPLATE).write_text(systemd.template("/usr/bin/gitguardfs"))
-    assert facts.gather(system).has_packaged_template
 
 
 # ----------------------------------------------------------------------------------- changes
@@ -683,20 +612,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> Arguments:
     return caught[0]
 
 
-@pytest.mark.parametrize(
-    "spelling", [["-mm", VIEW], [f"-mm={VIEW}"], [f"-mm{VIEW}"], ["--map-mount", VIEW]]
-)
-def test_the_short_options_are_those_of_the_manual(
-    monkeypatch: pytest.MonkeyPatch, spelling: list[str]
-) -> None:
-    arguments = asked(monkeypatch, "-l", "projects", "-m", "/mnt/projects", *spelling, "-y")
-    found = (arguments.tag, arguments.mount, arguments.map_mount)
-    assert found == ("projects", "/mnt/projects", VIEW)
-    assert arguments.persist and not arguments.previews
-    arguments = asked(monkeypatch, "-l", "projects", *spelling, "--interactive")
-    assert arguments.mount is None and arguments.previews
-
-
 def test_options_of_the_guard_are_split_at_commas_and_locals_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -704,11 +619,6 @@ def test_options_of_the_guard_are_split_at_commas_and_locals_are_not(
     arguments = asked(monkeypatch, "--tag", "projects", *options)
     assert arguments.options == ("git=hide", "deny=*.pem", "hide=.env", "local=a,b")
     assert not arguments.persist
-
-
-def test_an_unknown_type_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(click.UsageError, match=r"nfs"):
-        asked(monkeypatch, "--type", "nfs")
 
 
 def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -765,16 +675,6 @@ def test_a_view_that_got_the_number_of_another_is_undone_too(
         guard._start(changes, ("true",), spec_of(request()))
         raise ZeroDivisionError
     assert ended == [ours]
-
-
-def test_what_a_guest_without_git_gets_is_said() -> None:
-    spec = spec_of(request())
-    for has_git, said in ((True, "a repository of its own"), (False, ".git is denied, since git")):
-        [line, *_] = report.result(Facts(has_git=has_git), request(), spec, changed=False)
-        assert said in line
-    asked = request(options=("git=readonly",))
-    [line, *_] = report.result(Facts(has_git=False), asked, spec, changed=False)
-    assert "git is not installed" not in line
 
 
 # ----------------------------------------------------------------------------------- running

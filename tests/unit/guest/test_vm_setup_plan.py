@@ -9,7 +9,6 @@ import pytest
 
 from tests.unit.guest.test_guest_setup import (
     DEBIAN,
-    EVERYTHING_IS_INSTALLED,
     FEDORA,
     UBUNTU,
     Guest,
@@ -42,27 +41,6 @@ def guest(tmp_path: Path) -> Guest:
 def steps_of(plan: str) -> list[str]:
     """The steps of a plan, by their headings."""
     return re.findall(r"^([a-z]+): ", plan, re.MULTILINE)
-
-
-@BOTH
-def test_the_list_names_every_step_with_what_it_does(guest: Guest, script: str) -> None:
-    done = guest.run(script, "--list")
-    assert done.returncode == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == STEPS[script]
-    assert all(len(line.split()) > 2 for line in done.stdout.splitlines())
-
-
-@BOTH
-def test_help_teaches_all_options_and_steps(guest: Guest, script: str) -> None:
-    done = guest.run(script, "--help")
-    assert done.returncode == 0
-    for word in ("-y", "--user", "--only", "--list", "--hosts", "--dry-run", *STEPS[script]):
-        assert word in done.stdout
-
-
-@BOTH
-def test_all_steps_are_planned_in_their_order(guest: Guest, script: str) -> None:
-    assert steps_of(guest.plan(script, "--user", "me")) == STEPS[script]
 
 
 @pytest.mark.parametrize(
@@ -132,19 +110,6 @@ def test_the_desktop_on_fedora(guest: Guest) -> None:
                     "dejavu-sans-fonts", "Thunar", "xfce4-terminal"):  # fmt: skip
         assert package in wanted
     assert "apt-get" not in plan
-
-
-def test_the_configuration_is_written_as_the_user(guest: Guest) -> None:
-    plan = guest.plan(SETUP, "--user", "1000", "--only", "awesome")
-    home = guest.bin.parent / "home"
-    for name in ("applications.lua", "menu.lua", "rc.lua", "theme.lua"):
-        assert f"would write, as me: {home}/.config/awesome/{name}\n" in plan
-
-
-def test_with_everything_installed_no_package_manager_is_called(guest: Guest) -> None:
-    guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
-    for script in (SETUP, APPS):
-        assert "apt-get" not in guest.plan(script, "--user", "me")
 
 
 def test_tools_are_installed_as_the_user_or_by_the_distribution(guest: Guest) -> None:

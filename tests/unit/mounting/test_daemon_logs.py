@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -83,35 +82,6 @@ def test_what_cannot_be_told_is_lost_and_harms_nobody(
     assert [line.rpartition(": ")[2] for line in target.taken] == [
         "it breaks, at once", "it breaks", "next",
     ]  # fmt: skip
-
-
-def test_a_traceback_and_names_that_are_no_text_are_told(
-    journal: tuple[logging.Logger, SpooledHandler, Journal],
-) -> None:
-    log, _, target = journal
-    target.lets.set()
-    try:
-        os.stat(b"\xff/absent")
-    except OSError:
-        log.exception("%s failed", os.fsdecode(b"\xff"))
-    (text,) = target.taken
-    assert text.startswith("ERROR of.its.own: \\udcff failed\nTraceback")
-    assert "FileNotFoundError" in text
-
-
-def test_the_log_comes_to_standard_error() -> None:
-    code = (
-        "import logging\n"
-        "from gitguardfs.mounting import logs\n"
-        "logs.log_to_stderr(False)\n"
-        "logging.info('before'); logging.debug('too much')\n"
-        "logs.start()\n"
-        "logging.warning('after')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stderr == "INFO root: before\nWARNING root: after\n"
 
 
 def test_a_name_in_a_message_writes_nothing_to_a_terminal() -> None:

@@ -110,14 +110,6 @@ def test_held_signals_are_received_once_the_receiver_is_installed(mount: _Mount)
     assert mount.session.stopped == 1
 
 
-def test_the_first_signal_counts(mount: _Mount) -> None:
-    mount.receiver.note_ready()
-    mount.send(STOP_KEEP_SEAL)
-    mount.send(signal.SIGTERM)
-    assert mount.session.stopped == 1
-    assert mount.end() == STOP_KEEP_SEAL
-
-
 def test_a_signal_that_the_session_has_not_acted_on_is_not_lost(mount: _Mount) -> None:
     mount.receiver.note_ready()
     os.kill(os.getpid(), signal.SIGTERM)

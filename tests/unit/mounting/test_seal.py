@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.guest.guard import _without_seal_remark
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, preflight, seal
@@ -181,17 +180,6 @@ def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.Mo
     there = MountInfo(device="0:9", mount_point=os.fsencode(source), fstype="9p", source="p")
     monkeypatch.setattr(mountinfo, "listed", lambda: [there])
     assert f"umount -i -l '{source}' unm" in seal.fail_closed(source, True, UserError("x")).hint
-
-
-def test_the_hint_of_a_sealed_path_with_a_space_can_be_pasted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """vm-mount removes the message about a seal that it has removed again."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(seal, "_seal_if_needed", lambda *_: True)
-    said = seal.fail_closed("/mnt/my projects", None, UserError("no mount point", "mkdir it"))
-    assert "umount '/mnt/my projects' opens it" in str(said)
-    assert str(_without_seal_remark(said, "/mnt/my projects")) == "no mount point (mkdir it)"
 
 
 @pytest.mark.parametrize("missing", ["source", "mount point"])

@@ -8,10 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
-from gitguardfs import __version__
 from gitguardfs.base.errors import Exit
 from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.names.rules import GitMode, GuardRules, LinkMode
@@ -29,23 +27,6 @@ def run(*arguments: str | bytes | Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "gitguardfs", *arguments], capture_output=True, check=False,
         env=environment, cwd="/", timeout=30, encoding="utf-8", errors="surrogateescape",
     )  # fmt: skip
-
-
-def test_help_has_examples_and_every_exit_code() -> None:
-    done = run("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    for text in ("Examples:", "--map auto", "mount -t fuse.gitguardfs", "umount", "Exit codes"):
-        assert text in done.stdout
-    assert run("-h").stdout == done.stdout
-    for parameter in cli.command.params:
-        if isinstance(parameter, click.Option) and not parameter.hidden:
-            assert parameter.opts[-1] in done.stdout
-            assert parameter.help or parameter.name == "help"
-
-
-def test_version() -> None:
-    done = run("--version")
-    assert (done.returncode, done.stdout) == (0, f"gitguardfs {__version__}\n")
 
 
 USAGE = [
@@ -135,24 +116,6 @@ def test_places_that_cannot_be_mounted_are_32_or_1(tmp_path: Path) -> None:
     _one_line(run(source, tmp_path / "file"), Exit.MOUNT, "not a directory")
     _one_line(run(source, source / "inside"), Exit.USAGE, "inside one another")
     _one_line(run(tmp_path / "repo/.git/x", mountpoint), Exit.USAGE, ".git")
-
-
-@needs_fuse
-def test_a_bare_repository_is_no_source(tmp_path: Path) -> None:
-    (tmp_path / "src/refs").mkdir(parents=True)
-    (tmp_path / "src/HEAD").touch()
-    (tmp_path / "src/below").mkdir()
-    (tmp_path / "mnt").mkdir()
-    for source in (tmp_path / "src", tmp_path / "src/below"):
-        _one_line(run(source, tmp_path / "mnt"), Exit.USAGE, "repository", "allow-bare")
-
-
-@needs_fuse
-def test_an_audit_log_that_cannot_be_written_is_2(tmp_path: Path) -> None:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "mnt").mkdir()
-    done = run(tmp_path / "src", tmp_path / "mnt", "--audit-log", tmp_path / "none/log")
-    _one_line(done, Exit.SYSTEM, "audit log")
 
 
 def options_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> MountOptions:

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.commands import gitguardfs as cli
 from gitguardfs.options.mount_options import build
 from gitguardfs.options.parsing import parse_o
 from gitguardfs.options.table import BY_NAME, OPTIONS, Option
-
-DOCUMENT = (Path(cli.__file__).parents[2] / "docs/bindfs.md").read_text()
 
 # bindfs(1), version 1.18: every option, and those of its --help.
 BINDFS_LONG = [
@@ -85,30 +82,6 @@ def test_each_option_is_taken_by_both_names_and_comes_to_the_same(
             build("/s", "/m", given)
         return
     build("/s", "/m", given)
-
-
-def test_what_the_document_calls_refused_says_why() -> None:
-    rows = [line for line in DOCUMENT.split("\n") if "| **refused**" in line]
-    words = [word for row in rows for word in re.findall("`([^`]+)`", row.split("|")[1])]
-    assert len(words) >= len(REFUSED) + 4
-    for word in words:
-        name = word.removeprefix("-o ").removeprefix("--")
-        with pytest.raises(UserError) as error:
-            build("/s", "/m", parse_o([f"{name}x" if name.endswith("=") else name]))
-        assert "unknown option" not in str(error.value) and error.value.hint
-
-
-@pytest.mark.parametrize("name", [n for n in BINDFS_LONG if n not in ("direct-io", "map")])
-def test_each_option_from_bindfs_is_in_the_document(name: str) -> None:
-    stem, _, ending = name.rpartition("-")
-    known = f"--{name}" in DOCUMENT or (f"--{stem}-" in DOCUMENT and f"-{ending}" in DOCUMENT)
-    assert known or name in DOCUMENT
-
-
-def test_the_document_names_no_option_that_is_not_there() -> None:
-    for name in re.findall(r"`--([a-z][a-z-]*[a-z])", DOCUMENT):
-        known = name in BY_NAME or name in ("fuse-version", "chgrp")
-        assert known or any(o.startswith(name) for o in BY_NAME), name
 
 
 @pytest.mark.parametrize(
@@ -190,11 +163,6 @@ def test_without_the_guard_it_is_plain_bindfs() -> None:
 )  # fmt: skip
 def test_devices_are_wanted_by_who_wrote_dev(words: list[str], devices: bool) -> None:
     assert ("dev" in build("/s", "/m", parse_o(words)).kernel) == devices
-
-
-def test_a_rule_without_effect_is_warned_about(capsys: pytest.CaptureFixture[str]) -> None:
-    build("/s", "/m", parse_o(["perms=d+x:u+r"]))
-    assert "'d+x' in perms has no effect: it names none of u, g, o and a" in capsys.readouterr().err
 
 
 def test_the_last_of_several_counts() -> None:

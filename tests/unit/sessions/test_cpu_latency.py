@@ -83,15 +83,6 @@ def test_many_processors_are_not_kept_awake_for_one(
     assert said(limit) == []
 
 
-@pytest.mark.parametrize("missing", ["DEVICE", "DRIVER"])
-def test_without_the_kernels_files_nothing_is_different(limit: Path, missing: str) -> None:
-    getattr(cpu_latency, missing).unlink()
-    processors = CpuLatencyRequest(True)
-    processors.acquire()
-    assert not processors.held
-    processors.release()
-
-
 def test_a_limit_that_is_not_taken_is_not_believed(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
