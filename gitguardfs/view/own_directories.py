@@ -229,6 +229,7 @@ class OwnDirectories:
 
     def rmdir(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
         """Remove an empty directory."""
+        is_empty = self._stand_ins.is_empty
         if is_local(parent_id):
             self.local.rmdir(caller, parent_id, name)
             return
@@ -238,7 +239,7 @@ class OwnDirectories:
                 self.local.rmdir(caller, entry.parent, entry.name)
                 self._tidy(parent_id)
                 return
-        if not self._stand_ins.is_empty:
+        if not is_empty:
             parent = self._share.check.node(parent_id)
             if self._stand_in_of(parent, name) is not None and self._holds_own(
                 self._path(parent, name)
@@ -268,6 +269,7 @@ class OwnDirectories:
         """Move an entry, or exchange two. Raises OSError(EXDEV) from one tree to the other."""
         old, new = (old_parent_id, old_name), (new_parent_id, new_name)
         are_local = old_parent_id >> TREE_BITS, new_parent_id >> TREE_BITS
+        is_empty = self._stand_ins.is_empty
         if LOCAL_TREE in are_local or self.marker(old_name) or self.marker(new_name):
             if are_local == (LOCAL_TREE, LOCAL_TREE):
                 self.local.rename(caller, *old, *new, flags)
@@ -276,7 +278,7 @@ class OwnDirectories:
                 return
         renaming = self._share.check_rename(caller, old, new, flags)
         move = None
-        if renaming.moves_directory and not self._stand_ins.is_empty:
+        if not is_empty and renaming.moves_directory:
             try:
                 move = self._move_of_own(renaming)
             except BaseException:
