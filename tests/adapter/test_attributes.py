@@ -60,14 +60,6 @@ async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -
     assert [position for _, _, position in token.entries] == [1, 2, 3, 4, 5]
 
 
-async def test_nothing_is_remembered_without_a_timeout(make_world: MakeWorld) -> None:
-    world = make_world(cache_timeout=0.0)
-    (world.source / "file").touch()
-    entry = await world.entry("file")
-    assert entry.entry_timeout == entry.attr_timeout == 0
-    await refused(world.ops.lookup(ROOT_ID, b"none", world.ctx), errno.ENOENT)
-
-
 @pytest.mark.parametrize("is_local", [True, False])
 async def test_what_is_not_there_is_remembered_for_the_timeout(
     make_world: MakeWorld, is_local: bool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Awaitable, Callable
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
@@ -100,12 +99,6 @@ async def test_what_lies_behind_is_closed_when_a_directory_on_the_way_becomes_gi
     os.rename(world.source / "other/dir", world.source / "other/.git")
     await world.list("other")
     await refused(world.ops.open(node, os.O_RDONLY, world.ctx))
-
-
-async def test_no_symlink_can_be_made(world: World) -> None:
-    call = world.ops.symlink(ROOT_ID, b"new", b"dir", world.ctx)
-    await refused(call, errno.EPERM)
-    await refused(world.ops.symlink(ROOT_ID, b".git", b"dir", world.ctx), errno.EACCES)
 
 
 @pytest.mark.parametrize("target", [".git/config", "../outside/file"])
@@ -213,17 +206,6 @@ async def test_a_directory_behind_a_link_is_a_node_of_its_own(world: World) -> N
     assert await world.id("way/sub/file") == await world.id("dir/sub/file")
     numbers = {await world.id("way/sub"), (await world.list("way"))[b"sub"].st_ino}
     assert len(numbers) == 1
-
-
-async def test_links_that_lead_to_one_another_come_to_an_end(world: World) -> None:
-    (world.source / "a").mkdir()
-    (world.source / "b").mkdir()
-    link(world, "a/x", "../b")
-    link(world, "b/y", "../a")
-    assert S_IFMT((await world.entry("a/x")).st_mode) == S_IFDIR
-    assert S_IFMT((await world.entry("a/x/y")).st_mode) == S_IFLNK
-    assert S_IFMT((await world.entry("b/y")).st_mode) == S_IFDIR
-    assert S_IFMT((await world.entry("b/y/x")).st_mode) == S_IFLNK
 
 
 async def test_a_directory_lives_on_when_only_a_link_to_it_was_removed(world: World) -> None:

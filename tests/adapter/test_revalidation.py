@@ -116,21 +116,6 @@ async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: 
     await refused(world.create(d, b"new"))
 
 
-@pytest.mark.parametrize(
-    "rules", [GuardRules(allow_bare=True), GuardRules(git=GitMode.OFF)], ids=str
-)
-async def test_where_they_are_allowed_nothing_happens(
-    make_world: MakeWorld, later: Later, rules: GuardRules
-) -> None:
-    world = make_world(rules=rules)
-    path = planted(world)
-    d = await world.id("d")
-    make_repository(path)
-    later()
-    handle, _ = await world.create(d, b"new")
-    await world.ops.release(handle)
-
-
 async def test_it_costs_one_look_a_second(
     world: World, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import subprocess
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -114,24 +113,6 @@ class Frame:
         """Return the colour of a pixel, as ``#rrggbb``."""
         at = y * self._line + 4 * x
         return "#" + self._pixels[at : at + 3][::-1].hex()
-
-    def png(self) -> bytes:
-        rows = bytearray()
-        for y in range(self.height):
-            row = self._pixels[y * self._line : y * self._line + 4 * self.width]
-            rgb = bytearray(3 * self.width)
-            rgb[0::3], rgb[1::3], rgb[2::3] = row[2::4], row[1::4], row[0::4]
-            rows += b"\0" + rgb
-        return (
-            b"\x89PNG\r\n\x1a\n"
-            + _chunk(b"IHDR", struct.pack(">2I5B", self.width, self.height, 8, 2, 0, 0, 0))
-            + _chunk(b"IDAT", zlib.compress(bytes(rows), 9))
-            + _chunk(b"IEND", b"")
-        )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def _named(entries: list[list[object]]) -> dict[str, object]:

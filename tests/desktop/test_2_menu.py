@@ -105,14 +105,6 @@ def test_what_is_not_to_be_shown_is_not(session: Session) -> None:
         assert name not in applications
 
 
-def test_an_application_that_was_installed_meanwhile_is_there(session: Session) -> None:
-    path = session.system.root / APPLICATIONS / "test-new.desktop"
-    path.write_text("[Desktop Entry]\nType=Application\nName=New\nExec=record-plain\n")
-    until(lambda: "New" in session.applications(), "it is in the menu")
-    path.unlink()
-    until(lambda: "New" not in session.applications(), "it is gone")
-
-
 def test_names_are_shown_as_text_on_one_line(session: Session) -> None:
     applications = session.applications()
     assert f"<b>bold</b> A&{WORD_JOINER}B <span foreground='red'>" in applications

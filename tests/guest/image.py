@@ -181,11 +181,6 @@ _held: list[int] = []
 """Descriptors of the directories that this process uses."""
 
 
-def is_cached(recipe: Recipe) -> bool:
-    """Return whether the image is in the cache."""
-    return _places(recipe)[1].exists()
-
-
 def _places(recipe: Recipe) -> tuple[Path, Path]:
     """Return the paths of the two layers: the packages, and the directory that is booted."""
     packages = hash_of(recipe.suite, *sorted(recipe.packages), *_left_out(recipe))

@@ -417,14 +417,6 @@ def test_where_mount_is_unconfined_fstab_brings_its_guard_back(
     assert domain_of(machine, BY_FSTAB.view) == "mount_t"
 
 
-def test_its_seal_goes_and_comes_with_its_view(with_unconfined_mount: World) -> None:
-    machine = with_unconfined_mount.machine
-    machine.sh(["umount", BY_FSTAB.view])
-    assert mounted(machine, BY_FSTAB.raw) == ["virtiofs"]
-    machine.sh(["mount", BY_FSTAB.view])
-    assert mounted(machine, BY_FSTAB.raw) == ["virtiofs", "ramfs"]
-
-
 def test_vm_mount_does_fstab_then(with_unconfined_mount: World) -> None:
     machine = with_unconfined_mount.machine
     machine.sh(["umount", BY_FSTAB.view])

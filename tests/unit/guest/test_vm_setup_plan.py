@@ -16,10 +16,6 @@ from tests.unit.guest.test_guest_setup import (
 )
 
 SETUP, APPS = "vm-setup.sh", "vm-apps.sh"
-STEPS = {
-    SETUP: ["basics", "xorg", "awesome", "files", "terminal", "login"],
-    APPS: ["go", "node", "claude", "ghostty", "lf", "fzf"],
-}
 BOTH = pytest.mark.parametrize("script", [SETUP, APPS])
 
 
