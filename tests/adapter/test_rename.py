@@ -212,10 +212,7 @@ async def test_where_descriptors_hold_paths_what_is_removed_is_not_opened_again(
 async def test_where_descriptors_hold_paths_another_name_is_looked_for(
     make_world: MakeWorld,
 ) -> None:
-    """ESTALE lets the kernel look up the name that it was asked for; ENOENT would reach the user.
-
-    A descriptor of the removed name leads nowhere there.
-    """
+    """ESTALE lets the kernel look up the name that it was asked for."""
     world = make_world(is_ninep=True)
     (world.source / "f").touch()
     os.link(world.source / "f", world.source / "g")

@@ -1,7 +1,4 @@
-"""A directory that a process stays in is classified again after VERDICT_TTL.
-
-The kernel asks for what is in a directory, and not for the directory that a process is in.
-"""
+"""A directory that a process stays in is classified again after VERDICT_TTL."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Debian package on Debian 13: apt installs it, apt removes all of it.
-
-tests/guest/test_8_debian12.py has a view and systemd. The tests stand in the order of its life.
-"""
+"""The Debian package on Debian 13: apt installs it, apt removes all of it."""
 
 from __future__ import annotations
 

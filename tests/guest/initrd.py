@@ -1,8 +1,4 @@
-"""A small initial RAM disk: the modules that the root file system needs, and nothing else.
-
-The distribution's own takes ten seconds longer to boot under emulation. Written here rather
-than with cpio(1), so that nothing has to be installed for it.
-"""
+"""A small initial RAM disk: the modules that the root file system needs, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The shell scripts of guest-setup/: what they promise; a dry run changes nothing.
-
-They run from a copy that installs below a temporary directory, with a PATH whose package managers
-and file tools are stand-ins: a plan does not depend on what this machine has installed, and a dry
-run that changes something is seen.
-"""
+"""The shell scripts of guest-setup/: what they promise; a dry run changes nothing."""
 
 import os
 import re
