@@ -1,4 +1,11 @@
-"""A root file system of Debian 13 in which vm-setup.sh has been run, and ways to work in it."""
+"""A root file system of Debian 13 in which vm-setup.sh has been run, and ways to work in it.
+
+Two layers are cached, as with the guest images. The first holds the packages of the smallest
+Debian, by a hash of their list; the second that system after the first run of vm-setup.sh, by a
+hash of the scripts' text. Tests see the second one through an overlay, whose upper directory holds
+their changes. Beside what the scripts install, it has the files of the packages that our Debian
+package depends on: apt installs them in a test, without a network.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A small initial RAM disk: the modules that the root file system needs, and nothing else."""
+"""A small initial RAM disk: the modules that the root file system needs, and nothing else.
+
+The distribution's own takes ten seconds longer to boot under emulation. Written here rather
+than with cpio(1), so that nothing has to be installed for it.
+"""
 
 from __future__ import annotations
 

@@ -24,15 +24,7 @@ from tests.guest.setting_up import (
     vm_mount,
 )
 from tests.guest.sieges import SOME, Case, Siege
-from tests.guest.world import (
-    CHECKOUT,
-    PHASES,
-    Guard,
-    checkout,
-    make_demo,
-    phase,
-    take_checkout,
-)
+from tests.guest.world import CHECKOUT, PHASES, Guard, checkout, make_demo, phase, take_checkout
 from tests.support.mounting import area, until
 from tests.support.repos import HOST_GID, HOST_UID, git
 

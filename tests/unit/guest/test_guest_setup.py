@@ -281,13 +281,6 @@ def test_uninstall_removes_what_install_wrote_and_nothing_else(root_guest: Guest
     assert not (root_guest.local / "lib/gitguardfs").exists()
 
 
-def test_completion_is_linked_to(root_guest: Guest) -> None:
-    assert root_guest.run(INSTALL).returncode == 0
-    link = root_guest.local / "share" / SHARED
-    assert link.readlink() == root_guest.local / "lib/gitguardfs/share" / SHARED
-    assert link.read_text() == "fish_source\n"
-
-
 def test_a_foreign_file_stays(root_guest: Guest) -> None:
     foreign = root_guest.local / "share" / SHARED
     foreign.parent.mkdir(parents=True)

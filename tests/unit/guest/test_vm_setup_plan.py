@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.guest.test_guest_setup import (
-    DEBIAN,
-    FEDORA,
-    UBUNTU,
-    Guest,
-    packages,
-)
+from tests.unit.guest.test_guest_setup import DEBIAN, FEDORA, UBUNTU, Guest, packages
 
 SETUP, APPS = "vm-setup.sh", "vm-apps.sh"
 BOTH = pytest.mark.parametrize("script", [SETUP, APPS])

@@ -254,16 +254,6 @@ def run(project: World, *words: str) -> str:
     return done.stdout
 
 
-def test_list_shows_the_share_the_path_and_the_agent(project: World) -> None:
-    (one,) = json.loads(run(project, "list", "--json"))
-    assert one == {
-        "share": "projects", "path": "proj", "uid": AGENT, "reset": False, "former": False,
-        "directory": str(project.directory),
-    }  # fmt: skip
-    assert run(project, "list").split()[:2] == ["projects", "proj"]
-    assert store.entries(str(project.area / "absent")) == []
-
-
 @pytest.mark.parametrize("how", ["path in the share", "directory"])
 def test_reset_gives_the_agent_a_new_repository(project: World, how: str) -> None:
     project.agent("commit", "--quiet", "--allow-empty", "--message", "mine")
