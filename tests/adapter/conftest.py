@@ -24,9 +24,6 @@ PYFUSE3_ONLY = {
 """Modules about pyfuse3's session itself, or about what it does with replies."""
 TESTS_OF_PYFUSE3 = {
     "test_who_waits_for_a_repository_keeps_nobody_else_waiting",
-    "test_who_waits_goes_on_when_git_is_done",
-    "test_who_comes_when_too_many_wait_fails_at_once",
-    "test_the_end_of_the_mount_lets_nothing_through",
     "test_unsupported_handlers_are_pyfuse3_s_own",
 }
 """Tests of pyfuse3's session in other modules."""

@@ -13,15 +13,7 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.options.idmap import IdMap
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import (
-    Context,
-    Token,
-    World,
-    needs_root,
-    open_descriptors,
-    refused,
-    values,
-)
+from tests.adapter.world import Context, Token, World, needs_root, open_descriptors, refused, values
 
 REPLIES: dict[str, Callable[[World, int], Awaitable[EntryAttributes]]] = {
     "lookup": lambda w, n: w.ops.lookup(ROOT_ID, b"file", w.ctx),
@@ -60,14 +52,6 @@ async def test_create_and_every_entry_of_a_listing_are_presented(world: World) -
     assert [position for _, _, position in token.entries] == [1, 2, 3, 4, 5]
 
 
-async def test_nothing_is_remembered_without_a_timeout(make_world: MakeWorld) -> None:
-    world = make_world(cache_timeout=0.0)
-    (world.source / "file").touch()
-    entry = await world.entry("file")
-    assert entry.entry_timeout == entry.attr_timeout == 0
-    await refused(world.ops.lookup(ROOT_ID, b"none", world.ctx), errno.ENOENT)
-
-
 @pytest.mark.parametrize("is_local", [True, False])
 async def test_what_is_not_there_is_remembered_for_the_timeout(
     make_world: MakeWorld, is_local: bool
@@ -90,30 +74,6 @@ async def test_what_is_not_there_is_remembered_for_the_timeout(
 
 
 @needs_root
-async def test_ids_are_mapped_out_and_in(make_world: MakeWorld) -> None:
-    world = make_world(idmap=IdMap([(501, 1000)], [(20, 1001)]))
-    os.chown(world.source, 501, 20)
-    (world.source / "file").touch()
-    os.chown(world.source / "file", 501, 20)
-    entry = await world.entry("file")
-    assert (entry.st_uid, entry.st_gid) == (1000, 1001)
-    guest = Context(uid=1000, gid=1001)
-    await world.ops.mkdir(ROOT_ID, b"dir", 0o755, guest)
-    await world.ops.symlink(ROOT_ID, b"link", b"file", guest)
-    info, made = await world.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, guest)
-    await world.ops.release(info.fh)
-    assert (made.st_uid, made.st_gid) == (1000, 1001)
-    for name in ("dir", "link", "new"):
-        st = os.lstat(world.source / name)
-        assert (st.st_uid, st.st_gid) == (501, 20), name
-    await world.setattr(entry.st_ino, uid=77)
-    assert (world.source / "file").stat().st_uid == 77
-    back = await world.setattr(entry.st_ino, uid=1000, gid=1001)
-    assert (back.st_uid, back.st_gid) == (1000, 1001)
-    assert (world.source / "file").stat().st_uid == 501
-
-
-@needs_root
 async def test_an_owner_that_cannot_be_shown_is_eoverflow_and_nothing_changes(
     make_world: MakeWorld,
 ) -> None:
@@ -126,20 +86,6 @@ async def test_an_owner_that_cannot_be_shown_is_eoverflow_and_nothing_changes(
     await refused(world.ops.create(ROOT_ID, b"new", 0o644, os.O_RDWR, stranger), errno.EOVERFLOW)
     assert sorted(os.listdir(world.source)) == ["file"]
     assert S_IMODE((world.source / "file").stat().st_mode) & 0o111 == 0
-
-
-@needs_root
-async def test_a_set_gid_directory_keeps_its_group(world: World) -> None:
-    (world.source / "dir").mkdir()
-    os.chown(world.source / "dir", 0, 2222)
-    os.chmod(world.source / "dir", 0o2775)
-    parent = await world.id("dir")
-    guest = Context(uid=1000, gid=1000)
-    entry = await world.ops.mkdir(parent, b"sub", 0o755, guest)
-    assert (entry.st_uid, entry.st_gid, entry.st_mode & 0o2000) == (1000, 2222, 0o2000)
-    info, made = await world.ops.create(parent, b"f", 0o644, os.O_RDWR, guest)
-    assert (made.st_uid, made.st_gid) == (1000, 2222)
-    await world.ops.release(info.fh)
 
 
 async def test_set_id_bits_of_files_neither_come_in_nor_go_out(world: World) -> None:
@@ -167,15 +113,6 @@ async def test_opening_to_change_takes_the_share_s_set_id_bits(world: World, fla
     path.chmod(0o6755)
     await world.setattr(await world.id("f"), size=0)
     assert S_IMODE(path.stat().st_mode) == 0o755
-
-
-async def test_allowed_set_id_bits_stay(make_world: MakeWorld) -> None:
-    world = make_world(allow_suid=True)
-    info, entry = await world.ops.create(ROOT_ID, b"c", 0o4755, os.O_RDWR, world.ctx)
-    await world.ops.release(info.fh)
-    assert S_IMODE(entry.st_mode) == 0o4755
-    made = await world.ops.mknod(ROOT_ID, b"m", S_IFREG | 0o4755, 0, world.ctx)
-    assert S_IMODE(made.st_mode) == 0o4755
 
 
 @needs_root

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -90,21 +89,6 @@ async def test_much_that_is_not_on_disk_needs_one(world: World, threads: list[st
 
 
 @pytest.mark.usefixtures("always_quick")
-async def test_it_is_the_files_whoever_wrote_it(world: World, threads: list[str]) -> None:
-    handle, _ = await world.create(ROOT_ID, b"f")
-    for _ in range(blocking.QUICK_IN_A_ROW):
-        await world.ops.fsync(handle, False)
-    threads.clear()
-    other = await world.open("f", os.O_RDWR)
-    await world.ops.write(other, 0, bytes(INLINE_LIMIT))
-    await world.ops.write(other, 0, b"x")
-    await world.ops.release(other)
-    await world.ops.fsync(handle, False)
-    assert threads == ["fsync"]
-    await world.ops.release(handle)
-
-
-@pytest.mark.usefixtures("always_quick")
 async def test_what_would_wait_for_one_on_a_thread_is_not_quick(
     world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,23 +129,6 @@ async def test_servers_are_always_waited_for_on_threads(
         await world.ops.fsync(handle, False)
         assert bytes(await world.ops.read(handle, 0, 10)) == b"x"
     assert threads == ["write", "fsync", "read"] * (blocking.QUICK_IN_A_ROW + 3)
-    await world.ops.release(handle)
-
-
-async def test_one_slow_call_takes_the_trust_away(
-    world: World, threads: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    handle, _ = await world.create(ROOT_ID, b"f")
-    monkeypatch.setattr(blocking, "QUICK", 1e9)
-    for _ in range(blocking.QUICK_IN_A_ROW + 1):
-        await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.QUICK_IN_A_ROW
-    monkeypatch.setattr(blocking, "QUICK", 0.01)
-    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.05))
-    await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.QUICK_IN_A_ROW
-    await world.ops.fsync(handle, False)
-    assert len(threads) == blocking.QUICK_IN_A_ROW + 1
     await world.ops.release(handle)
 
 

@@ -16,17 +16,6 @@ from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
 
 
-async def test_appends_go_to_the_end_that_the_host_made(world: World) -> None:
-    path = world.source / "f"
-    path.write_bytes(b"0123")
-    handle = await world.open("f", os.O_WRONLY | os.O_APPEND)
-    with path.open("ab") as host:
-        host.write(b"host")
-    assert await world.ops.write(handle, 4, b"guest") == 5
-    assert path.read_bytes() == b"0123hostguest"
-    await world.ops.release(handle)
-
-
 async def test_a_page_written_back_through_an_append_handle_goes_where_it_belongs(
     world: World,
 ) -> None:
@@ -220,39 +209,6 @@ async def test_a_failed_invalidation_is_no_failed_open(world: World) -> None:
 
 
 # Extended attributes
-
-
-async def test_only_user_attributes_are_served(make_world: MakeWorld) -> None:
-    world = make_world(xattr=XattrPolicy.RW)
-    (world.source / "f").touch()
-    node, ctx = await world.id("f"), world.ctx
-    await world.ops.setxattr(node, b"user.a", b"value", ctx)
-    assert await world.ops.getxattr(node, b"user.a", ctx) == b"value"
-    assert list(await world.ops.listxattr(node, ctx)) == [b"user.a"]
-    for name in (b"security.capability", b"trusted.x", b"system.other", b"user"):
-        await refused(world.ops.setxattr(node, name, b"v", ctx), errno.EOPNOTSUPP)
-        await refused(world.ops.removexattr(node, name, ctx), errno.EOPNOTSUPP)
-        await refused(world.ops.getxattr(node, name, ctx), errno.ENODATA)
-    await world.ops.removexattr(node, b"user.a", ctx)
-    await refused(world.ops.getxattr(node, b"user.a", ctx), errno.ENODATA)
-
-
-@pytest.mark.parametrize(
-    ("policy", "reading", "writing"),
-    [
-        (XattrPolicy.NONE, errno.ENOSYS, errno.EOPNOTSUPP),
-        (XattrPolicy.RO, errno.ENODATA, errno.EACCES),
-    ],
-)
-async def test_less_is_served_when_less_is_asked_for(
-    make_world: MakeWorld, policy: XattrPolicy, reading: int, writing: int
-) -> None:
-    world = make_world(xattr=policy)
-    (world.source / "f").touch()
-    node, ctx = await world.id("f"), world.ctx
-    await refused(world.ops.getxattr(node, b"user.a", ctx), reading)
-    await refused(world.ops.setxattr(node, b"user.a", b"v", ctx), writing)
-    await refused(world.ops.removexattr(node, b"user.a", ctx), writing)
 
 
 @pytest.mark.parametrize("policy", XattrPolicy)

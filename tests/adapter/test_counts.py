@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
 from collections import Counter
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import FAILED, Token, World, open_descriptors, refused, stand_ins
+from tests.adapter.world import FAILED, Token, World, open_descriptors, stand_ins
 
 FEW = 16
 """Descriptors that are cached: fewer than the tests have directories."""
@@ -71,13 +70,6 @@ async def test_what_did_not_fit_into_a_listing_was_not_told(world: World) -> Non
     await world.ops.release(info.fh)
 
 
-async def test_a_lookup_of_nothing_counts_nothing(world: World) -> None:
-    (world.source / "f").touch()
-    before = len(world.tree.nodes)
-    await world.ops.lookup(ROOT_ID, b"none", world.ctx)
-    assert len(world.tree.nodes) == before
-
-
 async def test_an_entry_that_does_not_fit_is_undone(world: World) -> None:
     for number in range(10):
         (world.source / f"f{number}").touch()
@@ -92,14 +84,6 @@ async def test_an_entry_that_does_not_fit_is_undone(world: World) -> None:
         await world.ops.forget([(entry.st_ino, 1)])
     await world.ops.releasedir(handle)
     assert open_descriptors() == before
-
-
-async def test_an_entry_that_was_known_and_does_not_fit_stays(world: World) -> None:
-    (world.source / "f").touch()
-    node = await world.id("f")
-    handle = await world.ops.opendir(ROOT_ID, world.ctx)
-    await world.ops.readdir(handle, 0, Token(room=2))
-    assert lookups(world, node) == 1
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 1000])
@@ -147,19 +131,6 @@ async def test_entries_that_vanish_are_skipped_and_new_ones_wait(world: World) -
     token = Token()
     await world.ops.readdir(handle, 0, token)
     assert {name for name, _, _ in token.entries[2:]} == {first, rest[1], b"new"}
-
-
-async def test_forgotten_to_zero_frees_the_node_and_its_descriptor(world: World) -> None:
-    (world.source / "d").mkdir()
-    before = open_descriptors()
-    node = await world.id("d")
-    await world.ops.lookup(ROOT_ID, b"d", world.ctx)
-    assert len(open_descriptors()) == len(before) + 1
-    await world.ops.forget([(node, 1)])
-    assert lookups(world, node) == 1
-    await world.ops.forget([(node, 1)])
-    await refused(world.ops.getattr(node, world.ctx), errno.ESTALE)
-    assert open_descriptors() == before
 
 
 NAMES = [b"a", b"b", b"c", b"d"]

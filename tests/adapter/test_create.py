@@ -72,24 +72,6 @@ async def test_a_symlink_that_is_there_is_never_followed(world: World, target: s
     assert (world.source / "f").read_text() == "content"
 
 
-@pytest.mark.parametrize("mode", [0o000, 0o400, 0o444, 0o755])
-async def test_the_mode_does_not_bind_the_descriptor_that_made_the_file(
-    world: World, mode: int
-) -> None:
-    info, entry = await world.ops.create(ROOT_ID, b"f", mode, os.O_RDWR, world.ctx)
-    assert await world.ops.write(info.fh, 0, b"x") == 1
-    await world.ops.release(info.fh)
-    assert entry.st_mode & 0o777 == mode & ~world_umask()
-    assert (world.source / "f").stat().st_size == 1
-
-
-def world_umask() -> int:
-    """The daemon's is 0, the tests' is not."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def refuse_chown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the source refuse to change any owner."""
 
@@ -112,20 +94,6 @@ async def test_an_owner_that_cannot_be_set_undoes_it(
     assert os.listdir(world.source) == []
     assert len(world.tree.nodes) == 1
     assert open_descriptors() == before
-
-
-@needs_root
-@pytest.mark.parametrize("maker", MAKERS)
-async def test_a_share_with_one_owner_for_all_shows_that_owner(
-    make_world: MakeWorld, maker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = make_world()
-    refuse_chown(monkeypatch)
-    reply = await MAKERS[maker](world, Context(uid=5555, gid=5555))
-    info, entry = reply if maker == "create" else (None, reply)
-    assert (entry.st_uid, entry.st_gid) == (0, 0), "the real owner, not the wanted one"
-    if info is not None:
-        await world.ops.release(info.fh)
 
 
 @needs_root

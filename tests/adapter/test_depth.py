@@ -1,7 +1,4 @@
-"""Requests far down in a tree: what they cost, and that nothing above them is overlooked.
-
-A verdict is VERDICT_TTL seconds old, and a process is in a directory at depth 60.
-"""
+"""Requests far down in a tree: what they cost, and that nothing above them is overlooked."""
 
 from __future__ import annotations
 
@@ -152,10 +149,7 @@ def all_files(top: Path) -> list[str]:
 async def moved_above(
     world: World, later: Later, how: Callable[[World, int], None], levels: int
 ) -> tuple[int, object]:
-    """Let the host change a directory above one that was looked at; return that one, and all files.
-
-    The second for which a verdict is valid has passed then.
-    """
+    """Let the host change a directory above a node; return the node, and all files."""
     end = await deep(world)
     later()
     assert (await world.ops.lookup(end, b"f", world.ctx)).st_ino

@@ -1,8 +1,4 @@
-"""Over 9p, a name of which a descriptor is held shows the number and type of what it was once.
-
-The guest's kernel does so. A descriptor is held by a process's open file, or is one that the daemon
-keeps; it holds all directories above as well. ``path_client`` stands in for that kernel.
-"""
+"""Over 9p, a name of which a descriptor is held shows the number and type of what it was once."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Awaitable, Callable
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_IMODE
+from stat import S_IFLNK, S_IFMT, S_IFREG, S_IMODE
 
 import pytest
 
@@ -100,12 +99,6 @@ async def test_what_lies_behind_is_closed_when_a_directory_on_the_way_becomes_gi
     os.rename(world.source / "other/dir", world.source / "other/.git")
     await world.list("other")
     await refused(world.ops.open(node, os.O_RDONLY, world.ctx))
-
-
-async def test_no_symlink_can_be_made(world: World) -> None:
-    call = world.ops.symlink(ROOT_ID, b"new", b"dir", world.ctx)
-    await refused(call, errno.EPERM)
-    await refused(world.ops.symlink(ROOT_ID, b".git", b"dir", world.ctx), errno.EACCES)
 
 
 @pytest.mark.parametrize("target", [".git/config", "../outside/file"])
@@ -203,29 +196,6 @@ async def test_by_what_the_view_shows(make_world: MakeWorld) -> None:
     assert os.listdir(world.source / "dir") == []
 
 
-async def test_a_directory_behind_a_link_is_a_node_of_its_own(world: World) -> None:
-    """The kernel keeps one name for a directory: with two it would move it at each use."""
-    link(world, "way", "dir")
-    link(world, "other", "dir")
-    for path in ("", "/sub"):
-        numbers = {await world.id(top + path) for top in ("dir", "way", "other")}
-        assert len(numbers) == 3
-    assert await world.id("way/sub/file") == await world.id("dir/sub/file")
-    numbers = {await world.id("way/sub"), (await world.list("way"))[b"sub"].st_ino}
-    assert len(numbers) == 1
-
-
-async def test_links_that_lead_to_one_another_come_to_an_end(world: World) -> None:
-    (world.source / "a").mkdir()
-    (world.source / "b").mkdir()
-    link(world, "a/x", "../b")
-    link(world, "b/y", "../a")
-    assert S_IFMT((await world.entry("a/x")).st_mode) == S_IFDIR
-    assert S_IFMT((await world.entry("a/x/y")).st_mode) == S_IFLNK
-    assert S_IFMT((await world.entry("b/y")).st_mode) == S_IFDIR
-    assert S_IFMT((await world.entry("b/y/x")).st_mode) == S_IFLNK
-
-
 async def test_a_directory_lives_on_when_only_a_link_to_it_was_removed(world: World) -> None:
     """The kernel believes that the node behind the link is removed."""
     link(world, "way", "dir")
@@ -235,17 +205,6 @@ async def test_a_directory_lives_on_when_only_a_link_to_it_was_removed(world: Wo
     assert set(await world.list("dir")) == {b"sub", b"file"}
     link(world, "way", "dir")
     assert await world.id("way") not in (real, behind)
-
-
-async def test_what_is_moved_and_removed_behind_a_link(world: World) -> None:
-    link(world, "way", "dir")
-    sub = await world.id("way/sub")
-    await world.rename("way/sub", "way/bus")
-    assert S_IFMT((await world.ops.getattr(sub, world.ctx)).st_mode) == S_IFDIR
-    assert await world.id("way/bus") == sub
-    await world.ops.unlink(sub, b"file", world.ctx)
-    await world.ops.rmdir(await world.id("way"), b"bus", world.ctx)
-    assert sorted(os.listdir(world.source / "dir")) == ["file"]
 
 
 async def test_all_ways_to_a_directory_are_closed_when_it_becomes_git(world: World) -> None:

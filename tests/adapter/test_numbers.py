@@ -1,7 +1,4 @@
-"""A name that the kernel remembers, while its inode number is found at another name on the host.
-
-The numbers are those of nodes: to open one is to open a name that the kernel remembers for it.
-"""
+"""A name that the kernel remembers, while its inode number is found at another name on the host."""
 
 from __future__ import annotations
 
@@ -34,11 +31,7 @@ async def read(world: World, node: int) -> bytes:
 
 
 def reuse_number(old: Path, new: Path, text: str) -> None:
-    """Remove the file at ``old``, and make one at ``new`` that gets its inode number.
-
-    Not every file system uses a number again, and another process may get it first. So it is the
-    same file with another content, which is no different for who holds no descriptor of it.
-    """
+    """Remove the file at ``old``, and make one at ``new`` that gets its inode number."""
     old.rename(new)
     new.write_text(text)
 

@@ -15,20 +15,9 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from gitguardfs.names.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import World, refused
+from tests.adapter.world import World, mkdir, refused, touch
 
 CREATE = os.O_RDWR | os.O_EXCL
-
-
-async def touch(world: World, path: str) -> None:
-    parent, _, name = path.rpartition("/")
-    handle, _ = await world.create(await world.id(parent), os.fsencode(name))
-    await world.ops.release(handle)
-
-
-async def mkdir(world: World, path: str) -> None:
-    parent, _, name = path.rpartition("/")
-    await world.ops.mkdir(await world.id(parent), os.fsencode(name), 0o755, world.ctx)
 
 
 async def change_everything(world: World, path: str, is_directory: bool) -> None:
@@ -250,21 +239,6 @@ async def test_exchanges_are_checked_on_both_sides(world: World) -> None:
     await refused(world.rename("d/HEAD", "d/x", RENAME_EXCHANGE))
     await refused(world.rename("d/x", "d/HEAD", RENAME_EXCHANGE))
     await world.rename("d/x", "d/y", RENAME_EXCHANGE)
-
-
-async def test_ordinary_trees_are_not_hurt(world: World) -> None:
-    for path in ("a/objects", "a/refs", "b/HEAD", "b/refs", "c/head"):
-        parent = path.partition("/")[0]
-        if not (world.source / parent).exists():
-            await mkdir(world, parent)
-        await mkdir(world, path)
-    await touch(world, "c/HEAD")
-    await touch(world, "c/config.h")
-    await world.rename("c/HEAD", "c/Head")
-    await touch(world, "d-config")
-    await mkdir(world, "hooks")
-    await touch(world, "config")
-    await world.rename("a/refs", "c/references")
 
 
 async def test_a_name_that_leaves_in_the_same_step_does_not_count(world: World) -> None:

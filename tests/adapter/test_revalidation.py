@@ -1,7 +1,4 @@
-"""A directory that a process stays in is classified again after VERDICT_TTL.
-
-The kernel asks for what is in a directory, and not for the directory that a process is in.
-"""
+"""A directory that a process stays in is classified again after VERDICT_TTL."""
 
 from __future__ import annotations
 
@@ -114,21 +111,6 @@ async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: 
     later()
     assert (await world.ops.lookup(d, b"config", world.ctx)).st_ino
     await refused(world.create(d, b"new"))
-
-
-@pytest.mark.parametrize(
-    "rules", [GuardRules(allow_bare=True), GuardRules(git=GitMode.OFF)], ids=str
-)
-async def test_where_they_are_allowed_nothing_happens(
-    make_world: MakeWorld, later: Later, rules: GuardRules
-) -> None:
-    world = make_world(rules=rules)
-    path = planted(world)
-    d = await world.id("d")
-    make_repository(path)
-    later()
-    handle, _ = await world.create(d, b"new")
-    await world.ops.release(handle)
 
 
 async def test_it_costs_one_look_a_second(

@@ -49,11 +49,6 @@ def test_a_time_is_set_as_it_is_given(file: Path, mtime: int, is_local: bool) ->
     assert file.stat().st_atime_ns == 7
 
 
-def test_a_recent_time_is_set_as_it_is_given_on_a_local_file_system(file: Path) -> None:
-    recent = time.time_ns() - 1000
-    assert _set(file, SetAttr(mtime_ns=recent), is_local=True).st_mtime_ns == recent
-
-
 def test_now_is_asked_of_the_share(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int | None, int | None]] = []
     monkeypatch.setattr(

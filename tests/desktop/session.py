@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,7 +14,6 @@ from tests.desktop.root import AGENT, System
 from tests.support import raw_calls
 from tests.support.mounting import until
 
-SIZE = (1280, 800)
 RUNTIME = Path("run/user", str(AGENT))
 STAND_INS = Path("opt/stand-ins")
 """First on the session's PATH."""
@@ -56,8 +53,6 @@ class Session:
 
     system: System
     awesome: subprocess.Popen[bytes]
-    dump: Path
-    """Where the X server keeps what is on its screen."""
     log: Path
     environment: dict[str, str]
 
@@ -97,42 +92,6 @@ class Session:
             return table.concat(texts, "\\1")""")
         return [text for text in shown.split("\1") if text]
 
-    def frame(self) -> Frame:
-        """Return what is on the screen."""
-        return Frame(self.dump.read_bytes())
-
-
-class Frame:
-    """A picture as xwd(1) writes it: 32 bits a pixel, blue first."""
-
-    def __init__(self, dump: bytes) -> None:
-        header = struct.unpack(">20I", dump[:80])
-        self.width, self.height, self._line = header[4], header[5], header[12]
-        self._pixels = dump[header[0] + 12 * header[19] :]
-
-    def colour(self, x: int, y: int) -> str:
-        """Return the colour of a pixel, as ``#rrggbb``."""
-        at = y * self._line + 4 * x
-        return "#" + self._pixels[at : at + 3][::-1].hex()
-
-    def png(self) -> bytes:
-        rows = bytearray()
-        for y in range(self.height):
-            row = self._pixels[y * self._line : y * self._line + 4 * self.width]
-            rgb = bytearray(3 * self.width)
-            rgb[0::3], rgb[1::3], rgb[2::3] = row[2::4], row[1::4], row[0::4]
-            rows += b"\0" + rgb
-        return (
-            b"\x89PNG\r\n\x1a\n"
-            + _chunk(b"IHDR", struct.pack(">2I5B", self.width, self.height, 8, 2, 0, 0, 0))
-            + _chunk(b"IDAT", zlib.compress(bytes(rows), 9))
-            + _chunk(b"IEND", b"")
-        )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
 
 def _named(entries: list[list[object]]) -> dict[str, object]:
     names = [name for name, _ in entries]
@@ -165,7 +124,7 @@ def started(system: System, work: Path) -> Iterator[Session]:
         until((runtime / "bus").exists, "the message bus")
         log = work / "awesome.log"
         awesome = _start(stack, system.as_user(["awesome"], **environment), log)
-        session = Session(system, awesome, work / "Xvfb_screen0", log, environment)
+        session = Session(system, awesome, log, environment)
         until(lambda: _answers(session), "Awesome's answer", limit=120.0)
         yield session
 
@@ -201,13 +160,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _start_x(stack: ExitStack, work: Path) -> str:
     """Start an X server on a display that is free, and return its number."""
     read, write = os.pipe()
-    screen = f"{SIZE[0]}x{SIZE[1]}x24"
-    _start(
-        stack,
-        ["Xvfb", "-displayfd", str(write), "-screen", "0", screen, "-fbdir", str(work), "-ac",
-         "-nolisten", "tcp"],
-        work / "x.log", (write,),
-    )  # fmt: skip
+    words = ["-screen", "0", "1280x800x24", "-ac", "-nolisten", "tcp"]
+    _start(stack, ["Xvfb", "-displayfd", str(write), *words], work / "x.log", (write,))
     os.close(write)
     with open(read) as file:
         number = file.readline().strip()

@@ -33,16 +33,6 @@ def test_the_first_run_installs_everything(desktop: Desktop) -> None:
         assert desktop.system.run("sh", "-c", f"command -v {program}").returncode == 0, program
 
 
-def test_what_shuts_the_machine_down_for_an_ordinary_user_is_there(desktop: Desktop) -> None:
-    """logind asks polkit, which lets the active session's user: no sudo is set up for it."""
-    policy = desktop.system.root / "usr/share/polkit-1/actions/org.freedesktop.login1.policy"
-    assert 'id="org.freedesktop.login1.power-off"' in policy.read_text()
-    for package in ("polkitd", "libpam-systemd"):
-        done = desktop.system.run("dpkg-query", "-W", "-f=${db:Status-Status}", package)
-        assert done.stdout == "installed"
-    assert not (desktop.system.root / "etc/sudoers").exists()
-
-
 def test_the_configuration_is_the_users(desktop: Desktop) -> None:
     for source in (SETUP / "awesome").glob("*.lua"):
         path = desktop.system.root / CONFIG / source.name

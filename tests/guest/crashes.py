@@ -29,11 +29,7 @@ def is_closed(machine: Machine, guard: Guard) -> None:
 
 
 def comes_back(machine: Machine, guard: Guard, number: int) -> None:
-    """Send the daemon a signal while the agent is inside; assert that the view comes back.
-
-    After a signal other than SIGKILL, mount(8) or systemctl brings it back. What the agent wrote at
-    the place meanwhile would be hidden by then.
-    """
+    """Send the daemon a signal while the agent is inside; assert that the view comes back."""
     _keeper, before = pids_of(machine, guard)
     machine.sh("rm -f /tmp/inside /tmp/inside.end")
     words = ["python3", "-m", "tests.guest.inside.old_view", guard.view, "/tmp/inside"]

@@ -1,9 +1,4 @@
-"""A QEMU that is fast enough: the machine's own, or a newer one of the same distribution.
-
-QEMU 10 takes three quarters of the time that 7.2 takes for the same guest, and two fifths where
-processes are forked. Debian 12 has it in its backports; it is unpacked into the tests' cache, and
-the machine's own stays as it is.
-"""
+"""A QEMU that is fast enough: the machine's own, or a newer one of the same distribution."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Guest images made of the distribution's packages, cached by a hash of what they are made of.
-
-Two layers, since the first takes minutes and seldom changes: the packages as a tar archive, and
-the disk with our own files in it. Both are written beside their place and then renamed, below a
-lock, so that a run that is stopped leaves nothing half-made.
-"""
+"""Guest images made of the distribution's packages, cached by a hash of what they are made of."""
 
 from __future__ import annotations
 
@@ -162,11 +157,7 @@ def obtain(recipe: Recipe) -> Image:
 
 
 def use(recipe: Recipe, place: Path, *kept: Path) -> None:
-    """Hold the directory that is booted until this process ends, and remove those of earlier texts.
-
-    Another checkout may be running its tests with one of them, which then stays. Called below the
-    lock of the recipe.
-    """
+    """Hold the directory that is booted until this process ends; remove those of earlier texts."""
     _held.append(leftovers.hold(place))
     for old in CACHE.glob(f"{recipe.name}-*"):
         if old in (place, *kept):
@@ -179,11 +170,6 @@ def use(recipe: Recipe, place: Path, *kept: Path) -> None:
 
 _held: list[int] = []
 """Descriptors of the directories that this process uses."""
-
-
-def is_cached(recipe: Recipe) -> bool:
-    """Return whether the image is in the cache."""
-    return _places(recipe)[1].exists()
 
 
 def _places(recipe: Recipe) -> tuple[Path, Path]:

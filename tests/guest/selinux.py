@@ -1,7 +1,4 @@
-"""What only the guest with SELinux has: labels, and two changes of Debian's policy.
-
-Fedora's policy differs from Debian's in two things that matter here: see docs/selinux.md.
-"""
+"""What only the guest with SELinux has: labels, and two changes of Debian's policy."""
 
 from __future__ import annotations
 
@@ -37,11 +34,7 @@ TEXTS = ("1", P9_CIL, MOUNT_CIL)
 
 
 def prepare(root: Path, run: Callable[[list[str]], None]) -> None:
-    """Make an unpacked Debian boot with SELinux enforcing, with every label in place.
-
-    A label is an extended attribute, which a kernel without SELinux stores as it stands and mke2fs
-    copies, so the guest needs no boot for relabelling.
-    """
+    """Make an unpacked Debian boot with SELinux enforcing, with every label in place."""
     config = root / "etc/selinux/config"
     config.write_text("SELINUX=enforcing\nSELINUXTYPE=default\n")
     modules = {"gitguardfs-9p": P9_CIL, "gitguardfs-mount": MOUNT_CIL}

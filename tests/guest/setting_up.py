@@ -41,10 +41,7 @@ def import_once(machine: Machine) -> None:
 
 
 def vm_mount(guard: Guard, *more: str, git: str = "deny") -> list[str]:
-    """Return the command that guards a share, with ``.git`` closed or in another mode.
-
-    Directories of dependencies are the guest's own.
-    """
+    """Return the command that guards a share, with ``.git`` closed or in another mode."""
     return ["vm-mount", "--label", guard.tag, "--mount", guard.raw, "--map-mount", guard.view,
             "--type", guard.transport, "--style", guard.style, "-y", "-o",
             f"git={git},local=deps", *more]  # fmt: skip
@@ -68,10 +65,7 @@ def are_modules_kept(machine: Machine, guard: Guard, host: Path) -> None:
 
 
 def commit_in_private(machine: Machine, project: str, host: Path) -> str:
-    """Commit as the agent, to the repository of its own; return the commit.
-
-    It is in the bundle of ``host``, the project as the host has it.
-    """
+    """Commit as the agent, to the repository of its own; return the commit."""
     commit = machine.sh(
         "git config user.name Agent && git config user.email agent@example.org &&"
         " git status --short --untracked-files=no && echo '// more' >>hello.c &&"

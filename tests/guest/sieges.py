@@ -1,8 +1,4 @@
-"""Attacks in the guest, prepared and judged on the host.
-
-Each row of attacks gets its own copy of the project. It is made and later examined on the host,
-without emulation: in the guest only the attacks themselves run.
-"""
+"""Attacks in the guest, prepared and judged on the host."""
 
 from __future__ import annotations
 

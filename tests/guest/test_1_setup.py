@@ -11,18 +11,6 @@ from tests.guest.world import BY_HAND, GUARDS, TRANSPORTS, Guard, World, spare
 EACH = pytest.mark.parametrize("each", GUARDS, ids=str)
 
 
-def test_the_guest_is_what_it_should_be(booted: World) -> None:
-    assert booted.machine.sh("systemctl is-system-running --wait") == "running"
-    assert booted.machine.sh("id -u", uid=AGENT) == "1000"
-    assert "9p" in booted.machine.sh("cat /proc/filesystems")
-
-
-def test_install_puts_the_commands_in_place(installed: World) -> None:
-    for command in ("gitguardfs", "gitguard", "vm-mount"):
-        found = installed.machine.sh(f"{command} --version", cwd="/home/agent", uid=AGENT)
-        assert found.startswith(command)
-
-
 def test_vm_mount_refuses_a_label_that_is_not_there_and_lists_those_that_are(
     installed: World,
 ) -> None:
@@ -32,13 +20,6 @@ def test_vm_mount_refuses_a_label_that_is_not_there_and_lists_those_that_are(
     done.failed("nosuch", BY_HAND, spare("virtiofs"))
     assert done.rc in (1, 2, 32)
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["gitguardfs", "gitguard", "vm-mount"])
-def test_a_mistake_on_the_command_line_is_one_line(installed: World, command: str) -> None:
-    done = installed.machine.run([command, "--nosuch"])
-    assert done.rc == (2 if command == "gitguard" else 1), str(done)
-    assert done.stderr.count("\n") == 1, str(done)
 
 
 def test_vm_mount_dry_run_changes_nothing(installed: World) -> None:
@@ -70,12 +51,6 @@ def test_git_is_seen_and_not_read(guest: Machine, each: Guard) -> None:
     assert guest.sh(f"stat -c '%u:%g %A' {each.view}/demo/.git", uid=AGENT) == "0:0 d---------"
     for uid in (AGENT, 0):
         guest.run(f"cat {each.view}/demo/.git/config", uid=uid).failed("Permission denied")
-
-
-@EACH
-def test_the_entries_are_where_the_style_puts_them(guest: Machine, each: Guard) -> None:
-    entries = guest.run(f"grep -c '^[^#]*{each.tag}' /etc/fstab").stdout.strip()
-    assert entries == ("2" if each.style == "fstab" else "0")
 
 
 def test_findmnt_verifies_what_was_written(guest: Machine) -> None:

@@ -1,7 +1,4 @@
-"""The scripts that ``gitguard lima`` provisions, run for real where Lima would run them.
-
-The shares are mounted as Lima has cloud-init do it; the rest is the scripts' work.
-"""
+"""The scripts that ``gitguard lima`` provisions, run for real where Lima would run them."""
 
 from __future__ import annotations
 

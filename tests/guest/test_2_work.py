@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import os
 import shutil
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -286,54 +284,6 @@ def desk(request: pytest.FixtureRequest, guarded: World) -> tuple[Machine, str, 
     return guarded.machine, f"{each.view}/{name}", guarded.at[each.tag] / name
 
 
-@pytest.mark.parametrize("desk", GUARDS[:1], indirect=True, ids=str)
-def test_gcc_and_make_build_a_program_that_runs(desk: tuple[Machine, str, Path]) -> None:
-    machine, view, host = desk
-    machine.sh(
-        'for i in 1 2 3 4; do echo "int f$i(int x) { return x + $i; }" >f$i.c; done && '
-        "echo 'int printf(const char *, ...); int f1(int), f2(int), f3(int), f4(int);"
-        'int main(void) { return printf("%d\\n", f1(f2(f3(f4(0))))) < 0; }\' >main.c && '
-        "printf 'all: main\\nmain: f1.o f2.o f3.o f4.o main.o\\n\\t$(CC) -o $@ $^\\n' >Makefile && "
-        "make -s -j2 && test $(./main) = 10 && make -q && touch f2.c && ! make -q && make -s",
-        cwd=view,
-        uid=AGENT,
-        timeout=180,
-    )
-    assert (host / "main").stat().st_mode & 0o111 == 0o111
-    assert owner(host / "main") == HOST
-
-
-def wheel() -> bytes:
-    """A pure Python package, as an offline wheel."""
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        info = "tiny-1.0.dist-info"
-        archive.writestr("tiny/__init__.py", "def answer():\n    return 42\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/entry_points.txt", "[console_scripts]\ntiny = tiny:answer\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return data.getvalue()
-
-
-@pytest.mark.parametrize("desk", GUARDS[1:], indirect=True, ids=str)
-def test_pip_installs_a_wheel(desk: tuple[Machine, str, Path]) -> None:
-    machine, view, host = desk
-    with as_host():
-        (host / "tiny-1.0-py3-none-any.whl").write_bytes(wheel())
-    machine.sh(
-        "python3 -m venv --without-pip env && "
-        "python3 -m pip -q --python env/bin/python install --no-index ./tiny-1.0-py3-none-any.whl"
-        " && env/bin/python -c 'import tiny, sys; sys.exit(tiny.answer() != 42)' && "
-        "test -x env/bin/tiny",
-        cwd=view,
-        uid=AGENT,
-        timeout=180,
-    )
-
-
 @pytest.mark.parametrize(
     ("desk", "journal"), [*zip(GUARDS, ("delete", "wal"), strict=True)], indirect=["desk"], ids=str
 )
@@ -352,21 +302,6 @@ def test_sqlite_keeps_its_promises(desk: tuple[Machine, str, Path], journal: str
         timeout=180,
     )
     assert (host / "t.db").read_bytes().startswith(b"SQLite format 3")
-
-
-@pytest.mark.parametrize("desk", GUARDS[1:], indirect=True, ids=str)
-def test_ripgrep_finds_what_is_there_and_passes_by_git(desk: tuple[Machine, str, Path]) -> None:
-    machine, view, host = desk
-    with as_host():
-        for number in range(40):
-            (host / f"d{number % 4}").mkdir(exist_ok=True)
-            (host / f"d{number % 4}/f{number}").write_text(f"text\nneedle {number}\n" * 20)
-    git(host, "init", "--quiet")
-    time.sleep(CACHE_TIMEOUT)
-    found = machine.sh("rg -c needle . | wc -l", cwd=view, uid=AGENT)
-    assert found.split() == ["40"]
-    for line in machine.run("rg -uuu -l . .", cwd=view, uid=AGENT).stdout.splitlines():
-        assert ".git" not in line
 
 
 def test_large_files_come_through_whole(desk: tuple[Machine, str, Path]) -> None:

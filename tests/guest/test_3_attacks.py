@@ -110,15 +110,8 @@ def race(request: pytest.FixtureRequest, spares: World) -> Iterator[dict[str, ob
     make_project(project)
     view = f"{spare_view(request.param)}/race"
     second = f"{spare_view(request.param, '--allow-suid')}/race"
-    words = [
-        "python3",
-        "-m",
-        "tests.guest.inside.races",
-        view,
-        second,
-        str(RACE_ROUNDS),
-        request.param,
-    ]
+    words = ["python3", "-m", "tests.guest.inside.races", view, second, str(RACE_ROUNDS),
+             request.param]  # fmt: skip
     with phase(f"races over {request.param}"):
         done = spares.machine.run(words, cwd=TESTS, timeout=600, forked=True).ok()
     yield json.loads(done.stdout)

@@ -1,11 +1,4 @@
-"""The guarded directory answers as a disk does, over 9p and over virtiofs.
-
-A guard need not do what the raw share itself cannot do: QEMU's 9p makes no special files, has no
-renames with flags and keeps whole seconds of the times that are set. The guest's clock differs from
-the host's on purpose: it is up to a second behind. So a check that fails on a guarded share is
-carried out on the raw one too, and must fail there. On a disk all of them pass:
-the mount tier runs them there.
-"""
+"""The guarded directory answers as a disk does, over 9p and over virtiofs."""
 
 from __future__ import annotations
 

@@ -76,10 +76,7 @@ def test_a_share_without_its_seal_is_found(guest: Machine) -> None:
 
 @pytest.fixture(scope="module")
 def with_rights(guarded: World) -> Findings:
-    """Return the findings when the agent may use sudo and is in a group that owns the disks.
-
-    "vm-mount" has what vm-mount prints then.
-    """
+    """Return the findings when the agent may use sudo and is in a group that owns the disks."""
     guest, path = guarded.machine, "/etc/sudoers.d/agent"
     with broken(
         guest,

@@ -68,11 +68,6 @@ def test_it_comes_back_with_the_agent_inside(guarded: World, each: Guard, number
     are_modules_kept(guarded.machine, each, guarded.at[each.tag])
 
 
-@pytest.mark.parametrize("each", GUARDS, ids=str)
-def test_what_was_written_before_the_crash_is_there(guest: Machine, each: Guard) -> None:
-    assert "demo" in guest.sh(f"ls {each.view}", uid=AGENT).split()
-
-
 @pytest.mark.parametrize("each", FSTAB, ids=str)
 def test_a_busy_view_is_not_forced(guest: Machine, each: Guard) -> None:
     holding = guest.channel.start(

@@ -52,10 +52,7 @@ class Project:
         return self.machine.sh(command, cwd=self.view, uid=AGENT)
 
     def kill(self, sign: str, command: str) -> dict[str, Any]:
-        """Kill the daemon as soon as the agent's command has led to the sign.
-
-        When it returns, the view is back.
-        """
+        """Kill the daemon as soon as the agent's command has led to the sign."""
         before = metadata(self.host)
         words = ["python3", "-m", "tests.guest.inside.kill_daemon", self.guard.view, sign,
                  self.view, command]  # fmt: skip

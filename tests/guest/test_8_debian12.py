@@ -24,15 +24,7 @@ from tests.guest.setting_up import (
     vm_mount,
 )
 from tests.guest.sieges import SOME, Case, Siege
-from tests.guest.world import (
-    CHECKOUT,
-    PHASES,
-    Guard,
-    checkout,
-    make_demo,
-    phase,
-    take_checkout,
-)
+from tests.guest.world import CHECKOUT, PHASES, Guard, checkout, make_demo, phase, take_checkout
 from tests.support.mounting import area, until
 from tests.support.repos import HOST_GID, HOST_UID, git
 
@@ -95,17 +87,6 @@ def test_the_share_is_guarded(old: Old, each: Guard) -> None:
     machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
 
 
-@EACH
-def test_the_host_commits_what_the_agent_wrote(old: Old, each: Guard) -> None:
-    machine, at = old
-    machine.sh("echo text >new && mv README README.md", cwd=f"{each.view}/demo", uid=AGENT)
-    git(at[each.tag] / "demo", "add", "--all")
-    git(at[each.tag] / "demo", "commit", "--quiet", "--message=by the agent")
-    assert git(at[each.tag] / "demo", "fsck", "--strict") == ""
-    owner = os.stat(at[each.tag] / "demo/new")
-    assert (owner.st_uid, owner.st_gid) == (HOST_UID, HOST_GID)
-
-
 @pytest.fixture(scope="module")
 def sieges(old: Old) -> dict[str, Siege]:
     machine, at = old
@@ -163,14 +144,6 @@ NOT_INSTALLED = (
 )
 """Parts of paths that contain our name and belong to no installation."""
 PACKAGED = OLD[0]
-
-
-def test_install_sh_brings_completion(old: Old) -> None:
-    for name in (
-        "bash-completion/completions/gitguardfs", "zsh/site-functions/_vm-mount",
-        "fish/vendor_completions.d/gitguard.fish",
-    ):  # fmt: skip
-        assert old[0].sh(f"stat -Lc '%U %a' /usr/local/share/{name}") == "root 644"
 
 
 @pytest.fixture(scope="module")

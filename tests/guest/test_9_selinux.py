@@ -16,25 +16,9 @@ from tests.guest import image as images
 from tests.guest import selinux
 from tests.guest.crashes import pids_of
 from tests.guest.machine import Machine, Share
-from tests.guest.setting_up import (
-    AGENT,
-    MAP,
-    commit_in_private,
-    guard,
-    install,
-    mounted,
-    vm_mount,
-)
+from tests.guest.setting_up import AGENT, MAP, commit_in_private, guard, install, mounted, vm_mount
 from tests.guest.sieges import SOME, Case, Siege
-from tests.guest.world import (
-    CHECKOUT,
-    PHASES,
-    Guard,
-    checkout,
-    make_demo,
-    phase,
-    take_checkout,
-)
+from tests.guest.world import PHASES, Guard, checkout, make_demo, phase, take_checkout
 from tests.support.mounting import area
 from tests.support.repos import HOST_GID, HOST_UID, git
 
@@ -199,16 +183,6 @@ def test_the_daemon_is_in_the_domain_of_services_and_its_view_has_the_label_of_f
 ) -> None:
     assert domain_of(enforcing.machine, each.view) == "initrc_t"
     assert type_of(enforcing.machine, f"{each.view}/demo/README") == "fusefs_t"
-
-
-def test_raw_shares_have_the_labels_of_their_transports(enforcing: World) -> None:
-    machine = enforcing.machine
-    assert type_of(machine, CHECKOUT) == "nfs_t"
-    machine.sh("mkdir -m 0700 /mnt/label && mount -t virtiofs virtiofs-fstab /mnt/label")
-    try:
-        assert type_of(machine, "/mnt/label") == "virtiofs_t"
-    finally:
-        machine.sh("umount /mnt/label")
 
 
 @EACH
@@ -415,14 +389,6 @@ def test_where_mount_is_unconfined_fstab_brings_its_guard_back(
         assert mounted(machine, each.raw) == [each.transport, "ramfs"]
         machine.run(f"cat {each.view}/demo/.git/config", uid=AGENT).failed("Permission denied")
     assert domain_of(machine, BY_FSTAB.view) == "mount_t"
-
-
-def test_its_seal_goes_and_comes_with_its_view(with_unconfined_mount: World) -> None:
-    machine = with_unconfined_mount.machine
-    machine.sh(["umount", BY_FSTAB.view])
-    assert mounted(machine, BY_FSTAB.raw) == ["virtiofs"]
-    machine.sh(["mount", BY_FSTAB.view])
-    assert mounted(machine, BY_FSTAB.raw) == ["virtiofs", "ramfs"]
 
 
 def test_vm_mount_does_fstab_then(with_unconfined_mount: World) -> None:

@@ -129,10 +129,7 @@ def _share_root(path: Path) -> Path:
 
 
 def checkout(path: Path) -> Path:
-    """A copy of the working tree, of the tests only what runs in the guest.
-
-    It is a copy so that edits meanwhile do no harm.
-    """
+    """A copy of the working tree, of the tests only what runs in the guest."""
     no_caches = shutil.ignore_patterns("__pycache__")
     for name in ("gitguardfs", "guest-setup", "tests/conformance", "tests/support",
                  "tests/guest/inside"):  # fmt: skip

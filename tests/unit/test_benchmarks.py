@@ -9,17 +9,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import (
-    cost_kinds,
-    figures,
-    report,
-    rounds,
-    system_calls,
-    tree,
-    views,
-)
+from benchmarks import cost_kinds, figures, rounds, system_calls, tree
 from benchmarks.place import Place, Workload
-from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome
 from benchmarks.scale import GUEST
 
@@ -28,20 +19,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def outcome(name: str, *, warm: bool = False, **seconds: list[float]) -> Outcome:
     return Outcome(name, warm, {key.replace("_", "-"): each for key, each in seconds.items()})
-
-
-def results(*outcomes: Outcome) -> Results:
-    labels = {view.key: view.label for view in views.compared(("gitguardfs",))}
-    found = Results({"scale": "quick", "kernel": "6"}, [Part("ext4", labels, list(outcomes))])
-    found.requests = {"lookup": {"plain": 1.0, "bindfs": 10.0, "gitguardfs": 30.0}}
-    found.starts = {"bindfs": [0.01, 0.02, 0.03]}
-    found.memory = {
-        "gitguardfs": {
-            "known": 1e6, "bytes_before": 3e7, "bytes_after": 4.3e8, "bytes_per_file": 400.0,
-            "descriptors": 60.0,
-        }
-    }  # fmt: skip
-    return found
 
 
 # ----------------------------------------------------------------------------- figures
@@ -63,19 +40,6 @@ def test_goals_that_are_missed() -> None:
 
 
 # ----------------------------------------------------------------------------- report, chart
-
-
-def test_the_report_has_every_part() -> None:
-    broken = outcome("b <&>", plain=[0.1])
-    broken.failures["gitguardfs"] = "files: 1, not 2"
-    text = report.render(results(outcome("find", bindfs=[2.0], gitguardfs=[1.0]), broken))
-    assert "| find |  | 2000 ms |  | 1000 ms |" in text
-    assert "0.50 (0.50–0.50)" in text
-    assert "b <&> on gitguardfs: files: 1, not 2" in text
-    assert "| lookup | 1.0 µs | 10.0 µs | 30.0 µs | 3.00 |" in text
-    assert "| bindfs | 20.0 ms | 10.0 ms | 30.0 ms |" in text
-    assert "1,000,000" in text
-    assert "TCG" not in text
 
 
 # ----------------------------------------------------------------------------- rounds

@@ -250,12 +250,6 @@ def test_every_name_in_the_source_is_relative_and_never_followed() -> None:
                 assert "follow_symlinks" in keywords, ast.unparse(node)
 
 
-def test_the_adapter_is_the_only_one_that_knows_fuse_errors() -> None:
-    for path in SOURCES:
-        if "FUSEError" in path.read_text() and _part(path) != "sessions":
-            pytest.fail(f"{path} names FUSEError")
-
-
 def test_nothing_below_the_command_reads_arguments_or_the_environment() -> None:
     for path in [*SERVERS, *OPTIONS, PACKAGE / "linux/syscalls.py"]:
         assert not {name for _, name in calls_of(path, "os")} & {"environ", "getenv"}

@@ -107,45 +107,6 @@ async def test_what_comes_later_is_waited_for(pipe: tuple[int, int], is_alone: b
     assert seen == [b"x"]
 
 
-async def test_processors_are_kept_awake_while_requests_follow_one_another(
-    pipe: tuple[int, int],
-) -> None:
-    low = _low()
-    low._cpu_latency = request = _CpuLatencyRequest()
-    os.write(pipe[1], b"x")
-    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
-        await low.wait_readable(pipe[0])
-    assert request.said == []
-    for _ in range(2 * busy_poll.REQUESTS_IN_A_ROW):
-        await low.wait_readable(pipe[0])
-    assert set(request.said) == {"acquire"}
-    os.read(pipe[0], 1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(low.wait_readable, pipe[0])
-        with trio.fail_after(10):
-            while request.said[-1:] != ["release"]:
-                await trio.sleep(0.001)
-        assert not request.held
-        nursery.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("is_alone", [True, False])
-async def test_they_are_not_once_nothing_follows_the_last_of_many(
-    pipe: tuple[int, int], is_alone: bool
-) -> None:
-    low = _low(is_alone)
-    low._cpu_latency = request = _CpuLatencyRequest()
-    os.write(pipe[1], b"x")
-    for _ in range(busy_poll.REQUESTS_IN_A_ROW):
-        await low.wait_readable(pipe[0])
-    os.read(pipe[0], 1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(low.wait_readable, pipe[0])
-        await trio.testing.wait_all_tasks_blocked(0.1)
-        assert request.said == ["acquire", "release"]
-        nursery.cancel_scope.cancel()
-
-
 async def test_the_end_is_seen_whenever_it_is_said(
     pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -38,24 +38,6 @@ async def test_what_it_returns_and_raises_is_the_callers(requests: RequestLoop) 
     assert await requests.run_in_thread(threading.get_ident) != threading.get_ident()
 
 
-async def test_a_quick_one_is_waited_for_without_a_pass_of_the_loop(
-    requests: RequestLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "gitguardfs.sessions.pyfuse3_session.request_loop.INLINE_WAIT", LIMIT * 1000
-    )
-    passes = []
-
-    async def other() -> None:
-        passes.append("other")
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(other)
-        for _ in range(5):
-            await requests.run_in_thread(divmod, 7, 3, quick=True)
-        assert passes == []
-
-
 async def test_others_go_on_while_one_takes_its_time(requests: RequestLoop) -> None:
     """The others may be slow, too."""
     goes_on = threading.Event()

@@ -1,7 +1,4 @@
-"""Results of threads are delivered although the read of the next request does not return.
-
-pyfuse3 reads with the interpreter's lock held, as ``ctypes.PyDLL`` does.
-"""
+"""Results of threads are delivered although the read of the next request does not return."""
 
 from __future__ import annotations
 

@@ -314,10 +314,7 @@ async def test_a_refusal_tells_the_audit_who_asked_for_what(
 async def test_a_number_that_a_server_gives_out_again_is_another_object(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Some shares give no birth time, and reuse the number of an object that is still open.
-
-    ext4 reuses a number at once; on a file system that never does, nothing can go wrong.
-    """
+    """Some shares give no birth time, and reuse the number of an object that is still open."""
     world = make_world(is_local=False)
     monkeypatch.setattr(world.tree.source, "btime_ns", lambda _: 0)
     old = world.source / "old"

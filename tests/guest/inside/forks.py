@@ -1,12 +1,4 @@
-"""Runs commands of gitguardfs and of the tests by forking a process that has imported them.
-
-Under emulation a start of Python with its imports takes five to ten seconds, and a fork a tenth of
-one. The installed program is forked, with its own arguments, user, directory and environment. In
-test_1_setup, at each boot, and by mount(8) and systemd, the commands are started without this.
-
-The agent sends one JSON request for each command over a Unix socket, with stdin, stdout and stderr
-as descriptors, and gets its exit status back. If it hangs up, the command is ended.
-"""
+"""Runs commands of gitguardfs and of the tests by forking a process that has imported them."""
 
 from __future__ import annotations
 

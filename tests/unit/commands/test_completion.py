@@ -6,21 +6,13 @@ import os
 import subprocess
 import sys
 
-import click
 import pytest
 
 from gitguardfs.base.installation import PACKAGE_PARENT
 from gitguardfs.commands.gitguard import COMMANDS
-from gitguardfs.commands.run import DIRECTORIES, FILES
 from gitguardfs.host.egress.presets import PRESETS
-from tests.support.commands import every_command
 
 GIT = ["deny", "list", "readonly", "hide", "private", "off"]
-FREE = {"GLOB", "N", "PERMS", "SECONDS", "ALIGNMENT", "TAG", "UID:GID", "MIB", "NAME", "SIZE",
-        "URL", "MAIL", "LINE", "HOST", "FIELD", "OPTS", "MAP", "USER", "GROUP", "USER:@GROUP",
-        "BRANCH", "BRANCH...", "COMMIT", "PORT[:GUEST_PORT", "COMMAND...",
-        "-- COMMAND..."}  # fmt: skip
-"""Metavars of values that only the user knows."""
 
 
 def completed(line: str, **variables: str) -> str:
@@ -59,16 +51,3 @@ def test_words_are_completed(line: str, expected: list[str]) -> None:
 )  # fmt: skip
 def test_the_shell_completes_directories_and_files(line: str, kind: str) -> None:
     assert completed(line) == f"{kind},{line.split(' ')[-1]}\n"
-
-
-def test_every_value_can_be_completed_or_only_the_user_knows_it() -> None:
-    for one in every_command():
-        for param in one.command.params:
-            if isinstance(param, click.Option) and (param.is_flag or param.count):
-                continue
-            if isinstance(param.type, click.Choice | click.Path):
-                continue
-            metavar = (param.metavar or (param.name or "").upper()).strip("[]")
-            assert "|" in metavar or metavar in {*DIRECTORIES, *FILES, *FREE}, (
-                one.words, param.opts,
-            )  # fmt: skip

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base import findings
-from gitguardfs.base.findings import Result, Row, Severity, Status
+from gitguardfs.base.findings import Result, Severity, Status
 from gitguardfs.commands import doctor
 from gitguardfs.doctor import (
     attack_checks,
@@ -99,18 +98,6 @@ def test_a_daemon_that_a_session_would_take_along_is_a_finding(
     found = mount_checks.check_session("/m", {5: mount_checks.parse_session(cgroups)}, AGENT)
     assert found.severity is severity
     assert ("process 5 is in /user.slice/" in found.detail) is (severity is not None)
-
-
-def test_a_daemon_is_known_by_the_mount_in_its_record() -> None:
-    daemon = _daemon(GUARD)
-    assert mount_checks.serving(GUARD, [_daemon(TABLE[1], pid=8), daemon]) == (daemon,)
-    assert mount_checks.serving(OTHER, [daemon]) == ()
-
-
-def test_the_guarded_directory_is_what_the_daemon_has_written_down() -> None:
-    assert mount_checks.sources_of(GUARD, ()) == ("/mnt/my share",)
-    assert mount_checks.sources_of(GUARD, (_daemon(GUARD, "/srv/\u00fc"),)) == ("/srv/\u00fc",)
-    assert mount_checks.sources_of(OTHER, ()) == ()
 
 
 # ------------------------------------------------------------------------- whom to become
@@ -217,16 +204,6 @@ def test_what_was_not_checked_for_lack_of_a_source_is_not_ok(mountpoint: str) ->
     assert (said["share.path"].status is Status.FINDING) == (mountpoint != "")
 
 
-def test_every_share_and_the_guards_source_are_tried() -> None:
-    assert share_checks.raw_paths(TABLE, ("/src",)) == {"/mnt/my share", "/srv/v", "/src"}
-    assert share_checks.tags_of(TABLE, {"spare": "9p"}) == {
-        "spare": "9p",
-        "projects": "9p",
-        "code": "virtiofs",
-    }
-    assert set(share_checks.guard_devices(TABLE)) == {40, 41}
-
-
 # --------------------------------------------------------------------------------- the rights
 
 SUDO = """Matching Defaults entries for agent on vm:
@@ -284,16 +261,6 @@ def test_sudo_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     assert said.status is Status.FINDING and "could not be checked" in said.detail
     said = writable_checks.check(AGENT, CheckedSystem(), ())
     assert said.status is Status.FINDING and "could not be checked" in said.detail
-
-
-def test_sudo_without_a_password_is_a_finding_and_with_one_a_note() -> None:
-    def judge(runs: bool, listing: str) -> Status:
-        return privilege_checks.judge_sudo("agent", runs, ProgramOutput(0, listing), True).status
-
-    assert judge(True, "") is Status.FINDING
-    assert judge(False, SUDO + "    (root) NOPASSWD: /bin/a\n") is Status.FINDING
-    assert judge(False, SUDO + "    (ALL) ALL\n") is Status.NOTE
-    assert judge(False, "") is Status.OK
 
 
 @pytest.mark.parametrize(
@@ -395,20 +362,6 @@ def test_rows_that_nothing_was_there_for_are_a_note_and_never_ok() -> None:
 # -------------------------------------------------------------------------------- symlinks
 
 
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [("links=raw", Status.FINDING), ("links=raw,links=guarded", Status.OK), ("ro", Status.OK),
-     ("git=off,links=raw", None)],
-)  # fmt: skip
-def test_a_guard_that_stores_symlinks_as_given_is_a_finding(
-    options: str, status: Status | None
-) -> None:
-    daemon = replace(_daemon(GUARD), options=tuple(options.split(",")))
-    said = link_checks.check_option(case(GUARD.path, daemon))
-    assert [row.status for row in said] == ([status] if status else [])
-    assert not link_checks.check_option(case(GUARD.path))
-
-
 STORED = dict.fromkeys(link_checks.TEXTS, "/.gitguardfs-guest//etc")
 
 
@@ -438,15 +391,6 @@ def test_a_symlink_that_leads_out_is_seen_in_the_source(
     assert said.detail.count("is stored as") == (name is not None)
     unseen = _links(monkeypatch, tmp_path, link_checks.TEXTS, is_root=False)
     assert unseen.status is Status.OK and "only root" in unseen.detail
-
-
-def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = _links(monkeypatch, tmp_path, link_checks.TEXTS)
-    assert said.status is Status.OK and "the source is sealed" in said.detail
-    said = _links(monkeypatch, tmp_path, link_checks.TEXTS, was_moved=True)
-    assert said.severity is Severity.HIGH and "can be moved" in said.detail
 
 
 def test_a_symlink_that_reads_otherwise_than_it_was_made_is_a_finding(
@@ -516,20 +460,7 @@ def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
     return mount_checks.check_answer(place, AGENT)
 
 
-def test_every_directory_of_units_that_root_can_have_is_looked_at() -> None:
-    places = CheckedSystem().run_by_root
-    assert {"/etc/fuse.conf", "/etc/fstab"} <= set(places)
-    for top in ("/etc", "/run", "/usr/lib", "/usr/local/lib"):
-        assert f"{top}/systemd/system" in places
-
-
 # ---------------------------------------------------------------------------------- the report
-
-RESULTS = [
-    Row("a", "first", "not first").ok("seen"),
-    Row("long.id", "all is well", "second \x1b[31m").finding("bad\nthing", "mend it"),
-    Row("c", "third", "not third").note("detail"),
-]
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))

@@ -49,15 +49,6 @@ def written(tmp_path: Path) -> Iterator[tuple[AuditLog, Path]]:
     log.close()
 
 
-def test_without_a_file_it_counts() -> None:
-    log = AuditLog(None)
-    log.start()
-    for rule in ("git", "git", "fake repository"):
-        log.refuse("open", refused(rule, b".git"), 1000, 1)
-    log.close()
-    assert log.refused == {"git": 2, "fake repository": 1}
-
-
 def test_one_line_says_who_what_and_why(written: tuple[AuditLog, Path]) -> None:
     log, path = written
     log.refuse("unlink", refused("git", b"a/.git"), 1000, os.getpid())
@@ -70,22 +61,6 @@ def test_one_line_says_who_what_and_why(written: tuple[AuditLog, Path]) -> None:
         "command": comm, "rule": "git",
     }  # fmt: skip
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_process_that_is_gone_has_no_name(written: tuple[AuditLog, Path]) -> None:
-    log, path = written
-    log.refuse("open", refused("git", b".git"), 1000, 2**22 + 1)
-    log.close()
-    assert lines(path)[0]["command"] == ""
-
-
-def test_lines_are_appended(tmp_path: Path) -> None:
-    for _ in range(2):
-        log = AuditLog(opened(tmp_path / "log"))
-        log.start()
-        log.refuse("open", refused("git", b".git"), 0, 0)
-        log.close()
-    assert len(lines(tmp_path / "log")) == 2
 
 
 class _Lines:
@@ -315,11 +290,3 @@ def test_a_long_silence_allows_no_more_than_one_burst(
         log.refuse("open", refused("git", b".git"), 0, 0)
     log.close()
     assert path.stat().st_size == pytest.approx(audit.BURST, abs=500)
-
-
-def test_the_counts_are_logged_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    log = AuditLog(None)
-    log.refuse("open", refused("git", b".git"), 0, 0)
-    with caplog.at_level(logging.INFO):
-        log.close()
-    assert "refused 1 requests (git: 1)" in caplog.text

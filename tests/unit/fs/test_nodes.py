@@ -180,25 +180,6 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
 
 
-def _chain(nodes: NodeTable) -> list[Node]:
-    chain = [nodes.root]
-    for number in (10, 11, 12):
-        chain.append(see(nodes, chain[-1], b"d", fake_stat(number, S_IFDIR)))
-    return chain
-
-
-def test_what_is_guarded_by_now_closes_its_open_view_and_all_below() -> None:
-    nodes = table()
-    _, outer, inner, leaf = _chain(nodes)
-    guarded = see(nodes, nodes.root, b".git", fake_stat(inner.ino, S_IFDIR), Verdict.DENY)
-    assert guarded is not inner
-    assert [nodes.get(n.id).verdict for n in (outer, inner, leaf)] == [
-        Verdict.ALLOW,
-        Verdict.DENY,
-        Verdict.DENY,
-    ]
-
-
 def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
     nodes = table()
     directory = fake_stat(10, S_IFDIR)
@@ -207,14 +188,6 @@ def test_guarded_again_it_closes_the_view_that_was_open_in_between() -> None:
     below = see(nodes, away, b"config", fake_stat(11))
     see(nodes, nodes.root, b".git", directory, Verdict.DENY)
     assert (away.verdict, nodes.get(below.id).verdict) == (Verdict.DENY, Verdict.DENY)
-
-
-def test_a_stricter_verdict_reaches_what_is_known_below() -> None:
-    nodes = table()
-    kept = see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.READONLY)
-    below = see(nodes, kept, b"config", fake_stat(11), Verdict.READONLY)
-    see(nodes, nodes.root, b"d", fake_stat(10, S_IFDIR), Verdict.DENY)
-    assert nodes.get(below.id).verdict is Verdict.DENY
 
 
 def test_a_file_with_another_name_stays_open_under_that() -> None:

@@ -18,7 +18,6 @@ from gitguardfs.base import quote
 from gitguardfs.base.errors import UserError
 from gitguardfs.guest import fstab
 from gitguardfs.options.guarded_share import GuardedShare
-from gitguardfs.options.id_maps import parse_maps
 from gitguardfs.options.parsing import parse_o
 
 GENERATOR = "/usr/lib/systemd/system-generators/systemd-fstab-generator"
@@ -114,29 +113,10 @@ def test_systemd_mounts_the_share_first_and_starts_without_it(mount: str, map_mo
         assert "# in remote-fs.target.wants" in unit
 
 
-def test_the_line_of_bindfs_users_is_one_of_ours_but_for_its_name() -> None:
-    line = fstab.guard_line(spec())
-    assert line.startswith(BINDFS_LINE.partition(",_netdev")[0])
-    (theirs,) = libmount_reads(BINDFS_LINE + "\n")
-    assert parse_maps(parse_o([theirs["options"]])["map"]) == parse_maps([spec().map])  # type: ignore[arg-type]
-
-
 def test_a_9p_share_is_for_root_alone_and_cached_no_longer_than_the_guard_knows() -> None:
     line = fstab.share_line(spec())
     assert "trans=virtio,version=9p2000.L,msize=262144,cache=none,access=0" in line
     assert "access" not in fstab.share_line(spec(transport="virtiofs"))
-
-
-def test_findmnt_finds_no_error_in_the_lines(tmp_path: Path) -> None:
-    (tmp_path / "raw").mkdir()
-    (tmp_path / "view").mkdir()
-    wanted = spec(mount=str(tmp_path / "raw"), map_mount=str(tmp_path / "view"))
-    (tmp_path / "fstab").write_text(fstab.render(wanted))
-    done = subprocess.run(
-        ["findmnt", "--verify", "--tab-file", tmp_path / "fstab"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout
-    assert "[E]" not in done.stdout
 
 
 # ------------------------------------------------------------------ a file with foreign lines

@@ -1,8 +1,4 @@
-"""vm-apps.sh, run for real by an unprivileged user: fetching, checking and installing.
-
-Upstream's servers are stand-ins behind a proxy that lets only those hosts through that the script
-names. npm is the real one.
-"""
+"""vm-apps.sh, run for real by an unprivileged user: fetching, checking and installing."""
 
 from __future__ import annotations
 

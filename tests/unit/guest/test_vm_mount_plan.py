@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import select
 import signal
@@ -22,16 +21,7 @@ from click.testing import CliRunner
 from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands import vm_mount
-from gitguardfs.guest import (
-    boot,
-    facts,
-    fstab,
-    guard,
-    mountpoint,
-    raw_share,
-    removal,
-    systemd,
-)
+from gitguardfs.guest import boot, facts, fstab, guard, mountpoint, raw_share, removal, systemd
 from gitguardfs.guest.changes import Changes
 from gitguardfs.guest.facts import Facts, SystemPaths, Tags
 from gitguardfs.guest.mountpoint import Mountpoint
@@ -309,23 +299,6 @@ def test_fstab_is_refused_where_selinux_would_keep_the_guard_from_coming_back(
     assert not has_systemd or guard_plan(look, request(style="systemd"))
 
 
-@pytest.mark.parametrize(
-    ("lines", "at_boot"),
-    [
-        ("", "not"),
-        (f"projects {RAW} 9p noauto", "not"),
-        (f"projects {RAW} 9p defaults", "the raw share alone, unguarded, by line 1 of fstab"),
-        (f"projects {RAW} 9p defaults\n{RAW} {VIEW} fuse.gitguardfs map=1:2",
-         "as before, by line 2 of fstab"),
-    ],
-)  # fmt: skip
-def test_what_comes_back_at_boot_without_persistence_is_said(lines: str, at_boot: str) -> None:
-    spec = spec_of(request())
-    assert boot.left_at_boot(Facts(fstab=lines.encode()), spec) == at_boot
-    service = "as before, by gitguardfs@home-me-projects.service"
-    assert boot.left_at_boot(installed("systemd"), spec) == service
-
-
 def test_a_dead_guard_at_another_place_is_in_nobodys_way() -> None:
     elsewhere = mounted("fuse.gitguardfs", "/v", RAW)
     look = Facts(mounts=(mounted("9p", RAW, "projects"), elsewhere), dead=frozenset(["/v"]))
@@ -444,15 +417,6 @@ def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
 
 TEMPLATE_PATH = f"/etc/systemd/system/{systemd.TEMPLATE}"
 FOREIGN = b"[Service]\nExecStart=/bin/true\n"
-
-
-@pytest.mark.parametrize("style", ["fstab", "systemd"])
-def test_an_older_template_of_ours_makes_way_for_a_packages(style: str) -> None:
-    look = replace(installed("systemd"), has_packaged_template=True)
-    spec = replace(spec_of(request()), map_mount="/o", mount="/p")
-    for name, text in systemd.files(spec).items():  # another guard keeps using it
-        look.units[name] = text.encode()
-    assert f"remove {TEMPLATE_PATH}" in guard_plan(look, request(style=style))
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -637,30 +601,6 @@ def test_a_view_in_nobodys_home_needs_a_user() -> None:
         facts.owner_of_view("/srv/projects", "nobody-of-that-name")
 
 
-def test_a_view_without_an_owner_is_answered_with_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    homes = {"me": tmp_path / "me", "gone": tmp_path / "gone", "taken": tmp_path / "taken"}
-    entries = [
-        pwd.struct_passwd((name, "x", 1000 + number, 9, "", str(home), "/bin/sh"))
-        for number, (name, home) in enumerate(homes.items())
-    ]
-    for name in ("me", "taken"):
-        homes[name].mkdir()
-        os.chown(homes[name], 1000, 9)
-    monkeypatch.setattr(pwd, "getpwall", lambda: entries)
-    assert facts.owner_of_view(f"{homes['me']}/src", None) == (1000, 9)
-    for view, said in {
-        str(homes["me"]): f"is the home of me.*choose a directory in it: {homes['me']}/projects",
-        f"{homes['gone']}/src": f"not exist .sudo install -d -o 1001 -g 9 -m 700 {homes['gone']};",
-        f"{homes['taken']}/src": "the home of taken, but does not belong to taken .*--user",
-        "/home/no-such-user/src": "no user no-such-user .sudo useradd -m -s .bin.bash no-",
-        "/srv/src": "in no user's home .*--user",
-    }.items():
-        with pytest.raises(UserError, match=said):
-            facts.owner_of_view(view, None)
-
-
 def test_a_view_that_got_the_number_of_another_is_undone_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -781,7 +721,3 @@ def test_what_a_user_mounted_by_the_name_of_a_guard_is_not_taken_for_one() -> No
     assert found is None
     with pytest.raises(UserError, match=r"not root's is mounted"):
         guard_plan(Facts(mounts=(fake,)), request())
-
-
-def test_what_is_said_of_a_path_can_be_pasted_into_a_shell() -> None:
-    assert "umount -i -l '/my $(view)' removes it" in str(mountpoint.not_ours("/my $(view)"))

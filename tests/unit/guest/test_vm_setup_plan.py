@@ -7,19 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.guest.test_guest_setup import (
-    DEBIAN,
-    FEDORA,
-    UBUNTU,
-    Guest,
-    packages,
-)
+from tests.unit.guest.test_guest_setup import DEBIAN, FEDORA, UBUNTU, Guest, packages
 
 SETUP, APPS = "vm-setup.sh", "vm-apps.sh"
-STEPS = {
-    SETUP: ["basics", "xorg", "awesome", "files", "terminal", "login"],
-    APPS: ["go", "node", "claude", "ghostty", "lf", "fzf"],
-}
 BOTH = pytest.mark.parametrize("script", [SETUP, APPS])
 
 

@@ -13,7 +13,7 @@ import pytest
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import covers, preflight, seal
+from gitguardfs.mounting import covers, seal
 from tests.support.mounting import PLACE
 
 
@@ -180,11 +180,3 @@ def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.Mo
     there = MountInfo(device="0:9", mount_point=os.fsencode(source), fstype="9p", source="p")
     monkeypatch.setattr(mountinfo, "listed", lambda: [there])
     assert f"umount -i -l '{source}' unm" in seal.fail_closed(source, True, UserError("x")).hint
-
-
-@pytest.mark.parametrize("missing", ["source", "mount point"])
-def test_the_hint_for_a_missing_mount_point_can_be_pasted(area: Path, missing: str) -> None:
-    path = str(area / "no such place")
-    with pytest.raises(UserError) as error:
-        preflight._open(path, missing, is_root=False)
-    assert error.value.hint == ("" if missing == "source" else f"mkdir -p '{path}'")

@@ -131,10 +131,7 @@ Place = tuple[bytes, ...]
 
 
 def resolved(links_at: dict[Place, bytes], start: Place, text: bytes) -> list[Place] | None:
-    """Return all places on the way, as a kernel goes; None if that leaves the root.
-
-    A way without an end ends at a place called loop.
-    """
+    """Return all places on the way, as a kernel goes; None if that leaves the root."""
     place = start
     passed = [place]
     rest = text.split(b"/")[::-1]

@@ -100,16 +100,6 @@ def test_a_rule_s_id_is_found_by_what_the_guest_sees() -> None:
     assert (idmap.mapped_uid(GuestUid(1000)), idmap.mapped_gid(GuestGid(1000))) == (None, None)
 
 
-def test_users_and_groups_are_apart() -> None:
-    idmap = IdMap([(501, 1000)], [(20, 1001)])
-    assert idmap.guest_ids(ShareUid(20), ShareGid(501)) == (20, 501)
-
-
-def test_a_swap_is_a_map() -> None:
-    idmap = IdMap([(1, 2), (2, 1)])
-    assert [idmap.share_uid(GuestUid(n)) for n in (1, 2)] == [2, 1]
-
-
 @pytest.mark.parametrize(
     "rules",
     [
@@ -128,7 +118,3 @@ def test_contradictions_and_numbers_out_of_range_are_refused(rules: list[tuple[i
         IdMap(rules)
     with pytest.raises(MapError):
         IdMap((), rules)
-
-
-def test_the_largest_id_is_one() -> None:
-    assert IdMap([(MAX_ID, 0)]).share_uid(GuestUid(0)) == MAX_ID

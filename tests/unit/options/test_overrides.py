@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFREG, S_IMODE
+from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFREG
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,40 +42,6 @@ def seen(
     reported = view.report(Node(NodeId(44), st, verdict, ""), st, GuestUid(uid)).attributes
     assert reported is not None
     return reported
-
-
-def test_members_of_groups_are_mirrored_and_looked_up_again_when_told() -> None:
-    groups: dict[int, list[int]] = {VIEWER: [1000]}
-    asked: list[int] = []
-
-    def groups_of(uid: int) -> list[int]:
-        asked.append(uid)
-        return groups.get(uid, [])
-
-    found = Mirror(frozenset(), frozenset({70}), False, groups_of)
-    assert not found.shows(VIEWER) and not found.shows(OTHER)
-    groups[VIEWER] = [1000, 70]
-    assert not found.shows(VIEWER)
-    assert asked == [VIEWER, OTHER]
-    found.reread()
-    assert found.shows(VIEWER)
-
-
-@pytest.mark.parametrize(
-    ("rights", "mode", "bits"),
-    [
-        (ROOT, 0o000, 0o666), (ROOT, 0o001, 0o777), (ROOT, 0o600, 0o666),
-        (DaemonRights(0, frozenset(), read_only=True), 0o001, 0o555),
-        (DaemonRights(501, frozenset(), False), 0o640, 0o666),
-        (DaemonRights(501, frozenset({20}), False), 0o047, 0o000),
-        (DaemonRights(7, frozenset({20}), False), 0o750, 0o555),
-        (DaemonRights(7, frozenset({20}), False), 0o707, 0o000),
-        (DaemonRights(7, frozenset({8}), False), 0o701, 0o111),
-    ],
-)  # fmt: skip
-def test_realistic_permissions(rights: DaemonRights, mode: int, bits: int) -> None:
-    overrides = Overrides(perms=Perms("0777"), realistic_permissions=True)
-    assert S_IMODE(seen(overrides, S_IFREG, mode, rights=rights).mode) == bits
 
 
 looks: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(

@@ -86,14 +86,6 @@ def test_only_the_lower_nine_bits_ever_change(rules: list[str], mode: int) -> No
         assert (Perms(separator.join(rules)).apply(mode) ^ mode) & ~0o777 == 0
 
 
-@given(rule, modes)
-def test_a_single_rule_done_twice_is_done_once_but_for_copies(text: str, mode: int) -> None:
-    if any(letter in text.lstrip("ugoadf") for letter in "ugoX"):
-        return
-    once = Perms(text).apply(mode)
-    assert Perms(text).apply(once) == once
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(

@@ -213,10 +213,7 @@ def test_a_host_that_changes_meanwhile_makes_no_empty_repository(project: World,
 
 
 def packs_meanwhile(project: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the human's git pack the objects anew, once, after a look at them.
-
-    Commits that come meanwhile are not in the new pack.
-    """
+    """Have the human's git pack the objects anew, once, after a look at them."""
     pack = project.project / ".git/objects/pack"
     former = [*pack.iterdir()]
     look = reader.source_of

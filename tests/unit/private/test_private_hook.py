@@ -108,15 +108,6 @@ def test_a_branch_that_is_renamed_stays_published(project: World) -> None:
     assert set(published(project)) == {"refs/heads/new"}
 
 
-def test_names_that_the_human_has_are_not_spoken_of(project: World) -> None:
-    project.host("tag", "größe")
-    project.host("branch", "Main")
-    project.prepare()
-    project.agent("fetch", "--quiet", "--tags", "host")
-    assert commit(project) == ""
-    assert set(published(project)) == {"refs/heads/main"}
-
-
 def names(project: World) -> set[str]:
     """Return many names that git takes, of which some cannot be beside each other."""
     chosen = random.Random(37)

@@ -8,10 +8,8 @@ import random
 import shutil
 import string
 import subprocess
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +18,6 @@ from gitguardfs.base.errors import UserError
 from gitguardfs.commands import private as private_command
 from gitguardfs.commands.private import command
 from gitguardfs.options import accounts
-from gitguardfs.private import git as private_git
 from gitguardfs.private import store
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.own_mounts import own_mount, unmount_own
@@ -102,26 +99,6 @@ def test_a_look_without_news_fetches_nothing(project: World) -> None:
     project.write({"a": "not committed\n"})
     project.prepare()
     assert before == (project.copy.stat().st_mtime_ns, (project.copy / "HEAD").stat().st_ino)
-
-
-def test_the_history_is_not_walked_for_each_commit(
-    project: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("branch --delete topic", "tag --delete v1"):
-        project.host(*name.split())
-    project.prepare()
-    asked = []
-
-    def run(words: Sequence[str], **more: Any) -> bytes:
-        asked.append(words[0])
-        return git_of_ours(words, **more)
-
-    git_of_ours = private_git.run
-    commit = project.commit("three", {"b": "3\n"})
-    monkeypatch.setattr(private_git, "run", run)
-    project.prepare()
-    assert commit in project.objects()
-    assert "cat-file" in asked and "rev-list" not in asked
 
 
 def test_many_fetches_leave_few_packs(project: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,16 +252,6 @@ def run(project: World, *words: str) -> str:
         raise done.exception
     assert done.exit_code == 0, done.output
     return done.stdout
-
-
-def test_list_shows_the_share_the_path_and_the_agent(project: World) -> None:
-    (one,) = json.loads(run(project, "list", "--json"))
-    assert one == {
-        "share": "projects", "path": "proj", "uid": AGENT, "reset": False, "former": False,
-        "directory": str(project.directory),
-    }  # fmt: skip
-    assert run(project, "list").split()[:2] == ["projects", "proj"]
-    assert store.entries(str(project.area / "absent")) == []
 
 
 @pytest.mark.parametrize("how", ["path in the share", "directory"])

@@ -333,13 +333,6 @@ def test_objects_elsewhere_in_the_share(project: World, of: str, is_relative: bo
     assert other.agent("fsck") == ""
 
 
-def test_a_copy_that_shares_objects_does_not_share_the_reason(project: World) -> None:
-    project.prepare()
-    (project.copy / "gitguard-reason").write_text("it was damaged\n")
-    project.host("clone", "--quiet", ".", "../other")
-    assert "damaged" not in _other(project).agent("sync")
-
-
 def test_a_reset_takes_what_the_copy_could_not_hold(project: World) -> None:
     shutil.rmtree(project.project / ".git")
     project.host("init", "--quiet", "--initial-branch=main", "--object-format=sha256")

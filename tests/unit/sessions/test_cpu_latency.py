@@ -54,25 +54,6 @@ def test_idle_processors_that_are_not_handed_to_a_hypervisor_are_left_alone(limi
     assert said(limit) == []
 
 
-def test_unless_it_is_asked_for_the_device_is_not_opened(
-    limit: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-    was = os.open
-
-    def note(path: Path, flags: int) -> int:
-        opened.append(path)
-        return was(path, flags)
-
-    monkeypatch.setattr(os, "open", note)
-    processors = CpuLatencyRequest(False)
-    assert not processors.acquire()
-    assert not processors.held
-    assert (opened, said(limit)) == ([], [])
-    assert CpuLatencyRequest(True).acquire()
-    assert opened == [limit]
-
-
 def test_many_processors_are_not_kept_awake_for_one(
     limit: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
