@@ -33,6 +33,16 @@ async def read(world: World, node: int) -> bytes:
         await world.ops.release(handle)
 
 
+async def hold_directory_head(world: World, is_open: bool) -> int:
+    """Make a directory b/HEAD, and open or cache a file in it; return the handle."""
+    (world.source / "b/HEAD").mkdir(parents=True)
+    (world.source / "b/HEAD/f").write_text("f")
+    handle = await world.open("b/HEAD/f")
+    if not is_open:
+        await world.ops.release(handle)
+    return handle
+
+
 def make_bare(path: Path) -> None:
     (path / "refs").mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")
@@ -44,11 +54,7 @@ async def test_a_repository_in_the_place_of_a_held_directory_is_closed(
     world: World, later: Later, is_open: bool
 ) -> None:
     """Its HEAD is shown as the directory that was there before."""
-    (world.source / "b/HEAD").mkdir(parents=True)
-    (world.source / "b/HEAD/f").write_text("f")
-    handle = await world.open("b/HEAD/f")
-    if not is_open:
-        await world.ops.release(handle)
+    handle = await hold_directory_head(world, is_open)
     b = await world.id("b")
     shutil.rmtree(world.source / "b")
     make_bare(world.source / "b")
@@ -65,11 +71,7 @@ async def test_a_repository_in_the_place_of_a_held_directory_is_closed(
 async def test_parts_are_added_to_no_held_directory_that_has_become_a_head(
     world: World, later: Later, is_open: bool
 ) -> None:
-    (world.source / "b/HEAD").mkdir(parents=True)
-    (world.source / "b/HEAD/f").write_text("f")
-    handle = await world.open("b/HEAD/f")
-    if not is_open:
-        await world.ops.release(handle)
+    handle = await hold_directory_head(world, is_open)
     b = await world.id("b")
     shutil.rmtree(world.source / "b/HEAD")
     (world.source / "b/HEAD").write_text("ref: refs/heads/main\n")

@@ -8,6 +8,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,6 +264,19 @@ def test_who_stays_in_a_directory_does_not_get_at_a_repository_there(
         assert "worked" not in done.stdout
 
 
+def start_holding(machine: Machine, each: Guard, place: Path) -> Future[dict[str, Any]]:
+    """Start the script in a directory of the share as the agent; wait until it is ready."""
+    holding = machine.channel.start(
+        f"cd {each.view}; until cd {place.name}; do sleep 0.2; done; exec python3 script.py",
+        uid=AGENT,
+        timeout=300,
+    )
+    while not (place / "ready").exists():
+        assert not holding.done(), str(holding.result())
+        time.sleep(0.1)
+    return holding
+
+
 HELD = """
 import os, sys, time
 held = os.open("held", os.O_PATH)
@@ -285,14 +301,7 @@ def test_a_replaced_file_is_never_taken_for_another_with_its_number(guarded: Wor
         place.mkdir()
         (place / "held").write_text("before")
         (place / "script.py").write_text(HELD + TRY)
-    holding = machine.channel.start(
-        f"cd {each.view}; until cd numbers; do sleep 0.2; done; exec python3 script.py",
-        uid=AGENT,
-        timeout=300,
-    )
-    while not (place / "ready").exists():
-        assert not holding.done(), str(holding.result())
-        time.sleep(0.1)
+    holding = start_holding(machine, each, place)
     with as_host():
         number = (place / "held").stat().st_ino
         (place / "new").write_text("after")
@@ -347,14 +356,7 @@ def test_a_repository_in_the_place_of_what_is_held_is_closed(guarded: World, eac
     with as_host():
         place.mkdir()
         (place / "script.py").write_text(REPLACED + TRY)
-    holding = machine.channel.start(
-        f"cd {each.view}; until cd {name}; do sleep 0.2; done; exec python3 script.py",
-        uid=AGENT,
-        timeout=300,
-    )
-    while not (place / "ready").exists():
-        assert not holding.done(), str(holding.result())
-        time.sleep(0.1)
+    holding = start_holding(machine, each, place)
     with as_host():
         shutil.rmtree(place / "b")
         (place / "c").unlink()
