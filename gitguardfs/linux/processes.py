@@ -47,6 +47,13 @@ def pids(proc: str = PROC) -> Iterator[str]:
     return filter(str.isdecimal, os.listdir(proc))
 
 
+def tasks() -> Iterator[str]:
+    """Yield the directory in /proc of each thread: those of a process may differ in everything."""
+    for pid in pids():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield from (f"{PROC}/{pid}/task/{task}" for task in os.listdir(f"{PROC}/{pid}/task"))
+
+
 def user_ids(status: bytes) -> tuple[int, ...]:
     """Return the real, effective, saved and file system uid in a /proc/PID/status.
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from gitguardfs.base.constants import DEAD, SHARE_TYPES
 from gitguardfs.base.errors import shown
 from gitguardfs.linux import mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
@@ -101,27 +102,35 @@ def find(source: str, number: int, device: int) -> list[str]:
     """
     own = {mount.mnt_id: mount for mount in mountinfo.listed()}
     sealed = _Source(os.fsencode(source), own[number], device)
+    sources = [sealed] + [
+        _Source(mount.mount_point, mount, mount.st_dev)
+        for mount in own.values()
+        if mount.fstype in SHARE_TYPES
+        and sealed.path != mount.mount_point
+        and _is_in(mount.mount_point, sealed.path)
+    ]
     namespaces = _namespaces()
     others = {m.mnt_id: m for space in namespaces.values() for m in space.mounts}
     # A path below a directory of root's alone is closed to users in every namespace.
-    watched = namespaces if seal.is_passable(source, 0) else {}
+    is_passable = seal.is_passable(source, 0)
+    watched = namespaces if is_passable else {}
     found = []
     for pid in processes.pids():
         process = f"{processes.PROC}/{pid}"
+        held: dict[str, None] = {}
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             if any(processes.uids_of(process)):
                 label = f"{pid} ({shown(processes.name_of(process))})"
-                held: dict[str, None] = {}
-                for link, what in _held(process, sealed.mount.device):
-                    if _leads_to(link, sealed, own, others):
+                for link, what in _held(process, {one.mount.device for one in sources}):
+                    if _leads_to(link, sources, own, others, detached=is_passable):
                         held[what] = None
-                    elif watched and _is_namespace(link, label, watched):
+                    elif is_passable and _is_namespace(link, label, watched):
                         held[f"{what}, a mount namespace without a process"] = None
-                found += [f"{label}: {', '.join(held)}"] if held else []
+        found += [f"{label}: {', '.join(held)}"] if held else []
     return found + [
         f"{space.user}: a mount namespace that shows it"
         for space in watched.values()
-        if space.user and space.shows(sealed)
+        if space.user and any(map(space.shows, sources))
     ]
 
 
@@ -130,17 +139,21 @@ def _namespaces() -> dict[int, _Namespace]:
     own = os.stat("/proc/self/ns/mnt").st_ino
     user_namespace = os.stat("/proc/self/ns/user")
     found: dict[int, _Namespace] = {}
-    for pid in processes.pids():
-        process = f"{processes.PROC}/{pid}"
+    for process in processes.tasks():
         is_user = False
         try:
             is_user = any(processes.uids_of(process))
             number = os.stat(f"{process}/ns/mnt").st_ino
             if number == own:
                 continue
-            name = f"{pid} ({shown(processes.name_of(process))})"
+            name = f"{process.split('/')[2]} ({shown(processes.name_of(process))})"
             # After chroot(2), mountinfo lacks mounts outside of the new root.
-            mounts = mountinfo.listed(process) if os.readlink(f"{process}/root") == "/" else []
+            mounts = mountinfo.listed(process)
+            if (
+                os.readlink(f"{process}/root") != "/"
+                or os.stat(f"{process}/ns/mnt").st_ino != number
+            ):
+                mounts = []
             space = found.setdefault(number, _Namespace())
             space.mounts = space.mounts or mounts
             space.user = name if is_user else space.user
@@ -157,8 +170,8 @@ def _namespaces() -> dict[int, _Namespace]:
     return found
 
 
-def _held(process: str, device: str) -> Iterator[tuple[str, str]]:
-    """Yield ``processes.held_by``, and the files mapped from a device, given as in mountinfo."""
+def _held(process: str, devices: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield ``processes.held_by``, and the files mapped from devices, given as in mountinfo."""
     yield from processes.held_by(process)
     with open(f"{process}/maps", "rb") as file:
         files = {}
@@ -166,42 +179,82 @@ def _held(process: str, device: str) -> Iterator[tuple[str, str]]:
             addresses, _mode, _offset, numbers, inode = line.split(None, 5)[:5]
             files[numbers, inode] = addresses  # a file is mapped in several parts
     for (numbers, _), addresses in files.items():
-        if ":".join(str(int(part, 16)) for part in numbers.split(b":")) == device:
+        if ":".join(str(int(part, 16)) for part in numbers.split(b":")) in devices:
             # map_files has no leading zeros (proc(5)).
             first, last = (int(part, 16) for part in addresses.split(b"-"))
             yield f"{process}/map_files/{first:x}-{last:x}", "a mapped file"
 
 
 def _leads_to(
-    link: str, source: _Source, own: dict[int, MountInfo], others: dict[int, MountInfo]
+    link: str,
+    sources: list[_Source],
+    own: dict[int, MountInfo],
+    others: dict[int, MountInfo],
+    *,
+    detached: bool,
 ) -> bool:
-    """Return whether a link leads to the source or below it; True if that cannot be told.
+    """Return whether a link leads to a source or below it; True if that cannot be told.
 
-    ``own`` and ``others`` are the mounts of this namespace and of all others, by mnt_id. No
-    request is sent to a user's FUSE server, which need not answer.
+    ``own`` and ``others`` are the mounts of this namespace and of all others, by mnt_id. With
+    ``detached``, a directory in a mount of none of them counts: a copy of a source may be mounted
+    further down, and nobody can look. No request is sent to a user's FUSE server, which need not
+    answer.
     """
     try:
         fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
-        return False  # closed meanwhile
+        return os.path.lexists(link)  # closed meanwhile, unless the file's server says so
     try:
         number = mountinfo.number_of(fd)
         path = processes.link_of(b"/proc/self/fd/%d" % fd)
         here = own.get(number)
-        if here is not None and path is not None and _is_in(path, source.path):
+        if here is not None and path is not None and _is_in(path, sources[0].path):
             return not seal.is_seal(here)
         try:
-            if syscalls.device_of(fd) != source.device:
-                return False
+            device: int | None = syscalls.device_of(fd)
         except OSError:  # a 9p server may fail for a removed file
-            pass
+            device = None
         mount = here or others.get(number)
-        inside = (
-            None if mount is None or path is None else _moved(path, mount.mount_point, mount.root)
+        if mount is None:
+            return device in (None, *(source.device for source in sources)) or (
+                detached and _is_directory(fd) and not _is_old_view(fd, device)
+            )
+        inside = None if path is None else _moved(path, mount.mount_point, mount.root)
+        return any(
+            mount.device == source.mount.device
+            # Subvolumes of btrfs have devices of their own.
+            and (device in (None, source.device) or mount.fstype == "btrfs")
+            and (inside is None or _is_in(inside, source.root))
+            for source in sources
         )
-        return inside is None or _is_in(inside, source.root)
     finally:
         os.close(fd)
+
+
+def _is_directory(fd: int) -> bool:
+    try:
+        os.close(os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+    except NotADirectoryError:
+        return False
+    return True
+
+
+def _is_old_view(fd: int, device: int | None) -> bool:
+    """Return whether a descriptor is in a FUSE file system of root's without a daemon.
+
+    Nothing can be reached from a view of ours then. The kernel says in fusectl whose it is.
+    """
+    control = syscalls.new_mount("fusectl", "none", syscalls.MOUNT_ATTR_NOSUID, {})
+    try:
+        if os.stat(str(os.minor(device or 0)), dir_fd=control).st_uid == 0:
+            os.statvfs(fd)  # never answered from a cache
+    except FileNotFoundError:
+        pass  # not of FUSE
+    except OSError as error:
+        return error.errno in DEAD
+    finally:
+        os.close(control)
+    return False
 
 
 def _is_namespace(link: str, label: str, namespaces: dict[int, _Namespace]) -> bool:

@@ -55,9 +55,7 @@ def _mount_and_cover(do_mount: Callable[[], None], target: str) -> None:
         raise UserError(
             f"no share is mounted at {target}, although mounting it succeeded", code=Exit.MOUNT
         )
-    sealed = seal.Seal(target, share)
-    sealed.note_checked()  # nobody has seen the share without it
-    sealed.keep()
+    seal.Seal(target, share).keep()
     tree = syscalls.clone_tree(b"/proc/self/fd/%d" % share)
     syscalls.enter_mounts(own_namespace)
     syscalls.attach_tree(tree, target_fd)

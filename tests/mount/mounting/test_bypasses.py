@@ -258,6 +258,22 @@ elif sys.argv[1] == "process with a root of its own":
     make()
     kept = os.open("/", os.O_PATH)
     os.chroot("/usr")
+elif sys.argv[1] == "thread":
+    import threading
+    assert libc.unshare(0x10000000) == 0  # a process of one thread only may do that
+    def stay():
+        make(0x20000)
+        print("kept", flush=True)
+        sys.stdin.read()
+    threading.Thread(target=stay).start()
+    threading.Event().wait()
+elif sys.argv[1] == "detached tree":
+    def clone():
+        tree = libc.syscall(428, -100, b"/", 0x8001)  # open_tree: OPEN_TREE_CLONE, AT_RECURSIVE
+        socket.send_fds(theirs, [b"x"], [tree])
+    ours, theirs = socket.socketpair()
+    os.close(space(clone))
+    kept = socket.recv_fds(ours, 1, 1)[1][0]
 elif sys.argv[1] == "mount":
     make()
     bind()
@@ -307,19 +323,28 @@ def keeping(what: str) -> Iterator[int]:
         "descriptor",
         "mount",
         "mount in a descriptor",
+        "thread",
+        "detached tree",
         "subordinate",
     ],
 )
 def test_a_guard_does_not_start_while_a_namespace_shows_the_share(here: Path, what: str) -> None:
-    with keeping(what) as pid:
-        for _ in range(2):  # the second one takes the first one's seal over
-            done = _run(here)
-            assert done.returncode == 32, done.stderr
-            assert "a mount namespace" in done.stderr
-            assert f"{pid} (python3): " in done.stderr
-            assert _is_sealed(here)
-    done = _run(here)
-    assert done.returncode == 0, done.stderr
+    # A file system of its own, as a share is: what else they hold is not on its device.
+    subprocess.run(["mount", "-t", "tmpfs", "t", here / "source"], check=True)
+    try:
+        with keeping(what) as pid:
+            for _ in range(2):  # the second one takes the first one's seal over
+                done = _run(here)
+                assert done.returncode == 32, done.stderr
+                found = "descriptor" if what == "detached tree" else "a mount namespace"
+                assert found in done.stderr, done.stderr
+                assert f"{pid} (python3): " in done.stderr
+                assert _is_sealed(here)
+        done = _run(here)
+        assert done.returncode == 0, done.stderr
+    finally:
+        unmount(here / "view")
+        subprocess.run(["umount", "-l", here / "source"], check=True)
 
 
 def test_who_came_after_the_check_keeps_no_guard_from_starting(here: Path) -> None:
