@@ -158,8 +158,8 @@ def orphan_of(source: str) -> GuardDaemon | None:
 
     Copies of the view may still exist in other mount namespaces.
     """
-    views = {mount.identity for mount in mountinfo.listed()}
-    orphans = (daemon for daemon in servers() if daemon.view not in views)
+    devices = {mount.device for mount in mountinfo.listed()}  # a copy has another mnt_id
+    orphans = (daemon for daemon in servers() if daemon.view[1] not in devices)
     return next((daemon for daemon in orphans if daemon.source == source), None)
 
 
