@@ -6,6 +6,7 @@ named after its process id. A file without a lock is of a daemon that was killed
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shlex
@@ -14,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gitguardfs.base.constants import DEAD, FSTYPE
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.options.id_maps import parse_maps
@@ -97,7 +98,9 @@ class Record:
         self._fd = os.open(new, flags, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         # Not JSON, whose module takes time to load. No option and no path has a NUL.
-        os.write(self._fd, os.fsencode("\0".join([*map(str, view.identity), source, *options])))
+        text = os.fsencode("\0".join([*map(str, view.identity), source, *options]))
+        if os.write(self._fd, text) < len(text):
+            raise os_error(errno.ENOSPC, new)
         os.rename(new, self._path)
 
     def remove(self) -> None:
