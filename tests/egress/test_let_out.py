@@ -145,14 +145,6 @@ def test_a_connection_is_used_again_and_each_request_on_it_is_judged(world: Worl
     assert len(world.upstream.connections) == 1
 
 
-def test_a_redirect_is_passed_on_and_its_target_judged_again(world: World) -> None:
-    world.allow(OK)
-    answer = world.get("https://allowed.test/ok/redirect")
-    assert (answer.status, answer.headers["Location"]) == (302, "https://other.test/SECRET")
-    assert world.get("https://other.test/SECRET").status == 418
-    assert b"SECRET" not in world.upstream.raw
-
-
 def test_http_2_is_never_agreed_on(world: World) -> None:
     world.allow(OK)
     with world.client() as client:

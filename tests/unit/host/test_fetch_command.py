@@ -132,17 +132,6 @@ def test_the_commands_work_when_pasted(world: World) -> None:
     world.fetched(*shlex.split(take)[2:], at=world.home)
 
 
-def test_how_old_the_bundle_is(world: World) -> None:
-    world.commit({"x": "x"})
-    world.publish()
-    now = time.time()
-    for back, said in {0: "less than a minute ago", 3700: "1 hour ago", 200_000: "2 days ago",
-                       -7200: "in the future, so the clocks differ"}.items():  # fmt: skip
-        os.utime(world.bundle, (now - back, now - back))
-        assert world.fetched()["bundle"]["age"] == said
-    assert f"written {said}" in world.fetch().stdout
-
-
 def test_nothing_is_new(world: World) -> None:
     first = world.commit({"x": "x"})
     world.git(world.agent, "tag", "v1")

@@ -28,7 +28,6 @@ from gitguardfs.host.commands.vm.group import command
 from gitguardfs.host.credentials import secrets, store, suspended
 from gitguardfs.host.credentials.presets import PRESETS
 from gitguardfs.host.credentials.secrets import Kind
-from gitguardfs.host.egress import files
 from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.vm import (
     guest_files,
@@ -393,14 +392,6 @@ def test_a_reset_says_which_values_remain(vm: State, own_keyring: Path) -> None:
     own_keyring.write_text(saved)
     done(vm, "remove", "TOKEN")
     assert VALUE not in own_keyring.read_text()
-
-
-def test_a_hint_says_that_the_allowlist_has_no_line_for_the_host(vm: State) -> None:
-    assert "up --allow anthropic" in done(vm, "set", "--preset", "anthropic")
-    assert "up --allow github-read" in done(vm, "set", "--preset", "github")
-    assert "gitguard vm allow" in done(vm, "set", "TOKEN", *BEARER)
-    files.allow(Path(vm.directory), "GET https://api.example.org/x")
-    assert "allowlist" not in done(vm, "set", "TOKEN2", *BEARER)
 
 
 def test_a_guest_that_was_told_of_secrets_takes_its_next_seed(tmp_path: Path) -> None:
