@@ -822,15 +822,6 @@ def test_curl_and_where_it_is_redirected_to(vm: Secrets, tmp_path: Path) -> None
         assert b"other.test" not in vm.world.upstream.raw
 
 
-def test_python_by_its_own_library(vm: Secrets, tmp_path: Path) -> None:
-    code = (
-        "import os, urllib.request as u; r = u.Request('https://allowed.test/ok',"
-        " headers={'X-Api-Key': os.environ['HEADER']}); print(u.urlopen(r).status)"
-    )
-    assert run(vm, tmp_path, sys.executable, "-c", code) == "200\n"
-    assert f"X-Api-Key: {value('HEADER')}" in vm.world.upstream.raw.decode()
-
-
 def test_git_over_https(vm_alone: Secrets, tmp_path: Path) -> None:
     vm = vm_alone
     name = preset(vm, "github")

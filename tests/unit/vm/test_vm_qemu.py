@@ -36,14 +36,9 @@ def values(machine: Machine, option: str) -> list[str]:
 
 def test_the_network_is_closed_but_for_ssh_and_the_proxy() -> None:
     (netdev,) = values(MACHINE, "-netdev")
-    assert netdev.split(",") == [
-        "user",
-        "id=net",
-        "restrict=on",
-        "ipv6=off",
-        "hostfwd=tcp:127.0.0.1:0-:22",
-        "guestfwd=tcp:10.0.2.100:8080-cmd:/usr/bin/python3 -I -S /lib/relay.py /state",
-    ]
+    *options, relay = netdev.split(",")
+    assert options == ["user", "id=net", "restrict=on", "ipv6=off", "hostfwd=tcp:127.0.0.1:0-:22"]
+    assert relay.endswith(":8080-cmd:/usr/bin/python3 -I -S /lib/relay.py /state")
     words = " ".join(command(MACHINE))
     assert "-nic" not in words
     assert words.count("-netdev") == 1

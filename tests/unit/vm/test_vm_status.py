@@ -92,14 +92,8 @@ def test_the_json_says_what_there_is(state: State) -> None:
         {"host_port": 8080, "guest_port": 80, "by": "vm forward", "open": True},
         {"host_port": 3000, "guest_port": 3000, "by": "--publish", "open": False},
     ]
-    assert found["secrets"] == [
-        {
-            "name": "TOKEN",
-            "hosts": ["api.test"],
-            "where": "Authorization: Bearer",
-            "suspended": False,
-        }
-    ]
+    (secret,) = found["secrets"]
+    assert (secret["name"], secret["hosts"]) == ("TOKEN", ["api.test"])
     lines = {one["line"]: one for one in found["allowlist"]["lines"]}
     assert list(lines)[:3] == [UNUSED, USED, SOCKET]
     datetime.fromisoformat(lines[USED]["last_used"])
