@@ -117,20 +117,6 @@ def test_a_body_that_comes_slowly_is_passed_on_as_it_comes(world: World) -> None
     assert world.upstream.raw.endswith(b"\r\n\r\nfirst later")
 
 
-def test_a_client_that_waits_for_100_continue_gets_it(world: World) -> None:
-    world.allow("POST https://allowed.test/post")
-    with world.client() as client:
-        client.tunnel()
-        client.send(
-            b"POST /post HTTP/1.1\r\nHost: allowed.test\r\nExpect: 100-continue\r\n"
-            b"Content-Length: 4\r\n\r\n"
-        )
-        assert client.anything().startswith(b"HTTP/1.1 100 ")
-        client.send(b"data")
-        assert client.answer().status == 200
-    assert world.upstream.raw.endswith(b"\r\n\r\ndata")
-
-
 def test_a_connection_is_used_again_and_each_request_on_it_is_judged(world: World) -> None:
     world.allow(OK)
     with world.client() as client:

@@ -453,18 +453,6 @@ def test_a_project_of_another_user(world: World) -> None:
     assert "name the project" not in done.stderr
 
 
-def test_an_old_git_is_named(world: World) -> None:
-    code = (
-        "import gitguardfs.host.fetch.git as git\ngit.MINIMUM = (99, 1)\n"
-        "from gitguardfs.commands.gitguard import main\nmain()"
-    )
-    done = subprocess.run(
-        [fetch_world.COMMAND[0], "-c", code, "fetch"], cwd=world.host, capture_output=True,
-        text=True, env=world.environment(),
-    )  # fmt: skip
-    assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
-
-
 def test_an_old_git_hides_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     old = world.home / "old/git"
     old.parent.mkdir()

@@ -156,13 +156,6 @@ def test_all_programs_that_are_missing_are_named_at_once(
     assert not state.exists
 
 
-def test_a_project_that_is_gone_is_one_line_about_an_option_of_this_command(world: Path) -> None:
-    gone = states.state_of(str(world / "gone"))
-    with pytest.raises(UserError, match=r"no such directory: .*gone \(create it first\)$"):
-        driver.up(gone, driver.UpArguments(Settings(gone.project)))
-    assert not gone.exists
-
-
 def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the state of all VMs, so it can have none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(world / "project/.local/state"))

@@ -85,16 +85,6 @@ def test_a_vm_that_was_left_and_does_not_answer_is_killed(state: State) -> None:
     assert not running.is_running(state)
 
 
-def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
-    state: State, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with holder(state.lock, name=QEMU):
-        fd = running.take_lock(state)
-    assert states.is_held(state.lock)
-    os.close(fd)
-    assert "left running by a vm up that was killed" in capsys.readouterr().err
-
-
 def test_a_lock_of_an_unknown_process_is_one_line(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,21 +125,6 @@ def test_a_signal_takes_the_way_back(state: State) -> None:
     assert done == ["cleaned up"]
     assert not states.is_held(state.session_lock)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-PANIC = "Kernel panic - not syncing: x"
-
-
-def test_a_session_that_a_panic_ended_is_told_so(
-    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ended = [sys.executable, "-c", f"raise SystemExit({ssh.FAILED})"]
-    monkeypatch.setattr(ssh, "session", lambda *_: ended)
-    guest = ssh.SshGuest(keys.Keys(""), 1, "/home/agent/projects/p")
-    for console, said in (("all is well", "the VM was stopped"), (PANIC, "panicked")):
-        Path(state.console).write_text(console)
-        assert driver._session_in(state, guest, ()) == 3
-        assert said in capsys.readouterr().err
 
 
 def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> None:
