@@ -747,9 +747,8 @@ def test_no_value_is_in_a_file_a_log_an_error_page_or_a_process_list(vm: Secrets
         pages += answer.body
         vm.record({n: (Place(HOST, 444, p.kind, p.word),) for n, p in PLACES.items()})
         query, field = give(vm.placeholder(name))
-        pages += vm.get(
-            f"https://{HOST}:444/ok{query}", field
-        ).body  # a certificate that is not trusted
+        # A certificate that is not trusted.
+        pages += vm.get(f"https://{HOST}:444/ok{query}", field).body
         vm.record({n: (p,) for n, p in PLACES.items()})
     assert b"502 Bad Gateway" in pages
     vm.world.wait_until(lambda: "Unexpected data from server" in vm.world.log)

@@ -568,10 +568,8 @@ def test_a_running_guest_gets_the_same_files_as_at_its_start(vm: State, tmp_path
         assert stat.S_IMODE(Path(file.path).stat().st_mode) == 0o644
     missing = guest_files.GuestFile(f"{tmp_path}/none/x", "x")
     script = tell_guest.script([missing, files[0]])
-    assert (
-        subprocess.run(["sh", "-s"], input=script, text=True, stderr=subprocess.DEVNULL).returncode
-        != 0
-    )
+    failed = subprocess.run(["sh", "-s"], input=script, text=True, stderr=subprocess.DEVNULL)
+    assert failed.returncode != 0
 
 
 def test_a_guest_that_does_not_run_is_told_at_its_next_start(vm: State) -> None:
