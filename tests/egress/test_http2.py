@@ -22,26 +22,6 @@ def test_it_is_served_without_it_and_the_connection_goes_on(world: World) -> Non
     assert world.upstream.raw.endswith(b"\r\n\r\nabc")
 
 
-def test_what_is_not_allowed_stays_blocked(world: World) -> None:
-    world.allow("GET http://allowed.test/ok")
-    with world.client() as client:
-        client.send(head("GET http://allowed.test/no", *H2C))
-        assert client.answer().status == 418
-    (blocked,) = world.blocked
-    assert (blocked["url"], blocked["kind"]) == ("http://allowed.test/no", "rule")
-
-
-def test_frames_of_http2_are_not_sent_on(world: World) -> None:
-    world.allow("GET http://allowed.test/ok")
-    with world.client() as client:
-        client.tunnel("allowed.test:80", None)
-        client.send(head("GET /ok", *H2C) + H2C_FRAMES)
-        answers = client.socket.makefile("rb").read()
-    assert answers.startswith(b"HTTP/1.1 200 ")
-    assert b"HTTP/1.1 418 " in answers
-    assert b"PRI" not in world.upstream.raw
-
-
 def test_a_client_that_speaks_nothing_else_is_reported_when_it_gives_up(world: World) -> None:
     """Such as gRPC's: it closes after the handshake."""
     with world.client() as client:

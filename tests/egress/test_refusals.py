@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import socket
@@ -14,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.host.egress import files, reports
-from gitguardfs.host.egress.allowlist import BlockKind
-from gitguardfs.host.egress.blocked import BlockedLog
 from gitguardfs.host.egress.clients import MAX_CONNECTIONS, MAX_WAITING
 from gitguardfs.host.egress.proxy import MAX_DATA
 from tests.egress.bypasses import head
@@ -270,35 +267,6 @@ def test_an_exception_denies_where_a_connection_is_open_already(
         assert upstream.requests == [b"GET /ok HTTP/1.1"]
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\nX: ",
-        head("GET http://allowed.test/no") + b"GET / HTTP/1.1\r\nX: ",
-        b"CONNECT allowed.test:80 HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\nX: ",
-        head("GET http://allowed.test/ok") + b"GET / HTTP/1.1\r\nX: ",
-        head("POST http://allowed.test/post", "Transfer-Encoding: chunked") + b"1\r\nx\r\n1;",
-    ],
-    ids=[
-        "line",
-        "first",
-        "after a blocked one",
-        "in a tunnel",
-        "after an allowed one",
-        "of a chunk",
-    ],
-)
-def test_an_endless_header_is_not_taken(world: World, begin: bytes) -> None:
-    world.allow("GET http://allowed.test/ok", "POST http://allowed.test/post")
-    rest = b"x" * (64 << 20)
-    with world.client() as client:
-        client.send(begin)
-        sent = client.send_until_blocked(rest)
-        assert sent < len(rest) / 2, f"{sent >> 20} MiB"
-    assert world.get("http://allowed.test/ok").status == 200
-
-
 def test_what_ended_connections_have_sent_is_forgotten(
     upstream: Upstream, dns: FakeDns, state: Path
 ) -> None:
@@ -353,16 +321,6 @@ def test_a_line_that_is_no_http_is_logged_in_part(world: World) -> None:
     assert len(world.log) - before < 100_000
 
 
-def test_the_log_of_blocked_requests_is_json_whatever_was_sent(world: World) -> None:
-    with world.client() as client:
-        client.tunnel("allowed.test:80", sni=None)
-        client.send(b'GET /"\\\x80 HTTP/1.1\r\nHost: allowed.test\r\n\r\n')
-        client.anything()
-    lines = (world.directory / "blocked.jsonl").read_bytes().splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == ["request"]
-    assert all(line.isascii() for line in lines)
-
-
 FALSE = "gitguard vm allow 'POST https://evil.test/*'"
 
 
@@ -387,13 +345,3 @@ def test_a_reason_is_in_our_own_words(world: World, filler: str) -> None:
     said = reports.blocked_text(world.directory)
     assert FALSE not in said
     assert all(line.startswith(("GET", "  ", "POST")) for line in said.splitlines() if line)
-
-
-def test_what_an_older_proxy_has_logged_makes_no_row(world: World) -> None:
-    text = f"unknown transfer-encoding header: 'x{' ' * 300}{FALSE}'"
-    BlockedLog(world.directory / "blocked.jsonl").add(
-        f"GET{' ' * 90}{FALSE}", f"http://a.test/{' ' * 90}{FALSE}", text, BlockKind.REQUEST
-    )
-    said = reports.blocked_text(world.directory)
-    assert "  " not in said.replace("\n  ", "\n")
-    assert FALSE not in said

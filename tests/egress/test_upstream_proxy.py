@@ -349,14 +349,8 @@ def test_the_setting_counts_before_the_environment(
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "https://me:hunter@proxy.test:1", "socks5://proxy.test", "http://me:hunter@", "http://",
-        "http://me:hunter@proxy.test:0", "http://me:hunter@proxy.test:1/path", " ", "http://a b",
-        "http://me:hunter%0d%0aX: y@proxy.test", "http://me:hun/ter@proxy.test", "http://me:ä@b",
-        "http://me:hunter\r\nX: y@proxy.test", "http://me:hunter%ff@proxy.test", "http://@b",
-    ],
-)  # fmt: skip
+    "value", ["https://me:hunter@proxy.test:1", "http://me:hunter\r\nX: y@proxy.test", "http://a b"]
+)
 def test_a_value_that_cannot_be_used_keeps_the_proxy_from_starting(
     value: str, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,20 +231,6 @@ def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
 # The commands beside it
 
 
-def test_a_second_up_is_one_line(vm: World) -> None:
-    done = vm.vm("up", "--", "true")
-    assert done.returncode == 3
-    others = ("warning", "git uses", "to hide", "gitguard vm up --hide", "  ")
-    (line,) = [one for one in done.stderr.splitlines() if not one.startswith(others)]
-    assert "gitguard vm ssh" in line
-
-
-def test_reset_is_refused_while_it_runs(vm: World) -> None:
-    done = vm.vm("reset", "-y")
-    assert (done.returncode, vm.state.exists()) == (3, True)
-    assert "gitguard vm stop" in done.stderr
-
-
 def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> None:
     allowlist = vm.state / "allowlist.txt"
     before = allowlist.read_text()
@@ -258,12 +244,6 @@ def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> 
     assert f"allowlist.txt:{number}: ignored: GET https://*.example.org/x" in said
     assert "running" in said
     assert f"running, process {json.loads((vm.state / 'proxy.json').read_text())['pid']}" in said
-
-
-def test_logs_show_the_console_and_the_proxy(vm: World) -> None:
-    said = vm.vm("logs").stdout
-    assert "console.log" in said
-    assert "mitmdump.log" in said
 
 
 def border(vm: World) -> dict[str, Any]:
@@ -287,20 +267,6 @@ def test_a_published_port_leads_into_the_guest(vm: World, published: int) -> Non
     assert got.stdout == "published\n", got.stderr
     port = {"host_port": published, "guest_port": 3001, "by": "--publish", "open": True}
     assert border(vm)["ports"] == [port]
-
-
-def test_status_shows_what_crosses_the_border(vm: World) -> None:
-    found = border(vm)
-    (share,) = found["shares"]
-    assert share["host"] == str(vm.project)
-    assert share["guest"] == "/home/agent/projects/project"
-    assert share["git"] == "deny"
-    openings = {one["name"]: one["host"] for one in found["openings"]}
-    port = json.loads((vm.state / "proxy.json").read_text())["port"]
-    assert openings["proxy"] == f"127.0.0.1:{port}"
-    assert openings["ssh"].startswith("127.0.0.1:")
-    assert found["allowlist"]["since"] is not None
-    assert vm.vm("status").stdout.count("\nallowed ") >= 1
 
 
 def test_a_port_leads_into_the_guest(vm: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -17,12 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gitguardfs.base.errors import GitguardExit
-from gitguardfs.base.findings import Row, ScanProgress, Severity, Status
+from gitguardfs.base.findings import Row, Severity, Status
 from gitguardfs.base.quote import shell_printable
 from gitguardfs.host.audit import fixes
 from gitguardfs.host.audit.git_config import ConfigEntry, Git
 from gitguardfs.host.audit.search import ordered
-from gitguardfs.host.commands.audit import SHOWN, as_text
 from gitguardfs.names.rules import GuardRules, RuleSet, Verdict
 from tests.support import audit_world
 from tests.support.audit_world import World
@@ -66,14 +64,6 @@ def test_exit_codes_and_words(world: World) -> None:
         assert done.stderr == f"gitguard: no such directory: {path}\n"
 
 
-def test_json_has_what_the_doctors_has(world: World) -> None:
-    world.git("config", "core.pager", "./x")
-    rows = json.loads(run(world, world.share, "--json").stdout)
-    keys = ["id", "status", "severity", "title", "detail", "hint"]
-    assert all(list(row) == keys for row in rows)
-    assert len({row["id"] for row in rows}) == 18
-
-
 def test_a_link_to_the_directory_and_one_within_a_work_tree(world: World) -> None:
     world.git("config", "core.hooksPath", "sub/hooks")
     (world.project / "sub").mkdir()
@@ -108,15 +98,6 @@ def test_root_becomes_the_owner_and_what_the_owner_cannot_read_is_a_finding(worl
     ]
     owners = [row for row in rows if row["id"] == "git.owner"]
     assert len(owners) == 2 and {row["status"] for row in owners} == {"note"}
-
-
-def test_of_many_findings_the_first_are_printed() -> None:
-    row = Row("git.config", "fine", "bad")
-    found = [row.finding(f"{number:03}", "mend it") for number in range(SHOWN + 5)]
-    lines = as_text(ordered(found, has_repository=True)).splitlines()
-    assert sum(line.startswith("finding") for line in lines) == SHOWN
-    assert lines[-2] == "not shown: 5 of git.config (--json has them all)"
-    assert f"{SHOWN + 5} findings" in lines[-1]
 
 
 def test_results_come_once_and_the_worst_first() -> None:
@@ -162,20 +143,6 @@ def test_names_that_the_terminal_cannot_show(world: World, command: list[str]) -
     assert done.returncode in (0, 1, 2, 3)
     if command == ["audit"]:
         assert b"\\u65e5\\u672c" in done.stdout and done.returncode == 1
-
-
-def test_progress_is_told_now_and_then_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    stream.isatty = lambda: True  # type: ignore[method-assign]
-    clock = iter([1.0, 1.05, 1.5])
-    monkeypatch.setattr("gitguardfs.base.findings.time.monotonic", lambda: next(clock))
-    progress = ScanProgress(stream)
-    for number in (1, 2, 3):
-        progress.say(number, "/share\x1b")
-    progress.line.clear()
-    assert stream.getvalue() == (
-        "\r\033[Kchecking 1 names, /share\\x1b ...\r\033[Kchecking 3 names, /share\\x1b ...\r\033[K"
-    )
 
 
 # ------------------------------------------------------------ what can be carried out

@@ -132,17 +132,6 @@ def test_the_commands_work_when_pasted(world: World) -> None:
     world.fetched(*shlex.split(take)[2:], at=world.home)
 
 
-def test_how_old_the_bundle_is(world: World) -> None:
-    world.commit({"x": "x"})
-    world.publish()
-    now = time.time()
-    for back, said in {0: "less than a minute ago", 3700: "1 hour ago", 200_000: "2 days ago",
-                       -7200: "in the future, so the clocks differ"}.items():  # fmt: skip
-        os.utime(world.bundle, (now - back, now - back))
-        assert world.fetched()["bundle"]["age"] == said
-    assert f"written {said}" in world.fetch().stdout
-
-
 def test_nothing_is_new(world: World) -> None:
     first = world.commit({"x": "x"})
     world.git(world.agent, "tag", "v1")
@@ -462,18 +451,6 @@ def test_a_project_of_another_user(world: World) -> None:
     done = world.fetch()
     assert done.returncode == 3 and "as the user who owns the project" in done.stderr
     assert "name the project" not in done.stderr
-
-
-def test_an_old_git_is_named(world: World) -> None:
-    code = (
-        "import gitguardfs.host.fetch.git as git\ngit.MINIMUM = (99, 1)\n"
-        "from gitguardfs.commands.gitguard import main\nmain()"
-    )
-    done = subprocess.run(
-        [fetch_world.COMMAND[0], "-c", code, "fetch"], cwd=world.host, capture_output=True,
-        text=True, env=world.environment(),
-    )  # fmt: skip
-    assert done.returncode == 3 and "gitguard fetch needs git 99.1" in done.stderr
 
 
 def test_an_old_git_hides_no_newer_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

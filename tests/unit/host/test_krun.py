@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
 
 from gitguardfs.base.constants import LOCAL_STORE, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
@@ -25,7 +23,6 @@ from gitguardfs.host.share.krun_text import ContainerNetwork, KrunSpec
 from tests.support.mounting import area
 from tests.support.people import AGENT
 
-SCHEMA = json.loads((Path(__file__).parents[1] / "compose-schema.json").read_text())
 FILES = Path(PACKAGE_DIRECTORY, "host/share/files")
 PYTHON_BIN = Path(sys.executable).parent
 """Where pip has put the programs of the test requirements."""
@@ -50,21 +47,12 @@ def spec(**changed: Any) -> KrunSpec:
     return KrunSpec(**{**given, **changed})
 
 
-def check(compose: dict[str, Any]) -> None:
-    jsonschema.validate(compose, SCHEMA, jsonschema.Draft202012Validator)
-
-
 OPTIONS = ("protect=a$b c", "git=readonly")
 SPECS = (
     spec(),
     spec(network=ContainerNetwork.NONE, options=(*OPTIONS, "local=deps"), cpus=2, memory=4096),
     spec(project="/srv/it's a $(shop)"),
 )
-
-
-@pytest.mark.parametrize("one", SPECS, ids=["plain", "closed", "quoted"])
-def test_every_field_of_the_compose_file_is_known(one: KrunSpec) -> None:
-    check(yaml.safe_load(krun.compose(one)))
 
 
 def test_podmans_command_has_all_that_the_microvm_needs() -> None:

@@ -18,7 +18,6 @@ from gitguardfs.base.constants import HOLDER, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.lima import command
 from gitguardfs.host.share import lima_yaml as lima
-from gitguardfs.host.share import selinux
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
 from tests.support.mounting import area
 
@@ -64,15 +63,6 @@ def test_the_template_can_be_started_by_itself() -> None:
     text = json.dumps([found["mounts"], found["provision"], found["probes"]])
     for name in found["param"]:
         assert f".Param.{name}}}}}" in text or f"PARAM_{name}" in text
-
-
-def test_the_schema_refuses_what_lima_would_only_warn_of() -> None:
-    changes: tuple[dict[str, Any], ...] = (
-        {"memory": 8192}, {"sharedFolders": []}, {"mounts": [{"mountpoint": "/a"}]},
-    )  # fmt: skip
-    for change in changes:
-        with pytest.raises(jsonschema.ValidationError):
-            check({**written(), **change})
 
 
 def test_what_the_user_chooses_is_in_the_file() -> None:
@@ -255,17 +245,6 @@ def test_nothing_that_the_host_starts_lies_in_the_project(monkeypatch: pytest.Mo
         assert os.listdir(here / "shop") == []
 
 
-def test_the_file_can_be_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with area() as here:
-        (here / "shop").mkdir()
-        monkeypatch.setenv("XDG_DATA_HOME", str(here / "state"))
-        done = run("--project", here / "shop", "--output", "-", "--no-tools", "--image", "fedora")
-        assert done.exit_code == 0
-        found = yaml.safe_load(done.output)
-        check(found)
-        assert found["param"]["tools"] == "" and "fedora" in found["images"][0]["location"]
-
-
 def test_dependencies_are_kept_in_the_guest_unless_that_is_declined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -281,17 +260,6 @@ def test_dependencies_are_kept_in_the_guest_unless_that_is_declined(
             assert yaml.safe_load(done.output)["param"]["options"] == options
         refused = run("--project", here / "shop", "--no-local", "--local", "dist")
         assert "--local and --no-local contradict" in str(refused.exception)
-
-
-def test_labels_are_printed_where_selinux_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with area() as here:
-        (here / "shop").mkdir()
-        monkeypatch.setenv("XDG_DATA_HOME", str(here / "state"))
-        assert "semanage" not in run("--project", here / "shop").output
-        monkeypatch.setattr(selinux, "ENFORCE", "/")
-        said = run("--project", here / "shop").output
-        assert f"sudo semanage fcontext -a -t svirt_home_t '{here}/shop(/.*)?'" in said
-        assert f"sudo restorecon -R {here}/shop" in said
 
 
 def test_a_state_directory_that_others_can_change_is_refused(

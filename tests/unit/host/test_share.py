@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -308,18 +306,6 @@ def test_whether_git_trusts_bare_repositories_is_said_in_one_line(
     assert said["git"] is None, "that machine has a git of its own"
 
 
-def test_without_git_a_share_is_shown_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = gitguard_share(tmp_path)
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    assert before.startswith(gitguard_share(tmp_path)) and "bareRepository" in before
-    (tmp_path / "config").write_text("[")
-    monkeypatch.undo()
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    assert before.startswith(gitguard_share(tmp_path)), "git itself does not work then"
-
-
 def test_a_guard_on_the_host_is_what_is_shared() -> None:
     said: Any = share_settings.as_object(made(guard=GuardPlacement.HOST, tag="work"), running=True)
     view = "/run/user/1000/gitguardfs/work"
@@ -344,29 +330,6 @@ def test_a_users_virtiofsd_makes_all_files_his() -> None:
     assert said["virtiofsd"]["debian12"][0] == "/usr/lib/qemu/virtiofsd"
 
 
-@pytest.mark.parametrize("hypervisor", list(Hypervisor))
-@pytest.mark.parametrize("transport", list(Transport))
-@pytest.mark.parametrize("network", list(MachineNetwork))
-def test_the_whole_way_into_the_guest_is_told(
-    hypervisor: Hypervisor, transport: Transport, network: MachineNetwork
-) -> None:
-    spec = made(hypervisor=hypervisor, transport=transport, network=network)
-    said: Any = share_settings.as_object(spec, running=False)
-    text = share_settings.as_text(spec, running=False)
-    steps = [said["bundle"]["make"], *said["bundle"]["install"], said["user"], said["guest"]]
-    places = [text.index(f"    {shlex.join(words)}\n") for words in steps]
-    assert places == sorted(places)
-    assert f"sudo mount -t {transport} " in text, "the second share, where ssh leads nowhere"
-
-
-def test_the_packages_that_a_guest_without_a_network_lacks_are_named() -> None:
-    install = Path(installation.script_directory(), "install.sh").read_text()
-    match = re.search(r"^RUNTIME_DEBIAN=\((.*)\)", install, re.MULTILINE)
-    assert match is not None
-    text = share_settings.as_text(made(), running=False)
-    assert [p for p in match[1].split() if p != "python3" and p not in text] == []
-
-
 # What --bundle writes
 
 
@@ -388,23 +351,6 @@ def test_a_bundle_takes_the_place_of_one_and_of_nothing_else(tmp_path: Path) -> 
     (tmp_path / "my b.tar").write_bytes(installation.bundle().replace(b"2026", b"2025"))
     gitguard_share("--bundle", tmp_path / "my b.tar")
     assert (tmp_path / "my b.tar").read_bytes() == installation.bundle()
-
-
-@pytest.mark.parametrize(
-    ("transport", "shown", "place"),
-    [
-        (Transport.P9, "VirtFS", "/home/agent/projects"),
-        (Transport.VIRTIOFS, "Use Apple Virtualization: on", "/home/agent/share"),
-    ],
-)
-def test_utm_is_told_by_its_own_names(transport: Transport, shown: str, place: str) -> None:
-    spec = made(hypervisor=Hypervisor.UTM, transport=transport)
-    text = share_settings.as_text(spec, running=False)
-    assert shown in text and "share (always)" in text and "501:20" in text
-    assert "/home/me/projects" in text and "qemu-system" not in text
-    assert share_settings.as_object(spec, running=False)["guest"] == [
-        "sudo", "vm-mount", "--tag", "share", "--map-mount", place,
-    ]  # fmt: skip
 
 
 # The network
@@ -433,12 +379,6 @@ def test_a_host_with_arm_processors_gets_their_machine() -> None:
     assert "Debian's package" not in share_settings.as_text(made(host=host), running=False)
     text = share_settings.as_text(made(host=replace(host, firmware=None)), running=False)
     assert "-bios edk2-aarch64-code.fd" in text and "qemu-efi-aarch64" in text
-
-
-def test_a_mac_has_its_own_accelerator_and_no_linux_daemon() -> None:
-    mac = Host(uid=501, gid=20, group="staff", runtime="/r", is_arm=True, is_mac=True)
-    text = share_settings.as_text(made("/Users/me/p", host=mac), running=False)
-    assert "-accel hvf -accel tcg" in text and "kvm" not in text
 
 
 def test_the_virtiofsd_that_is_there_is_the_one_that_is_run() -> None:

@@ -173,17 +173,3 @@ def test_qemu_and_virtiofsd_take_their_command_lines(place: Path, tag: str) -> N
         found = answers(stopped_machine(words("run", spec), place))
         assert tag in found
         assert "onnect" in log.read_text()
-
-
-@needs_root
-def test_virtiofsd_refuses_a_directory_that_is_another(place: Path) -> None:
-    spec = shared(place, transport=Transport.VIRTIOFS)
-    Path(spec.directory).rename(f"{spec.directory}2")
-    with pytest.raises(AssertionError), daemon(spec):
-        pass
-
-
-def test_qemu_needs_the_daemon_for_virtiofs(place: Path) -> None:
-    spec = created(shared(place, transport=Transport.VIRTIOFS))
-    done = stopped_machine(words("run", spec), place)
-    assert done.returncode != 0 and "Failed to connect" in done.stderr

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.audit import trust
-from gitguardfs.host.commands.vm import common, machine
 from gitguardfs.host.commands.vm import group as command
+from gitguardfs.host.commands.vm import machine
 from gitguardfs.host.commands.vm import up as up_command
 from gitguardfs.host.egress import proxy
 from gitguardfs.host.share import packages
@@ -50,6 +50,9 @@ from tests.support.trees import nested
 
 # Started where the agent can write, as users will start it.
 GITGUARD = "import sys; from gitguardfs.commands.gitguard import main; main()"
+needs_qemu = pytest.mark.skipif(
+    shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64"
+)
 
 
 def status(state: State) -> str:
@@ -62,6 +65,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
     (tmp_path / "project").mkdir()
+    (tmp_path / "disk.img").write_bytes(bytes(1 << 20))
     return tmp_path
 
 
@@ -84,26 +88,6 @@ def test_up_says_whether_git_trusts_bare_repositories(
     done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert done.stderr == (f"{line}\n" if line else "")
-
-
-def test_help_teaches() -> None:
-    said = gitguard("--help")
-    assert said.returncode == 0
-    for word in ("up", "ssh", "status", "logs", "stop", "reset", "proxy", "blocked", "allow",
-                 "watch", "forward", "ssh-config", "Examples"):  # fmt: skip
-        assert word in said.stdout
-    up = gitguard("up", "--help").stdout
-    for option in ("--image", "--memory", "--cpus", "--guard", "--hardened", "--allow", "--hide",
-                   "--local", "--no-local", "--upstream-proxy", "--publish"):  # fmt: skip
-        assert option in up
-
-
-def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "NEEDED", ("click", "no_such_module", "no_such.package"))
-    with pytest.raises(UserError) as error:
-        common.require_extra()
-    assert "needs no_such_module, no_such.package" in str(error.value)
-    assert "pipx install --force '.[vm]'" in str(error.value)
 
 
 @pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
@@ -172,13 +156,6 @@ def test_all_programs_that_are_missing_are_named_at_once(
     assert not state.exists
 
 
-def test_a_project_that_is_gone_is_one_line_about_an_option_of_this_command(world: Path) -> None:
-    gone = states.state_of(str(world / "gone"))
-    with pytest.raises(UserError, match=r"no such directory: .*gone \(create it first\)$"):
-        driver.up(gone, driver.UpArguments(Settings(gone.project)))
-    assert not gone.exists
-
-
 def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the state of all VMs, so it can have none."""
     monkeypatch.setenv("XDG_STATE_HOME", str(world / "project/.local/state"))
@@ -186,22 +163,6 @@ def test_a_home_has_no_vm(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         done = gitguard(*words, cwd=world / "project")
         assert done.returncode == 3
         assert f"{world}/project has no VM (name the project: --project DIR)" in done.stderr
-
-
-def test_status_counts_and_says_where_the_guard_is(state: State) -> None:
-    for guard, place, git in (
-        ("guest", "in the guest", "private"),
-        ("host", "on the host", "deny"),
-    ):
-        settings.save(state, Settings("/srv/p", cpus=1, guard=guard))
-        said = status(state)
-        assert f"guarded {place}, .git: {git}, guest's own: deps\n" in said
-        assert re.search(r"(?m)^machine +1 processor, 8192 MiB$", said)
-    allowlist = Path(state.directory, "allowlist.txt")
-    allowlist.write_text("GET https://a.test/x\nWS https://a.test/x\nWS wss://a.test/\n")
-    assert f"{allowlist}:3: ignored: WS wss://a.test/ (the URL must" in status(state)
-    Path(state.disk).touch()
-    assert re.search(r"(?m)^VM +not running$", status(state))
 
 
 def test_up_keeps_what_is_local_or_changes_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,13 +195,11 @@ def no_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "boot", boot)
 
 
+@needs_qemu
 def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> None:
     """The agent could write a certificate authority there, and sign for every server."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
     image = world / "disk.img"
-    image.write_bytes(bytes(1 << 20))
     authority = world / "project/ca.pem"
     authority.write_text("")
     (world / "ca.pem").symlink_to(authority)
@@ -253,10 +212,9 @@ def test_up_takes_no_authority_from_the_project(world: Path, no_boot: None) -> N
     assert not os.path.exists(state.path("upstream-ca.pem"))
 
 
+@needs_qemu
 def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: None) -> None:
     """The proxy would not start with it, now or later."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
     authority = world / "ca.pem"
     for text in ("", "no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n", "\N{SNOWMAN}"):
@@ -267,14 +225,12 @@ def test_up_takes_no_authority_that_holds_no_certificate(world: Path, no_boot: N
     assert not state.exists
 
 
+@needs_qemu
 def test_up_remembers_the_companys_proxy_and_starts_with_it(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
     image = world / "disk.img"
-    image.write_bytes(bytes(1 << 20))
     seen: list[str] = []
 
     def boot(_: object, start: Launch) -> None:
@@ -320,14 +276,12 @@ def test_up_says_that_it_shares_a_directory_above(
         assert capsys.readouterr().err == said
 
 
+@needs_qemu
 def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
     image = world / "disk.img"
-    image.write_bytes(bytes(1 << 20))
 
     def boot(*_: object) -> None:
         raise UserError("cannot set up guest memory")
@@ -345,14 +299,13 @@ def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
     assert (kept.hide, kept.hardened) == ((".env",), True)
 
 
+@needs_qemu
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no packages")])
 def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
     world: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException] | BaseException,
 ) -> None:
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("not installed: qemu-system-x86_64")
     state = states.state_of(str(world / "project"))
     certificate = proxy.ca_certificate(world / "ca")
     (world / "ca.pem").write_text(certificate)
@@ -517,7 +470,7 @@ def test_a_console_that_grows_is_cut_and_its_end_kept(
         assert console.read_bytes() == b"new"
 
 
-@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="no qemu-system-x86_64")
+@needs_qemu
 def test_qemu_appends_to_its_console(state: State) -> None:
     """After the file was truncated, QEMU writes at its new end, without a hole."""
     machine = Machine(state, images.Image("/d"), "/p", Settings("/p"), "tcg", (), 7)

@@ -11,16 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from gitguardfs.base.errors import UserError
 from gitguardfs.base.installation import PACKAGE_PARENT
-from gitguardfs.host.commands.vm import up as up_command
 from gitguardfs.host.vm import driver, forwarding, keys, ports, settings, ssh, trusted_programs
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.ports import FORWARD, PUBLISH, OpenPort, Port
@@ -100,28 +97,6 @@ def test_what_is_no_port(text: str) -> None:
         ports.parsed(text)
     with pytest.raises(UserError, match=r"is not a port"):
         Settings("/p", publish=(text,))
-
-
-def test_what_is_published_is_remembered_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[str, ...]] = []
-
-    def up(where: State, arguments: driver.UpArguments) -> int:
-        states.create(where)
-        settings.save(where, arguments.settings)
-        seen.append(arguments.settings.publish)
-        return 0
-
-    monkeypatch.setattr(driver, "refuse_root", lambda: None)
-    monkeypatch.setattr(driver, "up", up)
-    with tempfile.TemporaryDirectory(prefix="vm-") as short:
-        monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
-        os.mkdir(f"{short}/p")
-        for words in ("3000 8080:80", "", "8080:81", ["", "5173"], [""]):
-            listed = words.split() if isinstance(words, str) else words
-            options = [word for port in listed for word in ("--publish", port)]
-            done = CliRunner().invoke(up_command.up, ["--project", f"{short}/p", *options])
-            assert done.exit_code == 0, done.output
-    assert seen == [("3000", "8080:80"), ("3000", "8080:80"), ("3000", "8080:81"), ("5173",), ()]
 
 
 # Where they listen

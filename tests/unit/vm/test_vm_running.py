@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ import pytest
 
 from gitguardfs.base import installation
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.vm import driver, fetching, keys, launch, qmp, running, ssh, status_text
+from gitguardfs.host.vm import driver, keys, launch, qmp, running, ssh, status_text
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
@@ -85,16 +85,6 @@ def test_a_vm_that_was_left_and_does_not_answer_is_killed(state: State) -> None:
     assert not running.is_running(state)
 
 
-def test_the_next_start_takes_the_lock_from_a_vm_that_was_left(
-    state: State, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with holder(state.lock, name=QEMU):
-        fd = running.take_lock(state)
-    assert states.is_held(state.lock)
-    os.close(fd)
-    assert "left running by a vm up that was killed" in capsys.readouterr().err
-
-
 def test_a_lock_of_an_unknown_process_is_one_line(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,27 +125,6 @@ def test_a_signal_takes_the_way_back(state: State) -> None:
     assert done == ["cleaned up"]
     assert not states.is_held(state.session_lock)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-
-
-PANIC = "Kernel panic - not syncing: x"
-
-
-def test_a_session_that_a_panic_ended_is_told_so(
-    state: State, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ended = [sys.executable, "-c", f"raise SystemExit({ssh.FAILED})"]
-    monkeypatch.setattr(ssh, "session", lambda *_: ended)
-    guest = ssh.SshGuest(keys.Keys(""), 1, "/home/agent/projects/p")
-    for console, said in (("all is well", "the VM was stopped"), (PANIC, "panicked")):
-        Path(state.console).write_text(console)
-        assert driver._session_in(state, guest, ()) == 3
-        assert said in capsys.readouterr().err
-
-
-def test_a_full_disk_is_known_before(tmp_path: Path) -> None:
-    fetching.require_room(str(tmp_path), 1, "the VM needs")
-    with pytest.raises(UserError, match=r"MiB free, and the VM needs .*make room"):
-        fetching.require_room(str(tmp_path), 1 << 60, "the VM needs")
 
 
 def test_nothing_is_made_for_a_project_that_may_not_be_shared(state: State) -> None:
@@ -285,24 +254,34 @@ case "$*" in *" -R "*) echo $$ >>"$TUNNELS"; exec sleep 1000 ;; esac
 """
 
 
-def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
-    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another program may then get its port, and the guest must not reach that."""
+@pytest.fixture
+def tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Let ssh be a program that writes down its number; return what waits for that tunnel."""
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("TUNNELS", str(tmp_path / "tunnels"))
+    tunnels = tmp_path / "tunnels"
+    monkeypatch.setenv("TUNNELS", str(tunnels))
+
+    def started() -> int:
+        until(lambda: tunnels.exists() and tunnels.read_text().endswith("\n"), "it is there")
+        return os.pidfd_open(int(tunnels.read_text()))
+
+    return started
+
+
+def test_the_tunnel_to_a_proxy_that_has_ended_ends_as_well(
+    state: State, tunnel: Callable[[], int]
+) -> None:
+    """Another program may then get its port, and the guest must not reach that."""
     process = subprocess.Popen(["sleep", "1000"])
     guest = ssh.SshGuest(keys.Keys(state.path("keys")), 1, "/p")
     try:
         with launch._tunnel(BOOT, guest, launch_of(process)):
-            until(lambda: (tmp_path / "tunnels").exists(), "the tunnel is there")
-            until(lambda: (tmp_path / "tunnels").read_text().endswith("\n"), "its number is there")
-            tunnel = os.pidfd_open(int((tmp_path / "tunnels").read_text()))
+            ssh_process = tunnel()
             process.kill()
-            assert select.select([tunnel], [], [], 20)[0], "the tunnel is still there"
-            os.close(tunnel)
+            assert select.select([ssh_process], [], [], 20)[0], "the tunnel is still there"
+            os.close(ssh_process)
     finally:
         process.kill()
         process.wait()
@@ -321,28 +300,19 @@ with launch._tunnel(BOOT, guest, launch_of(proxy)):
 """
 
 
-def test_the_tunnel_ends_with_a_starter_that_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tunnel_ends_with_a_starter_that_is_killed(tunnel: Callable[[], int]) -> None:
     """Its proxy ends as well, and another program may then get the port."""
-    (tmp_path / "ssh").write_text(SSH)
-    (tmp_path / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    tunnels = tmp_path / "tunnels"
-    monkeypatch.setenv("TUNNELS", str(tunnels))
     words = [sys.executable, "-c", STARTER, installation.PACKAGE_PARENT, REPOSITORY]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None
         proxy = int(starter.stdout.readline())
         try:
-            until(tunnels.exists, "the tunnel is there")
-            until(lambda: tunnels.read_text().endswith("\n"), "its number is there")
-            tunnel = os.pidfd_open(int(tunnels.read_text()))
+            ssh_process = tunnel()
             starter.kill()
-            ended = select.select([tunnel], [], [], 20)[0]
+            ended = select.select([ssh_process], [], [], 20)[0]
             if not ended:
-                signal.pidfd_send_signal(tunnel, signal.SIGKILL)
-            os.close(tunnel)
+                signal.pidfd_send_signal(ssh_process, signal.SIGKILL)
+            os.close(ssh_process)
             assert ended, "the tunnel is still there"
         finally:
             starter.kill()

@@ -208,19 +208,6 @@ def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: 
     assert "Bash(git push:*)" in denied
 
 
-def test_agents_read_which_directories_are_the_guests_own() -> None:
-    for local, told, untold in (
-        (("deps",), "`node_modules`, `.venv`", "`dist`"),
-        (("dist",), "`dist`", "`node_modules`"),
-        ((), "", "directories"),
-    ):
-        files = files_of(Settings("/srv/p", local=local))
-        for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):
-            paragraphs = files[path].replace("\n- ", "\n\n- ").split("\n\n")
-            said = "".join(one for one in paragraphs if one.startswith("Directories called"))
-            assert told in said and untold not in said
-
-
 def test_the_guards_options() -> None:
     assert provision.mount_options(Settings("/srv/p")) == ("git=private", "local=deps")
     assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", "local=deps")

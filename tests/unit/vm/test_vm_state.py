@@ -111,11 +111,6 @@ def test_a_directory_above_that_has_a_vm_is_found(
     assert state.find(str(below)).project == str(below)
 
 
-def test_without_a_vm_there_is_one_line_that_says_what_to_do(project: Path) -> None:
-    with pytest.raises(UserError, match=r"has no VM .gitguard vm up"):
-        state.existing(str(project))
-
-
 def test_a_path_that_is_too_long_for_a_socket_is_refused(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,20 +257,6 @@ def test_the_guard_on_the_host_leaves_the_agent_without_git() -> None:
         settings.merged(settings.Settings("/srv/p", git="deny"), {"hide": ("x",)}).git_mode
         == "deny"
     )
-
-
-def test_dependencies_are_kept_in_the_guest_unless_that_is_declined_or_changed(
-    project: Path,
-) -> None:
-    made = state.state_of(str(project))
-    state.create(made)
-    for guard in ("guest", "host"):
-        assert settings.Settings("/srv/p", guard=guard).local == ("deps",)
-    before = settings.Settings(made.project)
-    for asked, expected in (((), ()), (None, ()), (("deps", "dist"), ("deps", "dist"))):
-        before = settings.merged(before, {"local": asked, "hide": ()})
-        settings.save(made, before)
-        assert settings.load(made).local == expected
 
 
 @pytest.mark.parametrize(

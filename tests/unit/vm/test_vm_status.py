@@ -71,7 +71,7 @@ KEYS_WITHIN = {
 }
 
 
-def test_the_keys_of_the_json_are_those_that_are_documented(state: State) -> None:
+def test_the_keys_of_the_json(state: State) -> None:
     found = json.loads(status(state, "--json"))
     assert {name: set(value) for name, value in found.items()} == KEYS
     for name, keys in KEYS_WITHIN.items():
@@ -81,10 +81,6 @@ def test_the_keys_of_the_json_are_those_that_are_documented(state: State) -> Non
     assert set(allowlist) == {"error", "since", "lines", "ignored"}
     assert all(set(line) == {"line", "last_used", "content_seen"} for line in allowlist["lines"])
     assert all(set(line) == {"number", "text", "why"} for line in allowlist["ignored"])
-    documented = Path(__file__).parents[3].joinpath("docs/vm.md").read_text()
-    names = set(KEYS) | set().union(*KEYS.values(), *KEYS_WITHIN.values())
-    for name in names | {"error", "since", "lines", "ignored", "last_used", "content_seen"}:
-        assert f"`{name}`" in documented, name
 
 
 def test_the_json_says_what_there_is(state: State) -> None:
@@ -96,14 +92,8 @@ def test_the_json_says_what_there_is(state: State) -> None:
         {"host_port": 8080, "guest_port": 80, "by": "vm forward", "open": True},
         {"host_port": 3000, "guest_port": 3000, "by": "--publish", "open": False},
     ]
-    assert found["secrets"] == [
-        {
-            "name": "TOKEN",
-            "hosts": ["api.test"],
-            "where": "Authorization: Bearer",
-            "suspended": False,
-        }
-    ]
+    (secret,) = found["secrets"]
+    assert (secret["name"], secret["hosts"]) == ("TOKEN", ["api.test"])
     lines = {one["line"]: one for one in found["allowlist"]["lines"]}
     assert list(lines)[:3] == [UNUSED, USED, SOCKET]
     datetime.fromisoformat(lines[USED]["last_used"])
@@ -123,29 +113,6 @@ def test_a_suspended_secret_is_told_with_what_helps(state: State) -> None:
     suspended.path().write_text("{")
     assert "is damaged" in json.loads(status(state, "--json"))["border"]["secrets_error"]
     assert "suspended-secrets.json is damaged" in status(state)
-
-
-def test_status_ends_with_a_table_of_one_row_each(state: State) -> None:
-    heading, legend, *table = status(state).partition("\n\n")[2].splitlines()
-    assert (heading, legend) == (f"{status_text.HEADING}, while it runs", status_text.LEGEND)
-    first = [line.split()[0] for line in table]
-    assert first == ["allowed", "allowed", "allowed", "allowed", "share", "port", "port", "secret",
-                     "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed",
-                     "image", "disk"]  # fmt: skip
-    used, unused, socket = table[:3]
-    assert USED in used and " last used 20" in used
-    assert UNUSED in unused and " not used since 20" in unused
-    assert socket.endswith(", what passes is not seen")
-    assert any("127.0.0.1:3000 --> port 3000" in line and "--publish" in line for line in table)
-    assert "GET, HEAD https://b.test/" in " ".join(table)
-    assert any("api.test <-- $TOKEN" in line for line in table)
-
-
-def test_a_port_that_is_not_open_while_the_vm_runs_is_said_to_be_closed(state: State) -> None:
-    for runs, said in ((True, "--publish, not open now"), (False, "--publish, while the VM runs")):
-        found = facts(state)
-        found["vm"]["state"] = "running" if runs else "none"
-        assert status_text.text(found, 10_000).count(said) == 2
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -269,31 +269,12 @@ def test_a_line_that_is_no_longer_whole_on_the_screen_is_not_allowed(
             assert allowed(state) == []
 
 
-def test_a_line_that_another_one_covers_meanwhile_is_not_offered(state: State) -> None:
-    Path(state.path("allowlist.txt")).write_text("GET https://a.test/*\n")
-    with watched(state) as terminal:
-        block(state, "https://a.test/x")
-        assert KEYS not in quiet(terminal)
-
-
 def test_a_host_in_the_users_network_is_named_as_such(state: State) -> None:
     with watched(state, (24, 200)) as terminal:
         block(state, "https://a.test/x", kind=BlockKind.ADDRESS, reason="a.test is at 10.0.0.1")
         said = terminal.until(KEYS)
         assert "https://a.test/x: a.test is at 10.0.0.1\n" in said
         assert "    GET https://a.test/x private-address\n  It leads to a host in your own" in said
-
-
-def test_it_says_that_the_vm_does_not_run(state: State) -> None:
-    with watched(state) as terminal:
-        assert "is not running; this waits for gitguard vm up" in terminal.said
-    lock = states.take(state.lock)
-    try:
-        with watched(state) as terminal:
-            assert "not running" not in terminal.said
-    finally:
-        assert lock is not None
-        os.close(lock)
 
 
 # What the agent chooses
