@@ -153,15 +153,6 @@ def check_record_locks(d: str) -> None:
         equal("needs write access", outcome(fcntl.lockf, fd, non_blocking), "EBADF")
 
 
-def check_open_description_locks(d: str) -> None:
-    path = file(f"{d}/file")
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    set_lock = 37  # F_OFD_SETLK
-    with descriptor(path, os.O_RDWR) as one, descriptor(path, os.O_RDWR) as two:
-        equal("one", outcome(fcntl.fcntl, one, set_lock, lock), "ok")
-        equal("two", outcome(fcntl.fcntl, two, set_lock, lock), "EAGAIN")
-
-
 def write_all(path: str, data: bytes) -> None:
     with open(path, "wb") as stream:
         stream.write(data)
@@ -237,17 +228,6 @@ def check_sockets(d: str) -> None:
     calls(call("ok", os.unlink, path), call("ENOENT", talk))
 
 
-def check_socket_owner(d: str) -> None:
-    def work() -> None:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f"{d}/socket")
-
-    run(User(1000, 1001), work, umask=0o027)
-    found = os.lstat(f"{d}/socket")
-    equal("owner", owner_of(f"{d}/socket"), (1000, 1001))
-    equal("mode", oct(found.st_mode), oct(0o140750))
-
-
 def check_callers_are_told_apart(d: str) -> None:
     """Requests of several users that interleave keep their own ids, groups and umask."""
     users = (ALICE, BOB, NOBODY, User(65533, 65534), User(1000, 1001, (1000,)))
@@ -317,21 +297,3 @@ def check_user_namespaces(d: str) -> None:
 
     got = run(ALICE, work)
     equal("fake root", got, ["EACCES", "EPERM", "EPERM", "ok", "ok", "ok"])
-
-
-def check_working_directory(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o711)
-    folder(f"{parent}/inner", 0o700, ALICE)
-
-    def work() -> list[str]:
-        os.chdir(f"{parent}/inner")
-        file("file", owner=ALICE)
-        return [
-            os.getcwd(),
-            outcome(os.listdir, "."),
-            outcome(os.listdir, ".."),
-            outcome(os.stat, "../inner/file"),
-        ]
-
-    got = run(ALICE, work)
-    equal("relative", got, [f"{parent}/inner", "ok", "EACCES", "ok"])

@@ -196,13 +196,6 @@ def check_group_of_new_objects(d: str) -> None:
         os.rmdir(parent)
 
 
-def check_set_gid_goes_down(d: str) -> None:
-    top = folder(f"{d}/top", 0o2777, User(0, 1001))
-    run(ALICE, os.makedirs, f"{top}/a/b/c")
-    for path in (f"{top}/a", f"{top}/a/b", f"{top}/a/b/c"):
-        equal(path, (owner_of(path), mode_of(path)), ((1000, 1001), 0o2755))
-
-
 def check_directory_links(d: str) -> None:
     parent = folder(f"{d}/parent")
     for number in range(3):
@@ -267,21 +260,3 @@ def check_following_symlinks(d: str) -> None:
     for number in range(41):
         os.symlink("file" if number == 0 else f"chain{number - 1}", f"{d}/chain{number}")
     calls(call("ok", os.stat, f"{d}/chain39"), call("ELOOP", os.stat, f"{d}/chain40"))
-
-
-def check_temporary_names(d: str) -> None:
-    """Editors and package managers create and remove one name many times."""
-    for _ in range(30):
-        for kind in ("regular", "dir", "symlink", "fifo"):
-            make(kind, f"{d}/name")
-            equal(kind, stat.S_IFMT(os.lstat(f"{d}/name").st_mode), _format(kind))
-            remove(f"{d}/name")
-
-
-def _format(kind: str) -> int:
-    return {
-        "regular": stat.S_IFREG,
-        "dir": stat.S_IFDIR,
-        "symlink": stat.S_IFLNK,
-        "fifo": stat.S_IFIFO,
-    }[kind]

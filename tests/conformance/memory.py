@@ -73,30 +73,6 @@ def check_two_processes(d: str) -> None:
         equal("child sees", run(ALICE, answer), b"again")
 
 
-def check_private_mapping(d: str) -> None:
-    path = file(f"{d}/file", 0o444, data=b"original" + bytes(PAGE))
-    with (
-        descriptor(path) as fd,
-        mmap.mmap(fd, PAGE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as area,
-    ):
-        equal("read", area[:8], b"original")
-        area[:8] = b"my own!!"
-        equal("mapped", area[:8], b"my own!!")
-        equal("file", content(path)[:8], b"original")
-
-
-def check_mapping_permission(d: str) -> None:
-    path = file(f"{d}/file", data=bytes(PAGE))
-    both = mmap.PROT_READ | mmap.PROT_WRITE
-    with descriptor(path) as fd:
-        equal("shared for writing", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, both), "EACCES")
-        equal("shared", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "ok")
-    with descriptor(path, os.O_WRONLY) as fd:
-        equal("write-only", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "EACCES")
-    with descriptor(d) as fd:
-        equal("directory", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "ENODEV")
-
-
 def check_mapping_outlives_the_name(d: str) -> None:
     path = file(f"{d}/file", data=b"text" + bytes(PAGE))
     with descriptor(path, os.O_RDWR) as fd:

@@ -19,7 +19,6 @@ from tests.conformance.tools import (
     descriptor,
     equal,
     file,
-    folder,
     make,
     mode_of,
     outcome,
@@ -115,27 +114,6 @@ def check_chmod_clears_set_gid_for_outsiders(d: str) -> None:
         os.rmdir(path) if kind == "dir" else os.unlink(path)
 
 
-def check_chmod_takes_effect_at_once(d: str) -> None:
-    path = file(f"{d}/file", 0o644, ROOT, b"text")
-    inside = folder(f"{d}/folder")
-    file(f"{inside}/file", 0o644)
-    read, write = call("ok", os.open, path, os.O_RDONLY), call("EACCES", os.open, path, os.O_WRONLY)
-    calls(
-        read, write, call("ok", os.stat, f"{inside}/file"), call("ok", os.listdir, inside), by=ALICE
-    )
-    os.chmod(path, 0o602)
-    os.chmod(inside, 0o744)
-    calls(
-        call("EACCES", os.open, path, os.O_RDONLY),
-        call("ok", os.open, path, os.O_WRONLY),
-        call("EACCES", os.stat, f"{inside}/file"),
-        call("ok", os.listdir, inside),
-        by=ALICE,
-    )
-    os.chmod(inside, 0o711)
-    calls(call("ok", os.stat, f"{inside}/file"), call("EACCES", os.listdir, inside), by=ALICE)
-
-
 def check_fchmod(d: str) -> None:
     path = file(f"{d}/file", 0o644, ALICE)
     for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
@@ -222,46 +200,3 @@ def _openable(path: str) -> str:
     both = outcome(os.open, path, os.O_RDWR)
     equal("both", both, "ok" if found == "rw" else "EACCES")
     return found
-
-
-def check_access_of_what_is_missing(d: str) -> None:
-    equal("F_OK", os.access(d, os.F_OK), True)
-    equal("missing", os.access(f"{d}/missing", os.F_OK), False)
-    os.symlink("missing", f"{d}/dangling")
-    equal("dangling", os.access(f"{d}/dangling", os.F_OK), False)
-    path = file(f"{d}/file", 0o000, ALICE)
-    equal("F_OK of mode 0", run(ALICE, os.access, path, os.F_OK), True)
-    equal("below a file", os.access(f"{path}/x", os.F_OK), False)
-
-
-def check_directory_bits(d: str) -> None:
-    """r lists, x reaches, w with x changes."""
-    inside = folder(f"{d}/folder")
-    file(f"{inside}/file", 0o666)
-    for bits, listed, reached, changed in (
-        (0, "EACCES", "EACCES", "EACCES"),
-        (1, "EACCES", "ok", "EACCES"),
-        (2, "EACCES", "EACCES", "EACCES"),
-        (3, "EACCES", "ok", "ok"),
-        (4, "ok", "EACCES", "EACCES"),
-        (5, "ok", "ok", "EACCES"),
-        (6, "ok", "EACCES", "EACCES"),
-        (7, "ok", "ok", "ok"),
-    ):
-        os.chmod(inside, 0o700 | bits)
-        calls(
-            call(listed, os.listdir, inside),
-            call(reached, os.stat, f"{inside}/file"),
-            call(reached, os.chdir, inside),
-            call(reached, os.open, f"{inside}/file", os.O_RDWR),
-            call("ENOENT" if reached == "ok" else "EACCES", os.stat, f"{inside}/missing"),
-            call(changed, os.mkdir, f"{inside}/new"),
-            call("ok" if changed == "ok" else "EACCES", os.rmdir, f"{inside}/new")
-            if changed == "ok" or reached != "ok"
-            else call("ENOENT", os.rmdir, f"{inside}/new"),
-            call(changed, os.open, f"{inside}/made", os.O_WRONLY | os.O_CREAT, 0o600),
-            by=NOBODY,
-            label=f"directory with {bits}",
-        )
-        if changed == "ok":
-            os.unlink(f"{inside}/made")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import subprocess
 
 from tests.conformance.tools import (
     ALICE,
@@ -248,33 +246,6 @@ def check_path_descriptors(d: str) -> None:
         ) as stream:
             equal("openat", stream.read(), b"data")
         equal("fstatat", os.stat("file", dir_fd=fd).st_size, 4)
-
-
-def check_busy_text(d: str) -> None:
-    """A running program cannot be written, and a file open for writing cannot be run."""
-    program = shutil.copy("/bin/sleep", f"{d}/sleep")
-    os.chmod(program, 0o755)
-    with subprocess.Popen([program, "1000"]) as process:
-        try:
-            calls(
-                call("ETXTBSY", os.open, program, os.O_WRONLY),
-                call("ETXTBSY", os.open, program, os.O_RDWR | os.O_TRUNC),
-                call("ETXTBSY", os.truncate, program, 10),
-                call("ok", os.open, program, os.O_RDONLY),
-                call("ok", os.chmod, program, 0o700),
-            )
-        finally:
-            process.kill()
-    with descriptor(program, os.O_WRONLY):
-        equal("exec while written", outcome(subprocess.check_call, [program, "0"]), "ETXTBSY")
-    equal("exec afterwards", subprocess.call([program, "0"]), 0)
-
-
-def check_no_atime_is_for_the_owner(d: str) -> None:
-    path = file(f"{d}/file", 0o644, ALICE)
-    calls(call("ok", os.open, path, os.O_RDONLY | os.O_NOATIME), by=ALICE)
-    calls(call("ok", os.open, path, os.O_RDONLY | os.O_NOATIME))
-    calls(call("EPERM", os.open, path, os.O_RDONLY | os.O_NOATIME), by=NOBODY)
 
 
 def check_new_file_is_seen_at_once(d: str) -> None:

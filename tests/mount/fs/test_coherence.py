@@ -359,16 +359,6 @@ def test_both_names_of_a_file_show_one_inode_number(long_cached: Pair) -> None:
         assert listed["one"] == number
 
 
-def test_a_file_replaced_by_the_host_stays_readable_for_who_has_it_open(pair: Pair) -> None:
-    file, seen = pair.host / "file", pair.guest / "file"
-    file.write_text("old")
-    with open(seen) as opened:
-        (pair.host / "temporary").write_text("new")
-        (pair.host / "temporary").rename(file)
-        pair.soon(lambda: seen.read_text() == "new", "the new file")
-        assert opened.read() == "old"
-
-
 def test_an_open_file_reads_on_as_the_host_appends(pair: Pair) -> None:
     """As ``tail -f`` does."""
     (pair.host / "log").write_text("line 0\n")
@@ -431,24 +421,6 @@ def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> N
         ]
 
 
-def test_an_append_goes_behind_what_the_host_added_in_the_meantime(long_cached: Pair) -> None:
-    """With the two calls that a shell makes for ``>>``: no fstat, no lseek."""
-    (long_cached.host / "log").write_text("old\n")
-    assert (long_cached.guest / "log").stat().st_size == 4
-    with open(long_cached.host / "log", "a") as log:
-        log.write("from the host\n")
-    appended = os.open(long_cached.guest / "log", os.O_WRONLY | os.O_APPEND)
-    try:
-        os.write(appended, b"guest\n")
-        with open(long_cached.host / "log", "a") as log:
-            log.write("host again\n")
-        os.write(appended, b"guest again\n")
-    finally:
-        os.close(appended)
-    lines = (long_cached.host / "log").read_text().splitlines()
-    assert lines == ["old", "from the host", "guest", "host again", "guest again"]
-
-
 def test_who_appends_also_reads_what_the_host_added(pair: Pair) -> None:
     """Nobody may see the own line where the host's is."""
     (pair.host / "log").write_text("old\n")
@@ -503,44 +475,7 @@ def _mapped(fd: int) -> mmap.mmap:
     return mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
 
 
-def test_what_is_stored_through_a_mapping_reaches_the_host(pair: Pair) -> None:
-    (pair.guest / "file").write_bytes(bytes(8192))
-    with open(pair.guest / "file", "r+b") as file:
-        with mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED) as mapped:
-            mapped[4000:4010] = b"0123456789"
-            mapped.flush()
-            assert (pair.host / "file").read_bytes()[4000:4010] == b"0123456789"
-
-
 # ------------------------------------------------------------------------- Times (for make)
-
-
-def test_a_file_made_later_never_looks_older(pair: Pair) -> None:
-    """make compares times of files that were touched, created and written in turn."""
-    touched, made = pair.guest / "touched", pair.guest / "made"
-    for turn in range(100):
-        subprocess.run(["touch", touched], check=True) if turn % 10 == 0 else os.utime(touched)
-        made.unlink(missing_ok=True)
-        made.touch()
-        assert made.stat().st_mtime_ns >= touched.stat().st_mtime_ns, f"round {turn}"
-        os.utime(touched)
-        made.write_text(str(turn))
-        assert made.stat().st_mtime_ns >= touched.stat().st_mtime_ns, f"round {turn}"
-
-
-def test_a_file_that_the_host_touches_looks_newer_than_what_the_guest_made_before(
-    pair: Pair,
-) -> None:
-    for turn in range(20):
-        (pair.guest / "product").write_text(str(turn))
-        product = (pair.guest / "product").stat().st_mtime_ns
-        os.utime(pair.host / "product")
-        (pair.host / "origin").write_text(str(turn))
-        pair.soon(partial(_is_as_new, pair.guest / "origin", product), f"round {turn}")
-
-
-def _is_as_new(path: Path, time: int) -> bool:
-    return path.stat().st_mtime_ns >= time
 
 
 # -------------------------------------------------------------------------------- Listings

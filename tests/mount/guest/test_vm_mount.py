@@ -77,16 +77,6 @@ def test_an_owner_who_can_become_root_is_warned_of(
     assert "Warning" not in capsys.readouterr().out
 
 
-def test_the_guests_user_of_the_owners_number_can_work_there_too(world: World) -> None:
-    """The share is 501's; the guest's own 501 is another user, shown and stored as itself."""
-    world.install()
-    os.chmod(world.view, 0o777)
-    made = world.view / "made"
-    as_user(os.mkdir, made, uid=501)
-    assert os.stat(made).st_uid == 501
-    assert os.stat(world.view).st_uid == AGENT
-
-
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
 def test_a_second_run_changes_nothing_and_says_so(
     systemd_world: World, style: str, capsys: pytest.CaptureFixture[str]
@@ -115,18 +105,6 @@ def test_removal_leaves_what_was_there_before(
     capsys.readouterr()
     world.remove()
     assert capsys.readouterr().out == "Nothing to remove.\n"
-
-
-def test_a_removal_that_matches_nothing_names_what_there_is(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    world.install()
-    before = world.state()
-    capsys.readouterr()
-    world.remove(tag="nosuch")
-    said = capsys.readouterr().out
-    assert said == f"Nothing to remove: there is only projects at {world.raw} and {world.view}.\n"
-    assert world.state() == before
 
 
 @pytest.mark.parametrize("style", ["fstab", "systemd"])
@@ -162,17 +140,6 @@ def test_the_other_style_takes_the_place_of_the_first(
     assert (b"x-gitguardfs" in world.fstab()) == (second == "fstab")
     units = [p.name for p in (world.area / "units").rglob("*") if not p.is_dir()]
     assert bool(units) == (second == "systemd")
-
-
-def test_systemd_gets_units_that_are_enabled_and_running(systemd_world: World) -> None:
-    world = systemd_world
-    world.install(style=None)
-    is_guarded(world)
-    assert world.fstab() == FOREIGN
-    log = (world.area / "systemctl.log").read_text().split("\n")
-    assert [line.split()[0] for line in log if line and not line.startswith("is-active")] == [
-        "daemon-reload", "enable", "restart",
-    ]  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- faults
@@ -385,13 +352,6 @@ def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
     world.install(persist=False, options=("hide=hello.c",))
     assert as_user(os.path.lexists, world.view / "project/.git")
     assert world.fstab() == entry
-
-
-def test_a_share_whose_seal_was_taken_off_is_sealed_again(world: World) -> None:
-    world.install()
-    subprocess.run(["umount", "-l", world.raw], check=True)
-    world.install()
-    is_guarded(world)
 
 
 @contextmanager
@@ -607,17 +567,6 @@ def guard_of(world: World) -> MountInfo:
     found = facts.gather(world.system).guard_at(str(world.view))
     assert found is not None
     return found
-
-
-def test_to_ask_whether_a_view_is_used_unmounts_nothing(world: World) -> None:
-    world.install()
-    guard = guard_of(world)
-    daemon = guards.daemon_of(guard)
-    assert daemon is not None
-    for _ in range(3):
-        unmounting._check_unused(guard, daemon)
-    assert len(mounted_in(world)) == 4
-    is_guarded(world)
 
 
 # ------------------------------------------------------ copies of mounts in the agent's namespaces
@@ -916,15 +865,6 @@ def test_directories_of_the_guests_own_stay_when_options_change_and_when_the_vie
     assert list(store.glob("*/tree/+project/=node_modules"))
     world.install(options=own)
     assert made.is_dir()
-
-
-def test_the_agents_repositories_are_made_at_once(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = world.area / "store"
-    world.install(persist=False, options=("git=private", f"private-store={store}"))
-    assert "Preparing the agent's repository of " in capsys.readouterr().out
-    assert list(store.glob("*/agent/config"))
 
 
 def test_a_user_without_a_name_in_git_is_told_how_to_get_one(

@@ -178,14 +178,6 @@ def test_what_the_helper_says_is_one_line_whatever_a_path_holds(here: Path) -> N
     assert line.endswith("/view\\x1b]0;x\\x07\\n: not mounted")
 
 
-def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path) -> None:
-    utab = Path("/run/mount/utab")
-    with gitguardfs(here / "private/source", here / "view"):
-        entry = f"TARGET={here}/view ROOT=/ OPTS=uhelper=gitguardfs"
-        assert entry in utab.read_text()
-    assert str(here) not in utab.read_text()
-
-
 def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
     """With its last user gone, the kernel withdraws open requests and expects no reply.
 
@@ -366,25 +358,6 @@ def test_a_signal_in_the_last_moment_is_no_error(here: Path) -> None:
         assert "wakeup fd" not in daemon.communicate(timeout=LIMIT)[1]
     assert daemon.returncode == 0
     assert not any(kind == "fuse.gitguardfs" for kind, _ in _mounts_at(here / "view"))
-
-
-BROKEN = """
-from gitguardfs.commands.gitguardfs import main
-from gitguardfs.mounting import build
-def assemble(*arguments):
-    raise RuntimeError("broken")
-build.assemble = assemble
-main()
-"""
-
-
-def test_a_bug_is_told_in_one_line_with_the_program_s_name(here: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN, "-f", "--no-seal", here / "private/source", here / "view"],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT,
-    )  # fmt: skip
-    assert done.returncode == Exit.SYSTEM
-    assert done.stderr.splitlines()[-1] == "gitguardfs: ended by a bug"
 
 
 @pytest.mark.every_processor
@@ -773,13 +746,6 @@ def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
     assert _mounts_at(here / "source") == []
 
 
-def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here: Path) -> None:
-    for arguments in ([], ["--no-seal"]):
-        done = _run(here / "source", here / "none", *arguments)
-        assert done.returncode == 32 and "sealed" not in done.stderr, done.stderr
-        assert _mounts_at(here / "source") == []
-
-
 def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     code = (
         "import sys\nsys.modules['pyfuse3'] = None\n"
@@ -792,19 +758,6 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     assert done.returncode == 2, done.stderr
     assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-
-
-def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:
-    (here / "source/.git").mkdir()
-    (here / "source/.git/config").write_text("secret")
-    with gitguardfs(here / "source", here / "source", "-p", "a-w", "--cache-timeout", "0"):
-        assert (here / "source/file").read_text() == "text"
-        assert (here / "source/file").stat().st_mode & 0o222 == 0
-        with pytest.raises(PermissionError):
-            (here / "source/.git/config").read_text()
-        (here / "source/new").write_text("new")
-    assert (here / "source/new").read_text() == "new"
-    assert (here / "source/.git/config").read_text() == "secret"
 
 
 def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> None:

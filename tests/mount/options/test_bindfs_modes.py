@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tests.support.likeness import (
     Note,
     alike,
     listed,
-    make_tree,
     read,
     seen,
     touch,
@@ -167,25 +165,3 @@ def test_set_id_bits_and_the_sticky_bit_stay() -> None:
             note.see(f"{name} later", source / name)
 
     alike(script)
-
-
-def test_stat_is_the_same_but_for_numbers_of_inodes_and_devices() -> None:
-    def build(source: Path) -> None:
-        make_tree(source)
-        (source / "large").write_bytes(b"x" * 100_000)
-        for name in os.listdir(source):
-            os.utime(source / name, ns=(10**18 + 1, 10**18 + 2), follow_symlinks=False)
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        for name in sorted(os.listdir(view)):
-            for path in (view / name, source / name):
-                note(f"{path}", _facts, path)
-
-    alike(script, build=build)
-
-
-def _facts(path: Path) -> tuple[int, ...]:
-    st = path.lstat()
-    number = st.st_rdev if stat.S_ISCHR(st.st_mode) else 0
-    times = (st.st_atime_ns, st.st_mtime_ns)
-    return (st.st_mode, st.st_nlink, st.st_size, st.st_blocks, number, *times)
