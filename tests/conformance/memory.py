@@ -119,19 +119,6 @@ def check_mapped_store_moves_mtime(d: str) -> None:
         stamps("store", store, {path: "mc"})
 
 
-def check_large_mapping(d: str) -> None:
-    size = 4 * 1024 * 1024
-    path = f"{d}/file"
-    with descriptor(path, os.O_RDWR | os.O_CREAT) as fd:
-        os.ftruncate(fd, size)
-        with mmap.mmap(fd, size) as area:
-            for at in range(0, size, PAGE):
-                area[at : at + 8] = at.to_bytes(8, "little")
-    data = content(path)
-    equal("marks", [int.from_bytes(data[at : at + 8], "little") for at in range(0, size, PAGE)],
-          list(range(0, size, PAGE)))  # fmt: skip
-
-
 def check_exec(d: str) -> None:
     script = file(f"{d}/script", 0o755, ALICE, b'#!/bin/sh\necho "$0:$1"\n')
     equal("script", subprocess.check_output([script, "x"]), f"{script}:x\n".encode())

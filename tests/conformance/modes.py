@@ -8,10 +8,8 @@ from functools import partial
 
 from tests.conformance.tools import (
     ALICE,
-    BOB,
     MAKERS,
     NOBODY,
-    OTHER,
     ROOT,
     User,
     call,
@@ -82,17 +80,6 @@ def check_chmod_stamps(d: str) -> None:
         equal(f"mode after a refused chmod of {kind}", mode_of(path), 0o711)
 
 
-def check_chmod_only_by_the_owner(d: str) -> None:
-    for kind in ("regular", "dir", "fifo", "socket"):
-        path = make(kind, f"{d}/{kind}", ALICE, 0o777)
-        calls(call("ok", os.chmod, path, 0o640), by=ALICE)
-        equal("mode", mode_of(path), 0o640)
-        for user in (NOBODY, User(1001, 1000), User(1001, 1001, (1000,)), BOB):
-            calls(call("EPERM", os.chmod, path, 0o600), by=user)
-        calls(call("ok", os.chmod, path, 0o600))
-        equal("mode", mode_of(path), 0o600)
-
-
 def check_chmod_clears_set_gid_for_outsiders(d: str) -> None:
     for kind, mode_asked, owner, user, expected in (
         ("regular", 0o2755, User(1000, 1000), ALICE, 0o2755),
@@ -151,52 +138,3 @@ def check_descriptor_keeps_its_rights(d: str) -> None:
 
     equal("write to a new file of mode 0", run(ALICE, create_without_rights), 5)
     equal("its mode", mode_of(f"{d}/new"), 0)
-
-
-def check_classes_of_users(d: str) -> None:
-    """The first class that fits decides: owner, then group, then others."""
-    member = User(65534, 65534, (1001,))
-    for kind, mode, user, want in (
-        ("regular", 0o477, ALICE, "r"),
-        ("regular", 0o077, ALICE, ""),
-        ("regular", 0o707, BOB, ""),
-        ("regular", 0o707, member, ""),
-        ("regular", 0o740, BOB, "r"),
-        ("regular", 0o740, member, "r"),
-        ("regular", 0o720, member, "w"),
-        ("regular", 0o710, member, "x"),
-        ("regular", 0o770, member, "rwx"),
-        ("regular", 0o770, OTHER, ""),
-        ("regular", 0o704, OTHER, "r"),
-        ("regular", 0o702, OTHER, "w"),
-        ("regular", 0o701, OTHER, "x"),
-        ("regular", 0o000, ROOT, "rw"),
-        ("regular", 0o010, ROOT, "rwx"),
-        ("dir", 0o700, ALICE, "rwx"),
-        ("dir", 0o070, member, "rwx"),
-        ("dir", 0o505, OTHER, "rx"),
-        ("dir", 0o770, OTHER, ""),
-        ("dir", 0o000, ROOT, "rwx"),
-    ):
-        path = make(kind, f"{d}/object", User(1000, 1001), mode)
-        label = f"{kind} {mode:o} for {user}"
-        equal(f"access to {label}", run(user, _access, path), want)
-        if kind == "regular":
-            equal(f"open of {label}", run(user, _openable, path), want.replace("x", ""))
-        os.rmdir(path) if kind == "dir" else os.unlink(path)
-
-
-def _access(path: str) -> str:
-    asked = (("r", os.R_OK), ("w", os.W_OK), ("x", os.X_OK))
-    found = "".join(letter for letter, bit in asked if os.access(path, bit))
-    every = sum(bit for letter, bit in asked if letter in found)
-    equal("all at once", os.access(path, every), True)
-    return found
-
-
-def _openable(path: str) -> str:
-    asked = (("r", os.O_RDONLY), ("w", os.O_WRONLY))
-    found = "".join(letter for letter, flag in asked if outcome(os.open, path, flag) == "ok")
-    both = outcome(os.open, path, os.O_RDWR)
-    equal("both", both, "ok" if found == "rw" else "EACCES")
-    return found

@@ -19,9 +19,7 @@ from tests.conformance.tools import (
     make,
     mode_of,
     owner_of,
-    rejected,
     remove,
-    run,
     stamps,
 )
 
@@ -84,17 +82,6 @@ def check_chown_clears_set_id_bits(d: str) -> None:
         calls(call("ok", os.chown, path, uid, gid), by=user)
         equal(f"{kind} {mode:o} chown {uid}:{gid} by {user}", oct(mode_of(path)), oct(want))
         remove(path)
-
-
-def check_refused_chown_changes_nothing(d: str) -> None:
-    path = file(f"{d}/file", 0o6755, ALICE)
-    stamps(
-        "refused chown",
-        rejected(lambda: run(NOBODY, os.chown, path, 65534, 65534), "EPERM"),
-        {path: ""},
-    )
-    equal("owner", owner_of(path), (1000, 1000))
-    equal("mode", mode_of(path), 0o6755)
 
 
 def check_chown_stamps(d: str) -> None:

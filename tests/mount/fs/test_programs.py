@@ -261,15 +261,6 @@ def test_rsync_copies_in_and_finds_nothing_to_do_again(desk: Desk, original: Pat
     assert _tree(Path(f"{original}-back")) == _tree(original)
 
 
-def test_cp_a_copies_in_within_and_out(desk: Desk, original: Path) -> None:
-    desk.run("cp", "-a", original, "tree")
-    desk.run("cp", "-a", "tree", "again")
-    desk.run("cp", "-a", "again", desk.place / "elsewhere/out")
-    wanted = _tree(original)
-    assert _tree(desk.guest / "tree") == _tree(desk.guest / "again") == wanted
-    assert _tree(desk.place / "elsewhere/out") == wanted
-
-
 @pytest.mark.parametrize("program", [("cp", "-p", "-r"), ("cp", "-a"), ("rsync", "-aA"), ("mv",)])
 def test_a_tree_with_access_lists_is_copied_with_its_modes(
     desk: Desk, program: tuple[str, ...]
@@ -291,19 +282,6 @@ def test_a_tree_with_access_lists_is_copied_with_its_modes(
     for path in (copy, copy / "file"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o750
     assert as_user((copy / "file").read_text) == "text"
-
-
-def test_mv_moves_in_within_and_out(desk: Desk, original: Path) -> None:
-    wanted = _tree(original)
-    desk.run("mv", original, "tree")
-    assert not original.exists()
-    assert _tree(desk.guest / "tree") == wanted
-    desk.run("mkdir", "deep")
-    desk.run("mv", "tree", "deep/moved")
-    assert _tree(desk.host / "deep/moved", NOWHERE) == wanted
-    desk.run("mv", "deep/moved", original)
-    assert os.listdir(desk.guest / "deep") == []
-    assert _tree(original) == wanted
 
 
 def test_rm_rf_takes_all_but_a_repository(desk: Desk) -> None:
