@@ -126,12 +126,6 @@ def test_a_mount_point_that_is_not_empty_is_covered_on_demand_alone(here: Path) 
         assert os.listdir(here / "view") == ["covered"]
 
 
-def test_a_place_that_is_guarded_already(here: Path) -> None:
-    with gitguardfs(here / "source", here / "view") as mounted:
-        _refused(here, MOUNT, "gitguardfs mount already.*umount", here / "source", mounted.path)
-        assert (mounted.path / "file").read_text() == "text"
-
-
 # ------------------------------------------------------------------------- Dead FUSE mounts
 
 

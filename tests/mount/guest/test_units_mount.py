@@ -216,13 +216,6 @@ def test_the_service_comes_back_without_opening_the_share(
     assert manager.read("view/project/.git/config") == "Permission denied"
 
 
-def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
-    manager.systemctl("start", manager.unit)
-    assert manager.inside("umount", f"{manager.area}/view").returncode == 0
-    wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
-    assert (manager.mounts(), manager.shown("NRestarts")) == ([], "0")
-
-
 def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Manager) -> None:
     manager.systemctl("start", manager.unit)
     manager.systemctl("kill", "--signal=SIGUSR2", manager.unit)

@@ -200,16 +200,6 @@ def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
             assert mounted.process.wait(LIMIT) == 0
 
 
-def test_mounting_again_and_again_leaves_nothing_behind(here: Path) -> None:
-    for turn in range(5):
-        assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-        (here / "view/file").write_text(str(turn))
-        subprocess.run(["umount", here / "view"], check=True)
-        _ended(here)
-        assert (here / "private/source/file").read_text() == str(turn)
-        assert _mounts_at(here / "private/source") == []
-
-
 # ------------------------------------------------------------------------------- Readiness
 
 
@@ -744,6 +734,13 @@ def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
     _umount(here / "house/view", "-l")  # without -l, umount(8) looks for the helper by the path
     _ended(here)
     assert _mounts_at(here / "source") == []
+
+
+def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here: Path) -> None:
+    for arguments in ([], ["--no-seal"]):
+        done = _run(here / "source", here / "none", *arguments)
+        assert done.returncode == 32 and "sealed" not in done.stderr, done.stderr
+        assert _mounts_at(here / "source") == []
 
 
 def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
