@@ -17,7 +17,6 @@ from tests.conformance.tools import (
     become_fake_root,
     call,
     calls,
-    content,
     descriptor,
     equal,
     file,
@@ -92,23 +91,6 @@ def check_flock(d: str) -> None:
 def calls_in_place(fd: int, rows: tuple[tuple[str, int], ...]) -> None:
     for want, operation in rows:
         equal(f"flock {operation}", outcome(fcntl.flock, fd, operation), want)
-
-
-def check_flock_wakes(d: str) -> None:
-    """A blocked locker gets the lock when the holder lets go."""
-    path = file(f"{d}/file")
-    with descriptor(path, os.O_RDWR) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
-        def work() -> None:
-            with descriptor(path, os.O_RDWR | os.O_APPEND) as other:
-                fcntl.flock(other, fcntl.LOCK_EX)
-                os.write(other, b" second")
-
-        with child(work):
-            os.write(fd, b"first")
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    equal("order", content(path), b"first second")
 
 
 def check_sockets(d: str) -> None:

@@ -9,7 +9,6 @@ import threading
 
 from tests.conformance.tools import (
     ALICE,
-    NOBODY,
     call,
     calls,
     content,
@@ -17,7 +16,6 @@ from tests.conformance.tools import (
     equal,
     file,
     folder,
-    run,
 )
 
 RDWR_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -221,21 +219,6 @@ def check_direct_io(d: str) -> None:
             os.pwrite(cached, b"c" * 4096, 0)
         os.preadv(fd, [buffer], 0)
         equal("sees cached writes", buffer[:4096] == b"c" * 4096, True)
-
-
-def check_another_process_agrees(d: str) -> None:
-    path = file(f"{d}/file", 0o666)
-    with descriptor(path, os.O_RDWR) as fd:
-        for number in range(10):
-            text = b"round %03d" % number
-
-            def write(text: bytes = text) -> None:
-                with descriptor(path, os.O_WRONLY | os.O_TRUNC) as other:
-                    os.write(other, text + b"!" * len(text))
-
-            run(NOBODY, write)
-            equal("size", os.fstat(fd).st_size, 18)
-            equal("data", os.pread(fd, 100, 0), text + b"!" * 9)
 
 
 def check_copies(d: str) -> None:

@@ -168,20 +168,6 @@ def check_attributes_from_a_listing(d: str) -> None:
             equal("inode", entry.inode(), found.st_ino)
 
 
-def check_two_readers(d: str) -> None:
-    names = _fill(d, 400)
-    with descriptor(d) as one, descriptor(d) as two:
-        first, second = getdents(one, 1024), getdents(two, 4096)
-        first += _read_all(one, 1024)
-        second += _read_all(two, 512)
-        equal("one", _names(first), names)
-        equal("two", _names(second), names)
-        copy = os.dup(one)
-        os.lseek(copy, 0, os.SEEK_SET)
-        equal("shared position", _names(_read_all(one)), names)
-        os.close(copy)
-
-
 def check_statvfs(d: str) -> None:
     for found in (os.statvfs(d), run(User(1000, 1000), os.statvfs, d), _fstatvfs(d)):
         equal("block size", found.f_bsize > 0 and found.f_frsize > 0, True)

@@ -55,24 +55,6 @@ def check_unflushed_mapping_is_kept(d: str) -> None:
     equal("after fsync", content(path)[20:25], b"later")
 
 
-def check_two_processes(d: str) -> None:
-    """Two processes map one file shared and see each other's stores."""
-    path = file(f"{d}/file", 0o666, data=bytes(PAGE))
-
-    def answer() -> bytes:
-        with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, PAGE) as area:
-            seen = area[0:5]
-            area[100:105] = b"child"
-            return seen
-
-    with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, PAGE) as area:
-        area[0:5] = b"first"
-        equal("child sees", run(ALICE, answer), b"first")
-        equal("parent sees", area[100:105], b"child")
-        area[0:5] = b"again"
-        equal("child sees", run(ALICE, answer), b"again")
-
-
 def check_mapping_outlives_the_name(d: str) -> None:
     path = file(f"{d}/file", data=b"text" + bytes(PAGE))
     with descriptor(path, os.O_RDWR) as fd:

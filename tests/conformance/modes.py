@@ -10,8 +10,6 @@ from tests.conformance.tools import (
     ALICE,
     MAKERS,
     NOBODY,
-    ROOT,
-    User,
     call,
     calls,
     descriptor,
@@ -78,27 +76,6 @@ def check_chmod_stamps(d: str) -> None:
         refused = rejected(partial(run, NOBODY, os.chmod, path, 0o777), "EPERM")
         stamps(f"refused chmod {kind}", refused, {path: ""})
         equal(f"mode after a refused chmod of {kind}", mode_of(path), 0o711)
-
-
-def check_chmod_clears_set_gid_for_outsiders(d: str) -> None:
-    for kind, mode_asked, owner, user, expected in (
-        ("regular", 0o2755, User(1000, 1000), ALICE, 0o2755),
-        ("regular", 0o2755, User(1000, 1001), ALICE, 0o755),
-        ("regular", 0o2755, User(1000, 1001), User(1000, 1000, (1001,)), 0o2755),
-        ("regular", 0o2644, User(1000, 1001), ALICE, 0o644),
-        ("regular", 0o4755, User(1000, 1001), ALICE, 0o4755),
-        ("regular", 0o6755, User(1000, 65534), ALICE, 0o4755),
-        ("regular", 0o2755, User(1000, 1001), ROOT, 0o2755),
-        ("regular", 0o1644, User(1000, 1000), ALICE, 0o1644),
-        ("dir", 0o2755, User(1000, 1001), ALICE, 0o755),
-        ("dir", 0o2755, User(1000, 1000), ALICE, 0o2755),
-        ("dir", 0o1777, User(1000, 1000), ALICE, 0o1777),
-    ):
-        path = make(kind, f"{d}/object", owner, 0o600)
-        calls(call("ok", os.chmod, path, mode_asked), by=user)
-        label = f"{kind} of {owner.uid}:{owner.gid} chmod {mode_asked:o} by {user}"
-        equal(label, oct(mode_of(path)), oct(expected))
-        os.rmdir(path) if kind == "dir" else os.unlink(path)
 
 
 def check_fchmod(d: str) -> None:

@@ -12,7 +12,6 @@ from tests.conformance.tools import (
     NOBODY,
     ROOT,
     User,
-    bind,
     call,
     calls,
     content,
@@ -183,28 +182,6 @@ def check_directory_and_nofollow_flags(d: str) -> None:
         call("ENOENT", os.open, f"{d}/missing", os.O_RDONLY),
         call("ENOENT", os.open, f"{d}/missing", os.O_WRONLY | os.O_TRUNC),
     )
-
-
-def check_special_files(d: str) -> None:
-    os.mkfifo(f"{d}/fifo", 0o666)
-    bind(f"{d}/socket")
-    calls(
-        call("ENXIO", os.open, f"{d}/fifo", os.O_WRONLY | os.O_NONBLOCK),
-        call("ok", os.open, f"{d}/fifo", os.O_RDONLY | os.O_NONBLOCK),
-        call("ok", os.open, f"{d}/fifo", os.O_RDWR | os.O_NONBLOCK),
-        call("ENXIO", os.open, f"{d}/socket", os.O_RDONLY),
-        call("ENXIO", os.open, f"{d}/socket", os.O_WRONLY),
-        call("ok", os.open, f"{d}/socket", os.O_PATH),
-    )
-
-
-def check_permission_to_create(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o755)
-    calls(call("EACCES", os.open, f"{parent}/new", CREATE), by=ALICE)
-    equal("not made", os.listdir(parent), [])
-    file(f"{parent}/there", 0o666)
-    calls(call("ok", os.open, f"{parent}/there", CREATE | os.O_TRUNC), by=ALICE)
-    calls(call("EEXIST", os.open, f"{parent}/there", EXCLUSIVE), by=ALICE)
 
 
 def check_flags_of_the_description(d: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,15 +20,14 @@ import pytest
 from gitguardfs.base.config_files import BACKUP_SUFFIX
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands import vm_mount
-from gitguardfs.guest import facts, guard, seeding
+from gitguardfs.guest import facts, guard
 from gitguardfs.guest.changes import Changes
 from gitguardfs.linux import mountinfo as mounts
 from gitguardfs.linux import syscalls
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.linux.programs import ENVIRONMENT
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
-from gitguardfs.options import accounts, fstab_entries
+from gitguardfs.options import fstab_entries
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo
@@ -240,22 +238,6 @@ def test_a_dead_view_and_its_seal_can_be_removed(world: World) -> None:
     assert world.state()["mounts"] == []
 
 
-def test_a_dry_run_shows_steps_and_files_and_changes_nothing(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = world.state()
-    world.install(dry_run=True)
-    said = capsys.readouterr().out
-    assert world.state() == before
-    assert f"-- projects {world.raw}" in said
-    assert f"+{world.raw} {world.view} fuse.gitguardfs map=" in said
-    world.install()
-    before = world.state()
-    world.remove(dry_run=True)
-    assert f"umount {world.view}" in capsys.readouterr().out
-    assert world.state() == before
-
-
 def test_a_mount_point_through_a_users_symlink_is_refused(world: World) -> None:
     link = world.area / "home/me/link"
     link.symlink_to("/etc")
@@ -325,14 +307,6 @@ def test_a_view_that_was_mounted_otherwise_by_hand_is_put_right(
     assert "Nothing to do" not in said
     assert "No longer in force, since it was not given again: -o git=off" in said
     is_guarded(world)
-
-
-def test_other_options_are_in_force_without_an_entry_too(world: World) -> None:
-    world.install()
-    entry = world.fstab()
-    world.install(persist=False, options=("hide=hello.c",))
-    assert as_user(os.path.lexists, world.view / "project/.git")
-    assert world.fstab() == entry
 
 
 @contextmanager
@@ -832,21 +806,6 @@ def test_directories_of_the_guests_own_stay_when_options_change_and_when_the_vie
     assert list(store.glob("*/tree/+project/=node_modules"))
     world.install(options=own)
     assert made.is_dir()
-
-
-def test_a_user_without_a_name_in_git_is_told_how_to_get_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = world.area / "names"
-    names.write_text("")
-    more = {"GIT_CONFIG_SYSTEM": str(names), "GIT_CONFIG_GLOBAL": os.devnull}
-    monkeypatch.setattr(seeding, "ENVIRONMENT", {**ENVIRONMENT, **more})
-    user = accounts.find(str(AGENT)).name
-    _, *commands = seeding.commands_to_name(AGENT)
-    for command in map(shlex.split, commands):
-        assert command[:6] == ["sudo", "-iu", user, "git", "config", "--global"]
-        subprocess.run(["git", "config", "--file", names, *command[6:]], check=True)
-    assert list(seeding.commands_to_name(AGENT)) == []
 
 
 def test_a_wrong_virtiofs_tag_is_named_as_the_kernel_names_it(world: World) -> None:

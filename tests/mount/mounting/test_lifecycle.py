@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import random
 import signal
@@ -443,32 +442,6 @@ def _mount(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def _owner(path: Path) -> tuple[int, int]:
-    st = path.stat()
-    return st.st_uid, st.st_gid
-
-
-def _mounts_by_type(here: Path) -> None:
-    os.chown(here / "source/file", 501, 20)
-    done = _mount(
-        "-t", "fuse.gitguardfs", here / "source", here / "view", "-o", "map=501/1000:@20/@1000,ro"
-    )
-    assert done.returncode == 0, done.stderr
-    assert _owner(here / "view/file") == (1000, 1000)
-    assert _mounts_at(here / "view") == [LID, ["fuse.gitguardfs", str(here / "source")]]
-    try:
-        (here / "view/new").touch()
-    except OSError as error:
-        assert error.errno == errno.EROFS
-    else:
-        raise AssertionError("ro was lost")
-    subprocess.run(["umount", here / "view"], check=True)
-
-
-def test_mount_8_mounts_it_by_its_type_with_an_empty_environment(here: Path) -> None:
-    _in_own_mounts(_mounts_by_type, here)
-
-
 FSTAB_OPTIONS = {
     "of bindfs": "map=1000/1000:@1000/@1000,x-systemd.requires=/mnt/projects,_netdev,nofail,auto",
     "short": "map=1000:1000",
@@ -771,18 +744,6 @@ def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> No
 
 def _open_files(pid: int) -> list[str]:
     return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-
-
-def test_one_source_can_be_shown_twice(here: Path) -> None:
-    with gitguardfs(here / "source", here / "view", "--cache-timeout", "0"):
-        with gitguardfs(
-            here / "source", here / "second", "--cache-timeout", "0", "--map", "501:1000"
-        ):
-            (here / "view/new").write_text("first")
-            assert (here / "second/new").read_text() == "first"
-            (here / "second/new").write_text("second")
-            assert (here / "view/new").read_text() == "second"
-        assert (here / "view/new").read_text() == "second"
 
 
 def test_a_view_can_be_the_source_of_another(here: Path) -> None:

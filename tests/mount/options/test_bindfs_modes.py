@@ -147,21 +147,3 @@ def test_realistic_permissions_of_an_ordinary_user(options: tuple[str, ...]) -> 
         note.by([(name, seen, view / name) for name in names], uid=AGENT)
 
     alike(script, "--no-allow-other", "--realistic-permissions", *options, uid=AGENT)
-
-
-def test_set_id_bits_and_the_sticky_bit_stay() -> None:
-    """bindfs does not touch them, and neither does --git=off."""
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        everything(view, source, note)
-        for name in ("mine", "yours"):
-            for uid in (AGENT, OTHER):
-                new = view / f"sticky/{name}-{uid}"
-                note(f"{uid} renames {name}", os.rename, view / "sticky" / name, new, uid=uid)
-        note("source", listed, source / "sticky")
-        note("sized", os.truncate, view / "f4755", 1, uid=AGENT)
-        note("written", write, view / "f6711", uid=AGENT)
-        for name in ("f4755", "f6711"):
-            note.see(f"{name} later", source / name)
-
-    alike(script)

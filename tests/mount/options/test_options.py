@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import stat
 import subprocess
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import Mounted, area, bindfs, command, gitguardfs, unmount, until
+from tests.support.mounting import Mounted, area, bindfs, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import MAP
 
@@ -452,48 +451,3 @@ def test_what_would_get_the_wrong_owner_is_not_made(here: Path) -> None:
         assert os.listdir(path) == []
         _fails(errno.EPERM, os.chown, mounted.path, OTHER, OTHER)
     assert os.listdir(here / "raw") == []
-
-
-@pytest.mark.parametrize(("owner", "is_said"), [(0, True), (AGENT, False)])
-def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
-    here: Path, owner: int, is_said: bool
-) -> None:
-    (here / "view").mkdir()
-    os.chown(here / "view", owner, owner)
-    done = subprocess.run(
-        command(here / "source", here / "view", "--map", "auto"), capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    unmount(here / "view")
-    assert (f"{here}/view is root's, so all files are shown as root's" in done.stderr) == is_said
-
-
-@pytest.mark.parametrize(
-    ("given", "offered"),
-    [
-        (("--map", "1000:1500"), r"(--map) (\S+);"),
-        (("-o", "map=1000:1500"), r"option: (map=\S+)\)"),
-        (("-o", "ro,map=501/1500:@20/@1000"), r"option: (map=\S+)\)"),
-    ],
-)  # fmt: skip
-def test_ids_that_become_one_are_said_with_what_keeps_them_apart(
-    here: Path, given: tuple[str, str], offered: str
-) -> None:
-    """What the warning offers is added as it stands, where the map was given."""
-    (here / "view").mkdir()
-
-    def said(*options: str) -> str:
-        done = subprocess.run(
-            command(here / "source", here / "view", *options), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        unmount(here / "view")
-        return done.stderr
-
-    warning = said(*given)
-    assert "two ids of the share as one" in warning
-    match = re.search(offered, warning)
-    assert match is not None, warning
-    option, value = given
-    mended = (*given, *match.groups()) if option == "--map" else (option, f"{value},{match[1]}")
-    assert "two ids" not in said(*mended)

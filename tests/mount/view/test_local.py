@@ -645,6 +645,16 @@ def test_after_a_crash_they_are_there(unsealed: World) -> None:
         assert "--local-store" in refused.stderr
 
 
+def test_only_root_has_them() -> None:
+    with area() as here:
+        refused = subprocess.run(
+            command(here, here, "--local", "deps"),
+            capture_output=True, text=True, check=False, user=AGENT, group=AGENT, extra_groups=[],
+        )  # fmt: skip
+        assert refused.returncode == 1
+        assert "--local needs root" in refused.stderr
+
+
 # Random changes, beside a model
 
 
