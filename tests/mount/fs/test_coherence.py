@@ -453,9 +453,6 @@ def test_appending_and_storing_through_a_mapping_do_not_mix(pair: Pair) -> None:
         os.close(appended)
 
 
-# ------------------------------------------------------------------------- Times (for make)
-
-
 # -------------------------------------------------------------------------------- Listings
 
 

@@ -130,9 +130,6 @@ def test_tail_follows_what_the_host_appends(desk: Desk) -> None:
         tells_of_changes(desk, said, r"first\n\n", by_host=True, name="README")
 
 
-# ---------------------------------------------------------------------------- Messages
-
-
 def test_npm_counts_a_version_up(desk: Desk) -> None:
     npm = needs("npm")
     desk.run(npm, "init", "--yes", "--silent")
