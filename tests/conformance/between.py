@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -19,13 +17,10 @@ from tests.conformance.tools import (
     become_fake_root,
     call,
     calls,
-    content,
     descriptor,
     equal,
     file,
-    folder,
     outcome,
-    owner_of,
     run,
 )
 
@@ -98,111 +93,6 @@ def calls_in_place(fd: int, rows: tuple[tuple[str, int], ...]) -> None:
         equal(f"flock {operation}", outcome(fcntl.flock, fd, operation), want)
 
 
-def check_flock_wakes(d: str) -> None:
-    """A blocked locker gets the lock when the holder lets go."""
-    path = file(f"{d}/file")
-    with descriptor(path, os.O_RDWR) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-
-        def work() -> None:
-            with descriptor(path, os.O_RDWR | os.O_APPEND) as other:
-                fcntl.flock(other, fcntl.LOCK_EX)
-                os.write(other, b" second")
-
-        with child(work):
-            os.write(fd, b"first")
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    equal("order", content(path), b"first second")
-
-
-def check_record_locks(d: str) -> None:
-    path = file(f"{d}/file", data=bytes(100))
-    non_blocking = fcntl.LOCK_EX | fcntl.LOCK_NB
-    with descriptor(path, os.O_RDWR) as fd:
-        with holder(path, lambda other: fcntl.lockf(other, non_blocking, 10, 20)):
-            for want, length, start in (
-                ("EAGAIN", 10, 20),
-                ("EAGAIN", 1, 29),
-                ("ok", 1, 30),
-                ("ok", 20, 0),
-                ("EAGAIN", 21, 0),
-                ("EAGAIN", 0, 0),
-                ("ok", 0, 30),
-            ):
-                equal(
-                    f"{length} bytes at {start}",
-                    outcome(fcntl.lockf, fd, non_blocking, length, start),
-                    want,
-                )
-            asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, start, length, _ = struct.unpack(
-                "hhqqi4x", fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-            )
-            equal("who holds", (kind, start, length), (fcntl.F_WRLCK, 20, 10))
-        equal("set free at exit", outcome(fcntl.lockf, fd, non_blocking), "ok")
-        own = os.open(path, os.O_RDWR)
-        equal("of the same process", outcome(fcntl.lockf, own, non_blocking), "ok")
-        os.close(own)
-
-        def seize() -> str:
-            with descriptor(path, os.O_RDWR) as other:
-                return outcome(fcntl.lockf, other, non_blocking)
-
-        equal("closing any descriptor frees", run(User(0, 0), seize), "ok")
-    with descriptor(path) as fd:
-        equal("needs write access", outcome(fcntl.lockf, fd, non_blocking), "EBADF")
-
-
-def check_open_description_locks(d: str) -> None:
-    path = file(f"{d}/file")
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    set_lock = 37  # F_OFD_SETLK
-    with descriptor(path, os.O_RDWR) as one, descriptor(path, os.O_RDWR) as two:
-        equal("one", outcome(fcntl.fcntl, one, set_lock, lock), "ok")
-        equal("two", outcome(fcntl.fcntl, two, set_lock, lock), "EAGAIN")
-
-
-def write_all(path: str, data: bytes) -> None:
-    with open(path, "wb") as stream:
-        stream.write(data)
-
-
-def check_fifo(d: str) -> None:
-    path = f"{d}/fifo"
-    os.mkfifo(path, 0o666)
-
-    def work() -> None:
-        with open(path, "wb") as stream:
-            for number in range(100):
-                stream.write(b"%03d" % number)
-
-    with child(work), open(path, "rb") as stream:
-        equal("all of it", stream.read(), b"".join(b"%03d" % n for n in range(100)))
-    equal("nothing on disk", os.stat(path).st_size, 0)
-    os.rename(path, f"{d}/renamed")
-    os.chmod(f"{d}/renamed", 0o666)
-
-    def send() -> None:
-        run(NOBODY, write_all, f"{d}/renamed", b"from another user")
-
-    with child(send), open(f"{d}/renamed", "rb") as stream:
-        equal("another user", stream.read(), b"from another user")
-    os.chmod(f"{d}/renamed", 0o600)
-    calls(call("EACCES", os.open, f"{d}/renamed", os.O_RDWR | os.O_NONBLOCK), by=ALICE)
-
-
-def check_fifo_poll(d: str) -> None:
-    path = f"{d}/fifo"
-    os.mkfifo(path)
-    with descriptor(path, os.O_RDONLY | os.O_NONBLOCK) as reader:
-        with descriptor(path, os.O_WRONLY | os.O_NONBLOCK) as writer:
-            equal("nothing yet", outcome(os.read, reader, 1), "EAGAIN")
-            os.write(writer, b"x")
-            equal("readable", select.select([reader], [writer], [], 0)[:2], ([reader], [writer]))
-            equal("read", os.read(reader, 10), b"x")
-        equal("closed", os.read(reader, 10), b"")
-
-
 def check_sockets(d: str) -> None:
     os.chdir(d) if len(d) > 90 else None
     path = f"{d}/socket"
@@ -235,17 +125,6 @@ def check_sockets(d: str) -> None:
     with socket.socket(socket.AF_UNIX) as again:
         equal("taken", outcome(again.bind, path), "EADDRINUSE")
     calls(call("ok", os.unlink, path), call("ENOENT", talk))
-
-
-def check_socket_owner(d: str) -> None:
-    def work() -> None:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f"{d}/socket")
-
-    run(User(1000, 1001), work, umask=0o027)
-    found = os.lstat(f"{d}/socket")
-    equal("owner", owner_of(f"{d}/socket"), (1000, 1001))
-    equal("mode", oct(found.st_mode), oct(0o140750))
 
 
 def check_callers_are_told_apart(d: str) -> None:
@@ -282,23 +161,6 @@ def check_callers_are_told_apart(d: str) -> None:
                 equal(name, got, (user.uid, user.gid, mode & ~number))
 
 
-def check_supplementary_groups(d: str) -> None:
-    groups = tuple(range(2000, 2060))
-    member = User(1000, 1000, groups)
-    path = file(f"{d}/file", 0o660, User(0, 2059))
-    parent = folder(f"{d}/parent", 0o2770, User(0, 2030))
-    calls(
-        call("ok", os.open, path, os.O_RDWR),
-        call("EPERM", os.chmod, path, 0o666),
-        call("ok", os.open, f"{parent}/new", os.O_CREAT | os.O_WRONLY),
-        call("ok", os.chown, f"{parent}/new", -1, 2001),
-        call("EPERM", os.chown, f"{parent}/new", -1, 2060),
-        by=member,
-    )
-    equal("owner", owner_of(f"{parent}/new"), (1000, 2001))
-    calls(call("EACCES", os.open, path, os.O_RDWR), call("EACCES", os.listdir, parent), by=ALICE)
-
-
 def check_user_namespaces(d: str) -> None:
     """A user who is root in a namespace of its own gains nothing."""
     path = file(f"{d}/file", 0o600, data=b"secret")
@@ -317,21 +179,3 @@ def check_user_namespaces(d: str) -> None:
 
     got = run(ALICE, work)
     equal("fake root", got, ["EACCES", "EPERM", "EPERM", "ok", "ok", "ok"])
-
-
-def check_working_directory(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o711)
-    folder(f"{parent}/inner", 0o700, ALICE)
-
-    def work() -> list[str]:
-        os.chdir(f"{parent}/inner")
-        file("file", owner=ALICE)
-        return [
-            os.getcwd(),
-            outcome(os.listdir, "."),
-            outcome(os.listdir, ".."),
-            outcome(os.stat, "../inner/file"),
-        ]
-
-    got = run(ALICE, work)
-    equal("relative", got, [f"{parent}/inner", "ok", "EACCES", "ok"])

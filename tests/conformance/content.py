@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import shutil
@@ -10,8 +9,6 @@ import threading
 
 from tests.conformance.tools import (
     ALICE,
-    NOBODY,
-    User,
     call,
     calls,
     content,
@@ -19,8 +16,6 @@ from tests.conformance.tools import (
     equal,
     file,
     folder,
-    outcome,
-    run,
 )
 
 RDWR_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
@@ -119,21 +114,6 @@ def check_truncate(d: str) -> None:
     )
     os.mkfifo(f"{d}/fifo")
     calls(call("EINVAL", os.truncate, f"{d}/fifo", 0))
-
-
-def check_truncate_permission(d: str) -> None:
-    for mode, user, want in (
-        (0o644, ALICE, "ok"),
-        (0o444, ALICE, "EACCES"),
-        (0o644, NOBODY, "EACCES"),
-        (0o646, NOBODY, "ok"),
-        (0o664, User(65534, 65534, (1000,)), "ok"),
-        (0o000, User(0, 0), "ok"),
-    ):
-        path = file(f"{d}/file", mode, ALICE, b"12345")
-        calls(call(want, os.truncate, path, 2), by=user, label=f"{mode:o}")
-        equal("size", os.stat(path).st_size, 2 if want == "ok" else 5)
-        os.unlink(path)
 
 
 def check_truncation_zeroes_the_tail(d: str) -> None:
@@ -241,31 +221,6 @@ def check_direct_io(d: str) -> None:
         equal("sees cached writes", buffer[:4096] == b"c" * 4096, True)
 
 
-def check_two_descriptors_agree(d: str) -> None:
-    path = file(f"{d}/file")
-    with descriptor(path, os.O_RDWR) as one, descriptor(path, os.O_RDWR) as two:
-        for number in range(50):
-            os.pwrite(one, b"%06d" % number, number * 3)
-            equal("read", os.pread(two, 6, number * 3), b"%06d" % number)
-            equal("size", os.fstat(two).st_size, number * 3 + 6)
-            one, two = two, one
-
-
-def check_another_process_agrees(d: str) -> None:
-    path = file(f"{d}/file", 0o666)
-    with descriptor(path, os.O_RDWR) as fd:
-        for number in range(10):
-            text = b"round %03d" % number
-
-            def write(text: bytes = text) -> None:
-                with descriptor(path, os.O_WRONLY | os.O_TRUNC) as other:
-                    os.write(other, text + b"!" * len(text))
-
-            run(NOBODY, write)
-            equal("size", os.fstat(fd).st_size, 18)
-            equal("data", os.pread(fd, 100, 0), text + b"!" * 9)
-
-
 def check_copies(d: str) -> None:
     data = _pattern(300_000)
     source = file(f"{d}/source", data=data)
@@ -291,16 +246,6 @@ def check_copies(d: str) -> None:
         equal("within one file", os.pread(fd, 1000, 200_000) == data[:1000], True)
 
 
-def check_fallocate(d: str) -> None:
-    """posix_fallocate works; where the file system has no fallocate, libc writes instead."""
-    path = file(f"{d}/file", data=b"text")
-    with descriptor(path, os.O_RDWR) as fd:
-        got = outcome(os.posix_fallocate, fd, 0, 10_000)
-        equal("known outcome", got in ("ok", errno.errorcode[errno.EOPNOTSUPP]), True)
-        equal("size", os.fstat(fd).st_size, 10_000 if got == "ok" else 4)
-        equal("data", os.pread(fd, 6, 0)[:4], b"text")
-
-
 def check_fsync(d: str) -> None:
     for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
         with descriptor(file(f"{d}/file", data=b"text"), flags) as fd:
@@ -309,23 +254,6 @@ def check_fsync(d: str) -> None:
         calls(call("ok", os.fsync, fd), call("ok", os.fdatasync, fd))
     with descriptor(d, os.O_PATH) as fd:
         calls(call("EBADF", os.fsync, fd))
-
-
-def check_many_open_files(d: str) -> None:
-    descriptors = [os.open(f"{d}/{n}", RDWR_NEW, 0o600) for n in range(300)]
-    try:
-        for number, fd in enumerate(descriptors):
-            os.write(fd, b"%d" % number)
-        for number, fd in enumerate(descriptors):
-            equal("own data", os.pread(fd, 10, 0), b"%d" % number)
-        for number in range(0, 300, 3):
-            os.unlink(f"{d}/{number}")
-        for number, fd in enumerate(descriptors):
-            equal("links", os.fstat(fd).st_nlink, 0 if number % 3 == 0 else 1)
-            equal("still own data", os.pread(fd, 10, 0), b"%d" % number)
-    finally:
-        for fd in descriptors:
-            os.close(fd)
 
 
 def check_blocks(d: str) -> None:

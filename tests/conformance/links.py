@@ -9,7 +9,6 @@ from functools import partial
 
 from tests.conformance.tools import (
     ALICE,
-    BOB,
     MAKERS,
     NOBODY,
     NON_DIRECTORIES,
@@ -143,29 +142,6 @@ def check_unlink(d: str) -> None:
         call("EISDIR", os.unlink, f"{d}/folder/."),
     )
     calls(call("EISDIR", os.unlink, f"{d}/folder"), by=ALICE)
-
-
-def check_unlink_permission(d: str) -> None:
-    for mode, owner, user, want in (
-        (0o755, User(0, 0), ALICE, "EACCES"),
-        (0o755, ALICE, ALICE, "ok"),
-        (0o775, User(0, 1000), ALICE, "ok"),
-        (0o775, User(0, 1001), User(1000, 1000, (1001,)), "ok"),
-        (0o776, User(0, 0), ALICE, "EACCES"),
-        (0o773, User(0, 0), ALICE, "ok"),
-        (0o555, ALICE, ALICE, "EACCES"),
-        (0o000, ALICE, User(0, 0), "ok"),
-    ):
-        for kind in ("regular", "dir", "symlink", "fifo"):
-            parent = folder(f"{d}/parent", 0o777)
-            path = make(kind, f"{parent}/object", BOB)
-            os.chown(parent, owner.uid, owner.gid)
-            os.chmod(parent, mode)
-            call_of = os.rmdir if kind == "dir" else os.unlink
-            calls(call(want, call_of, path), by=user, label=f"{kind} in {mode:o}")
-            if want != "ok":
-                remove(path)
-            os.rmdir(parent)
 
 
 def check_rmdir(d: str) -> None:

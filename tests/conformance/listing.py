@@ -7,7 +7,6 @@ import stat
 
 from tests.conformance.tools import (
     MAKERS,
-    ROOT,
     Entry,
     User,
     call,
@@ -169,42 +168,6 @@ def check_attributes_from_a_listing(d: str) -> None:
             equal("inode", entry.inode(), found.st_ino)
 
 
-def check_two_readers(d: str) -> None:
-    names = _fill(d, 400)
-    with descriptor(d) as one, descriptor(d) as two:
-        first, second = getdents(one, 1024), getdents(two, 4096)
-        first += _read_all(one, 1024)
-        second += _read_all(two, 512)
-        equal("one", _names(first), names)
-        equal("two", _names(second), names)
-        copy = os.dup(one)
-        os.lseek(copy, 0, os.SEEK_SET)
-        equal("shared position", _names(_read_all(one)), names)
-        os.close(copy)
-
-
-def check_walk_and_remove(d: str) -> None:
-    top = f"{d}/tree"
-    for number in range(40):
-        path = f"{top}/{number % 5}/{number % 3}/{number}"
-        os.makedirs(path)
-        file(f"{path}/file")
-        os.symlink("file", f"{path}/link")
-    found = sum(len(files) for _, _, files in os.walk(top))
-    equal("files", found, 80)
-
-    def remove_all(parent: str) -> None:
-        for entry in os.scandir(parent):
-            if entry.is_dir(follow_symlinks=False):
-                remove_all(entry.path)
-            else:
-                os.unlink(entry.path)
-        os.rmdir(parent)
-
-    remove_all(top)
-    equal("gone", os.listdir(d), [])
-
-
 def check_statvfs(d: str) -> None:
     for found in (os.statvfs(d), run(User(1000, 1000), os.statvfs, d), _fstatvfs(d)):
         equal("block size", found.f_bsize > 0 and found.f_frsize > 0, True)
@@ -217,16 +180,3 @@ def check_statvfs(d: str) -> None:
 def _fstatvfs(d: str) -> os.statvfs_result:
     with descriptor(d) as fd:
         return os.fstatvfs(fd)
-
-
-def check_permission_is_asked_at_open(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o755)
-    file(f"{parent}/file")
-
-    def work() -> list[bytes]:
-        with descriptor(parent) as fd:
-            os.fchmod(fd, 0o000)
-            return _names(_read_all(fd))
-
-    equal("kept", run(ROOT, work), [b"file"])
-    calls(call("EACCES", os.listdir, parent), by=User(1000, 1000))

@@ -139,22 +139,6 @@ def check_nothing_is_replaced(d: str) -> None:
     equal("nothing made behind the link", os.path.lexists(f"{d}/nowhere"), False)
 
 
-def check_permission_of_the_parent(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o755)
-    makers = [*UNPRIVILEGED.values(), bind, _symlink]
-    calls(*(call("EACCES", maker, f"{parent}/new") for maker in makers), by=ALICE)
-    os.chmod(parent, 0o772)
-    calls(*(call("EACCES", maker, f"{parent}/new") for maker in makers), by=ALICE)
-    equal("not made", os.listdir(parent), [])
-    os.chown(parent, 0, 1001)
-    os.chmod(parent, 0o770)
-    member = User(1000, 1000, (1001,))
-    for maker in makers:
-        calls(call("ok", maker, f"{parent}/new"), by=member)
-        equal("owner", owner_of(f"{parent}/new"), (1000, 1000))
-        remove(f"{parent}/new")
-
-
 def check_stamps(d: str) -> None:
     parent = folder(f"{d}/parent")
     makers: dict[str, Callable[..., object]] = {**MAKERS, "regular": _regular}
@@ -194,13 +178,6 @@ def check_group_of_new_objects(d: str) -> None:
             equal(f"sticky of {name} in {mode:o}", bool(found & stat.S_ISVTX), False)
             remove(f"{parent}/new")
         os.rmdir(parent)
-
-
-def check_set_gid_goes_down(d: str) -> None:
-    top = folder(f"{d}/top", 0o2777, User(0, 1001))
-    run(ALICE, os.makedirs, f"{top}/a/b/c")
-    for path in (f"{top}/a", f"{top}/a/b", f"{top}/a/b/c"):
-        equal(path, (owner_of(path), mode_of(path)), ((1000, 1001), 0o2755))
 
 
 def check_directory_links(d: str) -> None:
@@ -244,44 +221,3 @@ def check_readlink_errors(d: str) -> None:
     calls(
         call("ENOTDIR", os.readlink, f"{d}/regular/x"), call("ENOENT", os.readlink, f"{d}/missing")
     )
-
-
-def check_following_symlinks(d: str) -> None:
-    file(f"{d}/file", data=b"text")
-    folder(f"{d}/folder")
-    file(f"{d}/folder/inner", data=b"inner")
-    for name, target, reached, text in (
-        ("relative", "file", "file", b"text"),
-        ("absolute", f"{d}/file", "file", b"text"),
-        ("up", f"../{os.path.basename(d)}/file", "file", b"text"),
-        ("twice", "relative", "file", b"text"),
-        ("down", "folder/inner", "folder/inner", b"inner"),
-        ("through", "to-folder/inner", "folder/inner", b"inner"),
-    ):
-        if name == "through":
-            os.symlink("folder/", f"{d}/to-folder")
-        os.symlink(target, f"{d}/{name}")
-        with open(f"{d}/{name}", "rb") as stream:
-            equal(f"read {name}", stream.read(), text)
-        equal(f"stat {name}", os.stat(f"{d}/{name}").st_ino, os.lstat(f"{d}/{reached}").st_ino)
-    for number in range(41):
-        os.symlink("file" if number == 0 else f"chain{number - 1}", f"{d}/chain{number}")
-    calls(call("ok", os.stat, f"{d}/chain39"), call("ELOOP", os.stat, f"{d}/chain40"))
-
-
-def check_temporary_names(d: str) -> None:
-    """Editors and package managers create and remove one name many times."""
-    for _ in range(30):
-        for kind in ("regular", "dir", "symlink", "fifo"):
-            make(kind, f"{d}/name")
-            equal(kind, stat.S_IFMT(os.lstat(f"{d}/name").st_mode), _format(kind))
-            remove(f"{d}/name")
-
-
-def _format(kind: str) -> int:
-    return {
-        "regular": stat.S_IFREG,
-        "dir": stat.S_IFDIR,
-        "symlink": stat.S_IFLNK,
-        "fifo": stat.S_IFIFO,
-    }[kind]

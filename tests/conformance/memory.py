@@ -55,48 +55,6 @@ def check_unflushed_mapping_is_kept(d: str) -> None:
     equal("after fsync", content(path)[20:25], b"later")
 
 
-def check_two_processes(d: str) -> None:
-    """Two processes map one file shared and see each other's stores."""
-    path = file(f"{d}/file", 0o666, data=bytes(PAGE))
-
-    def answer() -> bytes:
-        with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, PAGE) as area:
-            seen = area[0:5]
-            area[100:105] = b"child"
-            return seen
-
-    with descriptor(path, os.O_RDWR) as fd, mmap.mmap(fd, PAGE) as area:
-        area[0:5] = b"first"
-        equal("child sees", run(ALICE, answer), b"first")
-        equal("parent sees", area[100:105], b"child")
-        area[0:5] = b"again"
-        equal("child sees", run(ALICE, answer), b"again")
-
-
-def check_private_mapping(d: str) -> None:
-    path = file(f"{d}/file", 0o444, data=b"original" + bytes(PAGE))
-    with (
-        descriptor(path) as fd,
-        mmap.mmap(fd, PAGE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as area,
-    ):
-        equal("read", area[:8], b"original")
-        area[:8] = b"my own!!"
-        equal("mapped", area[:8], b"my own!!")
-        equal("file", content(path)[:8], b"original")
-
-
-def check_mapping_permission(d: str) -> None:
-    path = file(f"{d}/file", data=bytes(PAGE))
-    both = mmap.PROT_READ | mmap.PROT_WRITE
-    with descriptor(path) as fd:
-        equal("shared for writing", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, both), "EACCES")
-        equal("shared", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "ok")
-    with descriptor(path, os.O_WRONLY) as fd:
-        equal("write-only", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "EACCES")
-    with descriptor(d) as fd:
-        equal("directory", outcome(mmap.mmap, fd, PAGE, mmap.MAP_SHARED, mmap.PROT_READ), "ENODEV")
-
-
 def check_mapping_outlives_the_name(d: str) -> None:
     path = file(f"{d}/file", data=b"text" + bytes(PAGE))
     with descriptor(path, os.O_RDWR) as fd:
@@ -141,19 +99,6 @@ def check_mapped_store_moves_mtime(d: str) -> None:
             os.fsync(fd)
 
         stamps("store", store, {path: "mc"})
-
-
-def check_large_mapping(d: str) -> None:
-    size = 4 * 1024 * 1024
-    path = f"{d}/file"
-    with descriptor(path, os.O_RDWR | os.O_CREAT) as fd:
-        os.ftruncate(fd, size)
-        with mmap.mmap(fd, size) as area:
-            for at in range(0, size, PAGE):
-                area[at : at + 8] = at.to_bytes(8, "little")
-    data = content(path)
-    equal("marks", [int.from_bytes(data[at : at + 8], "little") for at in range(0, size, PAGE)],
-          list(range(0, size, PAGE)))  # fmt: skip
 
 
 def check_exec(d: str) -> None:

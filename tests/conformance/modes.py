@@ -8,18 +8,13 @@ from functools import partial
 
 from tests.conformance.tools import (
     ALICE,
-    BOB,
     MAKERS,
     NOBODY,
-    OTHER,
-    ROOT,
-    User,
     call,
     calls,
     descriptor,
     equal,
     file,
-    folder,
     make,
     mode_of,
     outcome,
@@ -83,59 +78,6 @@ def check_chmod_stamps(d: str) -> None:
         equal(f"mode after a refused chmod of {kind}", mode_of(path), 0o711)
 
 
-def check_chmod_only_by_the_owner(d: str) -> None:
-    for kind in ("regular", "dir", "fifo", "socket"):
-        path = make(kind, f"{d}/{kind}", ALICE, 0o777)
-        calls(call("ok", os.chmod, path, 0o640), by=ALICE)
-        equal("mode", mode_of(path), 0o640)
-        for user in (NOBODY, User(1001, 1000), User(1001, 1001, (1000,)), BOB):
-            calls(call("EPERM", os.chmod, path, 0o600), by=user)
-        calls(call("ok", os.chmod, path, 0o600))
-        equal("mode", mode_of(path), 0o600)
-
-
-def check_chmod_clears_set_gid_for_outsiders(d: str) -> None:
-    for kind, mode_asked, owner, user, expected in (
-        ("regular", 0o2755, User(1000, 1000), ALICE, 0o2755),
-        ("regular", 0o2755, User(1000, 1001), ALICE, 0o755),
-        ("regular", 0o2755, User(1000, 1001), User(1000, 1000, (1001,)), 0o2755),
-        ("regular", 0o2644, User(1000, 1001), ALICE, 0o644),
-        ("regular", 0o4755, User(1000, 1001), ALICE, 0o4755),
-        ("regular", 0o6755, User(1000, 65534), ALICE, 0o4755),
-        ("regular", 0o2755, User(1000, 1001), ROOT, 0o2755),
-        ("regular", 0o1644, User(1000, 1000), ALICE, 0o1644),
-        ("dir", 0o2755, User(1000, 1001), ALICE, 0o755),
-        ("dir", 0o2755, User(1000, 1000), ALICE, 0o2755),
-        ("dir", 0o1777, User(1000, 1000), ALICE, 0o1777),
-    ):
-        path = make(kind, f"{d}/object", owner, 0o600)
-        calls(call("ok", os.chmod, path, mode_asked), by=user)
-        label = f"{kind} of {owner.uid}:{owner.gid} chmod {mode_asked:o} by {user}"
-        equal(label, oct(mode_of(path)), oct(expected))
-        os.rmdir(path) if kind == "dir" else os.unlink(path)
-
-
-def check_chmod_takes_effect_at_once(d: str) -> None:
-    path = file(f"{d}/file", 0o644, ROOT, b"text")
-    inside = folder(f"{d}/folder")
-    file(f"{inside}/file", 0o644)
-    read, write = call("ok", os.open, path, os.O_RDONLY), call("EACCES", os.open, path, os.O_WRONLY)
-    calls(
-        read, write, call("ok", os.stat, f"{inside}/file"), call("ok", os.listdir, inside), by=ALICE
-    )
-    os.chmod(path, 0o602)
-    os.chmod(inside, 0o744)
-    calls(
-        call("EACCES", os.open, path, os.O_RDONLY),
-        call("ok", os.open, path, os.O_WRONLY),
-        call("EACCES", os.stat, f"{inside}/file"),
-        call("ok", os.listdir, inside),
-        by=ALICE,
-    )
-    os.chmod(inside, 0o711)
-    calls(call("ok", os.stat, f"{inside}/file"), call("EACCES", os.listdir, inside), by=ALICE)
-
-
 def check_fchmod(d: str) -> None:
     path = file(f"{d}/file", 0o644, ALICE)
     for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
@@ -173,95 +115,3 @@ def check_descriptor_keeps_its_rights(d: str) -> None:
 
     equal("write to a new file of mode 0", run(ALICE, create_without_rights), 5)
     equal("its mode", mode_of(f"{d}/new"), 0)
-
-
-def check_classes_of_users(d: str) -> None:
-    """The first class that fits decides: owner, then group, then others."""
-    member = User(65534, 65534, (1001,))
-    for kind, mode, user, want in (
-        ("regular", 0o477, ALICE, "r"),
-        ("regular", 0o077, ALICE, ""),
-        ("regular", 0o707, BOB, ""),
-        ("regular", 0o707, member, ""),
-        ("regular", 0o740, BOB, "r"),
-        ("regular", 0o740, member, "r"),
-        ("regular", 0o720, member, "w"),
-        ("regular", 0o710, member, "x"),
-        ("regular", 0o770, member, "rwx"),
-        ("regular", 0o770, OTHER, ""),
-        ("regular", 0o704, OTHER, "r"),
-        ("regular", 0o702, OTHER, "w"),
-        ("regular", 0o701, OTHER, "x"),
-        ("regular", 0o000, ROOT, "rw"),
-        ("regular", 0o010, ROOT, "rwx"),
-        ("dir", 0o700, ALICE, "rwx"),
-        ("dir", 0o070, member, "rwx"),
-        ("dir", 0o505, OTHER, "rx"),
-        ("dir", 0o770, OTHER, ""),
-        ("dir", 0o000, ROOT, "rwx"),
-    ):
-        path = make(kind, f"{d}/object", User(1000, 1001), mode)
-        label = f"{kind} {mode:o} for {user}"
-        equal(f"access to {label}", run(user, _access, path), want)
-        if kind == "regular":
-            equal(f"open of {label}", run(user, _openable, path), want.replace("x", ""))
-        os.rmdir(path) if kind == "dir" else os.unlink(path)
-
-
-def _access(path: str) -> str:
-    asked = (("r", os.R_OK), ("w", os.W_OK), ("x", os.X_OK))
-    found = "".join(letter for letter, bit in asked if os.access(path, bit))
-    every = sum(bit for letter, bit in asked if letter in found)
-    equal("all at once", os.access(path, every), True)
-    return found
-
-
-def _openable(path: str) -> str:
-    asked = (("r", os.O_RDONLY), ("w", os.O_WRONLY))
-    found = "".join(letter for letter, flag in asked if outcome(os.open, path, flag) == "ok")
-    both = outcome(os.open, path, os.O_RDWR)
-    equal("both", both, "ok" if found == "rw" else "EACCES")
-    return found
-
-
-def check_access_of_what_is_missing(d: str) -> None:
-    equal("F_OK", os.access(d, os.F_OK), True)
-    equal("missing", os.access(f"{d}/missing", os.F_OK), False)
-    os.symlink("missing", f"{d}/dangling")
-    equal("dangling", os.access(f"{d}/dangling", os.F_OK), False)
-    path = file(f"{d}/file", 0o000, ALICE)
-    equal("F_OK of mode 0", run(ALICE, os.access, path, os.F_OK), True)
-    equal("below a file", os.access(f"{path}/x", os.F_OK), False)
-
-
-def check_directory_bits(d: str) -> None:
-    """r lists, x reaches, w with x changes."""
-    inside = folder(f"{d}/folder")
-    file(f"{inside}/file", 0o666)
-    for bits, listed, reached, changed in (
-        (0, "EACCES", "EACCES", "EACCES"),
-        (1, "EACCES", "ok", "EACCES"),
-        (2, "EACCES", "EACCES", "EACCES"),
-        (3, "EACCES", "ok", "ok"),
-        (4, "ok", "EACCES", "EACCES"),
-        (5, "ok", "ok", "EACCES"),
-        (6, "ok", "EACCES", "EACCES"),
-        (7, "ok", "ok", "ok"),
-    ):
-        os.chmod(inside, 0o700 | bits)
-        calls(
-            call(listed, os.listdir, inside),
-            call(reached, os.stat, f"{inside}/file"),
-            call(reached, os.chdir, inside),
-            call(reached, os.open, f"{inside}/file", os.O_RDWR),
-            call("ENOENT" if reached == "ok" else "EACCES", os.stat, f"{inside}/missing"),
-            call(changed, os.mkdir, f"{inside}/new"),
-            call("ok" if changed == "ok" else "EACCES", os.rmdir, f"{inside}/new")
-            if changed == "ok" or reached != "ok"
-            else call("ENOENT", os.rmdir, f"{inside}/new"),
-            call(changed, os.open, f"{inside}/made", os.O_WRONLY | os.O_CREAT, 0o600),
-            by=NOBODY,
-            label=f"directory with {bits}",
-        )
-        if changed == "ok":
-            os.unlink(f"{inside}/made")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import subprocess
 
 from tests.conformance.tools import (
     ALICE,
@@ -14,7 +12,6 @@ from tests.conformance.tools import (
     NOBODY,
     ROOT,
     User,
-    bind,
     call,
     calls,
     content,
@@ -187,28 +184,6 @@ def check_directory_and_nofollow_flags(d: str) -> None:
     )
 
 
-def check_special_files(d: str) -> None:
-    os.mkfifo(f"{d}/fifo", 0o666)
-    bind(f"{d}/socket")
-    calls(
-        call("ENXIO", os.open, f"{d}/fifo", os.O_WRONLY | os.O_NONBLOCK),
-        call("ok", os.open, f"{d}/fifo", os.O_RDONLY | os.O_NONBLOCK),
-        call("ok", os.open, f"{d}/fifo", os.O_RDWR | os.O_NONBLOCK),
-        call("ENXIO", os.open, f"{d}/socket", os.O_RDONLY),
-        call("ENXIO", os.open, f"{d}/socket", os.O_WRONLY),
-        call("ok", os.open, f"{d}/socket", os.O_PATH),
-    )
-
-
-def check_permission_to_create(d: str) -> None:
-    parent = folder(f"{d}/parent", 0o755)
-    calls(call("EACCES", os.open, f"{parent}/new", CREATE), by=ALICE)
-    equal("not made", os.listdir(parent), [])
-    file(f"{parent}/there", 0o666)
-    calls(call("ok", os.open, f"{parent}/there", CREATE | os.O_TRUNC), by=ALICE)
-    calls(call("EEXIST", os.open, f"{parent}/there", EXCLUSIVE), by=ALICE)
-
-
 def check_flags_of_the_description(d: str) -> None:
     path = file(f"{d}/file", 0o644, data=b"text")
     for flags in (
@@ -248,33 +223,6 @@ def check_path_descriptors(d: str) -> None:
         ) as stream:
             equal("openat", stream.read(), b"data")
         equal("fstatat", os.stat("file", dir_fd=fd).st_size, 4)
-
-
-def check_busy_text(d: str) -> None:
-    """A running program cannot be written, and a file open for writing cannot be run."""
-    program = shutil.copy("/bin/sleep", f"{d}/sleep")
-    os.chmod(program, 0o755)
-    with subprocess.Popen([program, "1000"]) as process:
-        try:
-            calls(
-                call("ETXTBSY", os.open, program, os.O_WRONLY),
-                call("ETXTBSY", os.open, program, os.O_RDWR | os.O_TRUNC),
-                call("ETXTBSY", os.truncate, program, 10),
-                call("ok", os.open, program, os.O_RDONLY),
-                call("ok", os.chmod, program, 0o700),
-            )
-        finally:
-            process.kill()
-    with descriptor(program, os.O_WRONLY):
-        equal("exec while written", outcome(subprocess.check_call, [program, "0"]), "ETXTBSY")
-    equal("exec afterwards", subprocess.call([program, "0"]), 0)
-
-
-def check_no_atime_is_for_the_owner(d: str) -> None:
-    path = file(f"{d}/file", 0o644, ALICE)
-    calls(call("ok", os.open, path, os.O_RDONLY | os.O_NOATIME), by=ALICE)
-    calls(call("ok", os.open, path, os.O_RDONLY | os.O_NOATIME))
-    calls(call("EPERM", os.open, path, os.O_RDONLY | os.O_NOATIME), by=NOBODY)
 
 
 def check_new_file_is_seen_at_once(d: str) -> None:

@@ -16,13 +16,10 @@ from tests.conformance.tools import (
     descriptor,
     equal,
     file,
-    folder,
     make,
     mode_of,
     owner_of,
-    rejected,
     remove,
-    run,
     stamps,
 )
 
@@ -57,38 +54,6 @@ def check_chown_follows_and_lchown_does_not(d: str) -> None:
     equal("link", owner_of(f"{d}/link"), (65534, 65533))
 
 
-def check_who_may_chown(d: str) -> None:
-    member = User(1000, 1000, (1001, 65533))
-    for kind in ("regular", "dir", "fifo", "socket", "symlink"):
-        path = make(kind, f"{d}/{kind}", User(1000, 1000))
-        for user, uid, gid, want in (
-            (ALICE, -1, 1000, "ok"),
-            (ALICE, 1000, 1000, "ok"),
-            (ALICE, 1000, -1, "ok"),
-            (ALICE, -1, -1, "ok"),
-            (ALICE, -1, 1001, "EPERM"),
-            (ALICE, 1001, -1, "EPERM"),
-            (ALICE, 0, 0, "EPERM"),
-            (member, -1, 1001, "ok"),
-            (member, 1000, 65533, "ok"),
-            (member, 1001, 65533, "EPERM"),
-            (member, -1, 65534, "EPERM"),
-            (member, -1, 1000, "ok"),
-            (NOBODY, -1, 65534, "EPERM"),
-            (NOBODY, 65534, 65534, "EPERM"),
-            (NOBODY, 1000, 1000, "EPERM"),
-            (User(1001, 1000), -1, 1000, "EPERM"),
-        ):
-            calls(call(want, os.lchown, path, uid, gid), by=user, label=kind)
-        equal(f"owner of {kind} at the end", owner_of(path), (1000, 1000))
-
-
-def check_chown_needs_search_permission(d: str) -> None:
-    inside = folder(f"{d}/folder", 0o700)
-    path = file(f"{inside}/file", 0o644, ALICE)
-    calls(call("EACCES", os.chown, path, 1000, 1000), by=ALICE)
-
-
 def check_chown_clears_set_id_bits(d: str) -> None:
     """An executable loses set-uid and set-gid, whoever changes its owner; a directory keeps them.
 
@@ -119,17 +84,6 @@ def check_chown_clears_set_id_bits(d: str) -> None:
         remove(path)
 
 
-def check_refused_chown_changes_nothing(d: str) -> None:
-    path = file(f"{d}/file", 0o6755, ALICE)
-    stamps(
-        "refused chown",
-        rejected(lambda: run(NOBODY, os.chown, path, 65534, 65534), "EPERM"),
-        {path: ""},
-    )
-    equal("owner", owner_of(path), (1000, 1000))
-    equal("mode", mode_of(path), 0o6755)
-
-
 def check_chown_stamps(d: str) -> None:
     for kind in MAKERS:
         path = make(kind, f"{d}/{kind}", ALICE)
@@ -153,15 +107,6 @@ def check_fchown(d: str) -> None:
         equal("group alone", owner_of(path), (65534, 1000))
     with descriptor(path, os.O_PATH) as fd:
         calls(call("EBADF", os.fchown, fd, 0, 0))
-
-
-def check_ownership_takes_effect_at_once(d: str) -> None:
-    path = file(f"{d}/file", 0o600, ALICE)
-    calls(call("ok", os.open, path, os.O_RDWR), by=ALICE)
-    calls(call("EACCES", os.open, path, os.O_RDWR), by=NOBODY)
-    os.chown(path, 65534, 65534)
-    calls(call("EACCES", os.open, path, os.O_RDWR), by=ALICE)
-    calls(call("ok", os.open, path, os.O_RDWR), call("ok", os.chmod, path, 0o640), by=NOBODY)
 
 
 def _append(path: str) -> None:

@@ -149,22 +149,6 @@ def check_write_permission(d: str) -> None:
     )
 
 
-def check_missing_and_loops_at_the_end(d: str) -> None:
-    file(f"{d}/spare")
-    os.symlink("loop", f"{d}/loop")
-    for want, path, actions in (
-        ("ENOENT", f"{d}/missing", [*FOLLOWING, *LOOKING, *(old for old, _ in _moves(d))]),
-        ("ELOOP", f"{d}/loop", [*FOLLOWING, _create]),
-        ("EEXIST", f"{d}/loop", [*MAKING]),
-    ):
-        calls(*(call(want, action, path) for action in actions), label=want)
-    calls(
-        call("EINVAL", os.rmdir, "."),
-        call("EEXIST", os.mkdir, f"{d}/."),
-        call("EEXIST", os.mkdir, f"{d}/.."),
-    )
-
-
 def check_trailing_slashes(d: str) -> None:
     file(f"{d}/file")
     folder(f"{d}/dir")

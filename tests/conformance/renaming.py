@@ -216,23 +216,6 @@ def check_directory_in_use(d: str) -> None:
     run(ROOT, work)
 
 
-def check_permission(d: str) -> None:
-    closed, opened = folder(f"{d}/closed", 0o755), folder(f"{d}/opened", 0o777)
-    file(f"{closed}/theirs")
-    mine = file(f"{opened}/mine", 0o644, ALICE)
-    calls(
-        call("EACCES", os.rename, f"{closed}/theirs", f"{opened}/new"),
-        call("EACCES", os.rename, f"{closed}/theirs", f"{closed}/new"),
-        call("EACCES", os.rename, mine, f"{closed}/new"),
-        call("EACCES", os.rename, mine, f"{closed}/theirs"),
-        call("EACCES", renameat2, mine, f"{closed}/theirs", RENAME_EXCHANGE),
-        call("ok", os.rename, mine, f"{opened}/new"),
-        by=ALICE,
-    )
-    os.chmod(closed, 0o700)
-    calls(call("EACCES", os.rename, f"{closed}/theirs", f"{opened}/new"), by=ALICE)
-
-
 def check_noreplace(d: str) -> None:
     for old_kind, new_kind in product(("regular", "dir", "symlink"), MAKERS):
         old, new = make(old_kind, f"{d}/old"), make(new_kind, f"{d}/new")

@@ -9,14 +9,11 @@ from itertools import pairwise
 
 from tests.conformance.tools import (
     ALICE,
-    BOB,
     MAKERS,
     NOBODY,
     NOW,
     OMIT,
-    ROOT,
     Moment,
-    User,
     call,
     calls,
     descriptor,
@@ -100,44 +97,6 @@ def check_follows_unless_told(d: str) -> None:
     utimensat(f"{d}/link", (5, 0), (6, 0))
     equal("target", _times(path), (5 * SECOND, 6 * SECOND))
     equal("link mtime", _times(f"{d}/link")[1], 4 * SECOND)
-
-
-def check_permission(d: str) -> None:
-    """Set times belong to the owner; "now" needs permission to write; "omit" needs nothing."""
-    some: Moment = (1_000_000_000, 5)
-    member = User(65533, 65533, (1001,))
-    for mode, user, now, chosen, mixed in (
-        (0o644, ALICE, "ok", "ok", "ok"),
-        (0o444, ALICE, "ok", "ok", "ok"),
-        (0o000, ALICE, "ok", "ok", "ok"),
-        (0o644, NOBODY, "EACCES", "EPERM", "EPERM"),
-        (0o646, NOBODY, "ok", "EPERM", "EPERM"),
-        (0o664, member, "ok", "EPERM", "EPERM"),
-        (0o644, member, "EACCES", "EPERM", "EPERM"),
-        (0o000, BOB, "EACCES", "EPERM", "EPERM"),
-        (0o000, ROOT, "ok", "ok", "ok"),
-    ):
-        for kind in ("regular", "dir", "fifo"):
-            path = make(kind, f"{d}/object", User(1000, 1001), mode)
-            calls(
-                call(now, os.utime, path),
-                call(now, utimensat, path, NOW, NOW),
-                call(chosen, utimensat, path, some, some),
-                call(chosen, utimensat, path, OMIT, some),
-                call(chosen, utimensat, path, some, OMIT),
-                call(mixed, utimensat, path, NOW, OMIT),
-                call(mixed, utimensat, path, OMIT, NOW),
-                call(mixed, utimensat, path, NOW, some),
-                call("ok", utimensat, path, OMIT, OMIT),
-                by=user,
-                label=f"{kind} {mode:o}",
-            )
-            os.rmdir(path) if kind == "dir" else os.unlink(path)
-    path = file(f"{d}/file", 0o644, ALICE)
-    calls(
-        call("EINVAL", utimensat, path, (0, SECOND), (0, 0)),
-        call("EINVAL", utimensat, path, (0, 0), (0, -1)),
-    )
 
 
 def check_stamps_of_utimensat(d: str) -> None:
@@ -234,15 +193,3 @@ def check_touched_file_is_not_newer_than_the_next(d: str) -> None:
         with descriptor(second, os.O_WRONLY) as fd:
             os.write(fd, b"later")
         equal("written", os.stat(first).st_mtime_ns <= os.stat(second).st_mtime_ns, True)
-
-
-def check_newer_than(d: str) -> None:
-    """As make needs it: the later file is the newer one, also against a directory or a chmod."""
-    names = [f"{d}/{number}" for number in range(8)]
-    for name in names:
-        file(name)
-        tick()
-    moments = [os.stat(name).st_mtime_ns for name in names]
-    equal("order", moments, sorted(set(moments)))
-    os.utime(names[0])
-    equal("touched last", os.stat(names[0]).st_mtime_ns > moments[-1], True)

@@ -22,7 +22,7 @@ MORE = (
     "links-name_looked_up_later_than_the_one_that_goes",
 )  # fmt: skip
 SLOW = (
-    "content-many_open_files", "between-callers_are_told_apart",
+    "between-callers_are_told_apart",
     "times-touched_file_is_not_newer_than_the_next", "opening-new_file_is_seen_at_once",
 )  # fmt: skip
 """More than five seconds each under emulation."""

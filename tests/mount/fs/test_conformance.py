@@ -48,10 +48,7 @@ from tests.support.mounting import Mounted, area, gitguardfs
 HANG_LIMIT = 120
 """Seconds for a check that may wait for a process that never answers."""
 CHECKS = all_checks()
-RACES = (
-    "content-two_appenders", "between-callers_are_told_apart", "between-flock_wakes",
-    "between-fifo",
-)  # fmt: skip
+RACES = ("content-two_appenders", "between-callers_are_told_apart")
 """Checks in which processes compete."""
 MOUNTS: dict[str, tuple[str, ...]] = {
     "uncached": ("--allow-suid", "--cache-timeout", "0"),

@@ -262,27 +262,19 @@ def _ordinary_work(directory: str, turn: int) -> None:
     os.unlink(f"{directory}/new{turn}")
 
 
-def test_a_read_that_waits_holds_up_nobody_else(slow: tuple[Slow, Mounted]) -> None:
+@pytest.mark.parametrize(("program", "said"), [(READ, CONTENT), (SYNC, b"synced\n")])
+def test_a_call_that_waits_holds_up_nobody_else(
+    slow: tuple[Slow, Mounted], program: str, said: bytes
+) -> None:
     source, mounted = slow
-    readers = [_start(READ, mounted.path / "slow") for _ in range(5)]
-    until(source.somebody_waits, "a read is waiting")
+    waiting = [_start(program, mounted.path / "slow") for _ in range(5 if program == READ else 1)]
+    until(source.somebody_waits, "a call is waiting")
     for turn in range(20):
         as_user(_ordinary_work, str(mounted.path), turn)
-    assert all(reader.poll() is None for reader in readers), "no reader waited: nothing is tested"
+    assert all(each.poll() is None for each in waiting), "nobody waited: nothing is tested"
     source.release()
-    for reader in readers:
-        assert reader.communicate(timeout=30)[0] == CONTENT
-
-
-def test_an_fsync_that_waits_holds_up_nobody_else(slow: tuple[Slow, Mounted]) -> None:
-    source, mounted = slow
-    syncer = _start(SYNC, mounted.path / "slow")
-    until(source.somebody_waits, "an fsync is waiting")
-    for turn in range(20):
-        as_user(_ordinary_work, str(mounted.path), turn)
-    assert syncer.poll() is None
-    source.release()
-    assert syncer.communicate(timeout=30)[0] == b"synced\n"
+    for each in waiting:
+        assert each.communicate(timeout=30)[0] == said
 
 
 def test_a_process_that_waits_can_be_killed(slow: tuple[Slow, Mounted]) -> None:

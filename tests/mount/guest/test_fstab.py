@@ -80,15 +80,6 @@ def test_v10_a_directory_of_a_user_s_is_fine(here: Path) -> None:
     subprocess.run(["umount", here / "home/view"], check=True)
 
 
-def test_v10_root_s_own_symlink_is_followed(here: Path) -> None:
-    (here / "link").symlink_to("home/view")
-    _line(here, target="link")
-    done = _mount(here / "link")
-    assert done.returncode == 0, done.stderr
-    assert (here / "home/view/file").read_text() == "text"
-    subprocess.run(["umount", here / "home/view"], check=True)
-
-
 def test_by_hand_fstab_does_not_say_where(here: Path) -> None:
     _line(here)
     done = subprocess.run(

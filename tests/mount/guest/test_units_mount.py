@@ -24,7 +24,6 @@ import pytest
 from gitguardfs.guest import systemd
 from gitguardfs.options.guarded_share import GuardedShare
 from tests.support.mounting import AREAS, PLACE, REPOSITORY, daemons
-from tests.support.people import AGENT
 
 MANAGER = "/usr/lib/systemd/systemd"
 LIMIT = 30.0
@@ -215,58 +214,6 @@ def test_the_service_comes_back_without_opening_the_share(
     assert manager.shown("NRestarts") == str(restarts)
     assert (processes_of(manager)[0] == before[0]) == (end == kill_the_daemon)
     assert manager.read("view/project/.git/config") == "Permission denied"
-
-
-def test_the_hardened_service_makes_the_agents_own_repository(manager: Manager) -> None:
-    project = manager.area / "src/project"
-    manager.area.chmod(0o755)
-    shutil.rmtree(project / ".git")
-    make = "git init -q && git add . && git -c user.name=a -c user.email=a commit -qm first"
-    subprocess.run(["sh", "-ec", make], cwd=project, check=True)
-    for path in (project, *project.rglob("*")):
-        os.chown(path, AGENT, AGENT)
-    manager.write_units(f"private-store={manager.area}/store")  # the mode is the default
-    done = manager.systemctl("start", manager.unit)
-    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
-    as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "git")
-    done = manager.inside(*as_agent, "-C", f"{manager.area}/view/project", "log", "--format=%s")
-    assert done.stdout == "first\n", done.stderr + (manager.area / "daemon.log").read_text()
-
-
-def test_the_hardened_service_keeps_directories_of_the_guests_own(manager: Manager) -> None:
-    """What package managers do there: links, FIFOs, locks, modes, owners."""
-    manager.area.chmod(0o755)
-    manager.write_units("git=deny", "local=deps", f"local-store={manager.area}/store")
-    done = manager.systemctl("start", manager.unit)
-    assert done.returncode == 0, (manager.area / "daemon.log").read_text()
-    os.chown(manager.area / "src/project", AGENT, AGENT)
-    script = """
-        mkdir node_modules && cd node_modules && echo x >a && ln a b && ln -s a c && mkfifo d &&
-        truncate -s 8192 e && flock e true && mkdir f && mv f g && cp -a a g && chmod 4755 e
-    """
-    as_agent = ("setpriv", f"--reuid={AGENT}", f"--regid={AGENT}", "--clear-groups", "sh", "-ec")
-    where = f"cd {manager.area}/view/project\n"
-    done = manager.inside(*as_agent, where + script)
-    log = (manager.area / "daemon.log").read_text()
-    assert (done.returncode, done.stderr) == (0, ""), log
-    assert (
-        manager.inside("chown", "4:4", f"{manager.area}/view/project/node_modules/b").stderr == ""
-    )
-    manager.systemctl("stop", manager.unit)
-    assert sorted(os.listdir(manager.area / "src/project")) == [".git", "hello.c"]
-    (own,) = (manager.area / "store").glob("*/tree/+project/=node_modules")
-    assert sorted(os.listdir(own)) == ["a", "b", "c", "d", "e", "g"]
-    assert (own / "a").stat().st_uid == 4 and (own / "g/a").stat().st_uid == AGENT
-    assert (manager.area / "store").stat().st_mode & 0o777 == 0o700
-    assert manager.systemctl("start", manager.unit).returncode == 0
-    assert manager.read("view/project/node_modules/a") == "x\n"
-
-
-def test_an_unmount_ends_the_service_for_good(manager: Manager) -> None:
-    manager.systemctl("start", manager.unit)
-    assert manager.inside("umount", f"{manager.area}/view").returncode == 0
-    wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
-    assert (manager.mounts(), manager.shown("NRestarts")) == ([], "0")
 
 
 def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Manager) -> None:

@@ -120,22 +120,6 @@ def test_code_in_the_working_directory_is_not_run(here: Path, tag: str) -> None:
     assert not (here / "taken").exists()
 
 
-def test_a_second_start_prints_the_settings_again_and_says_that_it_is_running(
-    here: Path, tag: str
-) -> None:
-    with stopping(share(here, "--json", "--tag", tag, uid=0), 0) as said:
-        again = share(here, "--json", "--tag", tag, uid=0)
-        assert again.returncode == 0 and "was running already" in again.stderr
-        repeated = json.loads(again.stdout)
-        assert "was running already" in repeated.pop("warnings")[0]
-        assert said.pop("warnings") == [] and repeated == said
-        text = share(here, "--tag", tag, uid=0)
-        assert text.returncode == 0 and "it is running" in text.stdout
-        assert f"umount {VIEWS}/{tag}" in text.stdout
-        mounted = [m for m in mountinfo.listed() if m.path == said["exported"]]
-        assert [m.fstype for m in mounted] == ["ramfs", "fuse.gitguardfs"]
-
-
 def test_a_guard_that_died_is_started_again_and_not_called_running(here: Path, tag: str) -> None:
     first = share(here, "--json", "--tag", tag, uid=0)
     assert first.returncode == 0, first.stderr

@@ -200,15 +200,6 @@ def test_a_view_of_a_view_goes_on_when_that_is_unmounted_lazily(here: Path) -> N
     until(lambda: not daemons(here), "all daemons end")
 
 
-def test_a_second_view_at_the_same_place_is_refused(here: Path) -> None:
-    _start(here)
-    done = subprocess.run(
-        command(here / "second", here / "view"), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 32 and "is a gitguardfs mount already" in done.stderr
-    assert mounts_at(here / "view") == [LID, VIEW]
-
-
 # --------------------------------------------------------------------------------- The beginning
 
 

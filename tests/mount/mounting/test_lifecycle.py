@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import random
 import signal
@@ -178,14 +177,6 @@ def test_what_the_helper_says_is_one_line_whatever_a_path_holds(here: Path) -> N
     assert line.endswith("/view\\x1b]0;x\\x07\\n: not mounted")
 
 
-def test_umount_8_is_told_of_the_helper_as_long_as_the_view_is_there(here: Path) -> None:
-    utab = Path("/run/mount/utab")
-    with gitguardfs(here / "private/source", here / "view"):
-        entry = f"TARGET={here}/view ROOT=/ OPTS=uhelper=gitguardfs"
-        assert entry in utab.read_text()
-    assert str(here) not in utab.read_text()
-
-
 def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
     """With its last user gone, the kernel withdraws open requests and expects no reply.
 
@@ -206,16 +197,6 @@ def test_a_request_that_outlives_the_mount_is_no_error(here: Path) -> None:
                 until(share.hits, "the daemon closes the file")
                 os.close(user)
             assert mounted.process.wait(LIMIT) == 0
-
-
-def test_mounting_again_and_again_leaves_nothing_behind(here: Path) -> None:
-    for turn in range(5):
-        assert _run(here / "private/source", here / "view", "--seal").returncode == 0
-        (here / "view/file").write_text(str(turn))
-        subprocess.run(["umount", here / "view"], check=True)
-        _ended(here)
-        assert (here / "private/source/file").read_text() == str(turn)
-        assert _mounts_at(here / "private/source") == []
 
 
 # ------------------------------------------------------------------------------- Readiness
@@ -368,25 +349,6 @@ def test_a_signal_in_the_last_moment_is_no_error(here: Path) -> None:
     assert not any(kind == "fuse.gitguardfs" for kind, _ in _mounts_at(here / "view"))
 
 
-BROKEN = """
-from gitguardfs.commands.gitguardfs import main
-from gitguardfs.mounting import build
-def assemble(*arguments):
-    raise RuntimeError("broken")
-build.assemble = assemble
-main()
-"""
-
-
-def test_a_bug_is_told_in_one_line_with_the_program_s_name(here: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN, "-f", "--no-seal", here / "private/source", here / "view"],
-        cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT,
-    )  # fmt: skip
-    assert done.returncode == Exit.SYSTEM
-    assert done.stderr.splitlines()[-1] == "gitguardfs: ended by a bug"
-
-
 @pytest.mark.every_processor
 @pytest.mark.parametrize("pause", [0, 0.001, 0.003, 0.01, 0.03])
 def test_more_signals_do_not_disturb_the_end(here: Path, pause: float) -> None:
@@ -478,32 +440,6 @@ def _mount(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         ["env", "-i", "/bin/mount", *arguments], capture_output=True, text=True, timeout=LIMIT,
         check=False,
     )  # fmt: skip
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    st = path.stat()
-    return st.st_uid, st.st_gid
-
-
-def _mounts_by_type(here: Path) -> None:
-    os.chown(here / "source/file", 501, 20)
-    done = _mount(
-        "-t", "fuse.gitguardfs", here / "source", here / "view", "-o", "map=501/1000:@20/@1000,ro"
-    )
-    assert done.returncode == 0, done.stderr
-    assert _owner(here / "view/file") == (1000, 1000)
-    assert _mounts_at(here / "view") == [LID, ["fuse.gitguardfs", str(here / "source")]]
-    try:
-        (here / "view/new").touch()
-    except OSError as error:
-        assert error.errno == errno.EROFS
-    else:
-        raise AssertionError("ro was lost")
-    subprocess.run(["umount", here / "view"], check=True)
-
-
-def test_mount_8_mounts_it_by_its_type_with_an_empty_environment(here: Path) -> None:
-    _in_own_mounts(_mounts_by_type, here)
 
 
 FSTAB_OPTIONS = {
@@ -794,19 +730,6 @@ def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
 
-def test_a_view_can_take_the_place_of_its_source(here: Path) -> None:
-    (here / "source/.git").mkdir()
-    (here / "source/.git/config").write_text("secret")
-    with gitguardfs(here / "source", here / "source", "-p", "a-w", "--cache-timeout", "0"):
-        assert (here / "source/file").read_text() == "text"
-        assert (here / "source/file").stat().st_mode & 0o222 == 0
-        with pytest.raises(PermissionError):
-            (here / "source/.git/config").read_text()
-        (here / "source/new").write_text("new")
-    assert (here / "source/new").read_text() == "new"
-    assert (here / "source/.git/config").read_text() == "secret"
-
-
 def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> None:
     """At 1 kB a second the transfer would take minutes."""
     (here / "source/large").write_bytes(bytes(300_000))
@@ -821,18 +744,6 @@ def test_a_transfer_that_is_held_back_does_not_hold_up_the_end(here: Path) -> No
 
 def _open_files(pid: int) -> list[str]:
     return [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
-
-
-def test_one_source_can_be_shown_twice(here: Path) -> None:
-    with gitguardfs(here / "source", here / "view", "--cache-timeout", "0"):
-        with gitguardfs(
-            here / "source", here / "second", "--cache-timeout", "0", "--map", "501:1000"
-        ):
-            (here / "view/new").write_text("first")
-            assert (here / "second/new").read_text() == "first"
-            (here / "second/new").write_text("second")
-            assert (here / "view/new").read_text() == "second"
-        assert (here / "view/new").read_text() == "second"
 
 
 def test_a_view_can_be_the_source_of_another(here: Path) -> None:

@@ -17,7 +17,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import fstab_check, run, seal, utab
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
-from tests.support.mounting import LIMIT, area, gitguardfs, unmount
+from tests.support.mounting import LIMIT, area, unmount
 
 
 @pytest.fixture
@@ -110,16 +110,6 @@ def test_systemd_takes_a_seal_for_a_remote_mount_if_the_share_is_one(share: Path
         assert _types(share) == [("tmpfs", is_remote)]
 
 
-def test_so_it_does_with_one_that_is_taken_over(share: Path) -> None:
-    """A daemon of an earlier version has written no entry for its seal."""
-    is_remote = "remote" in share.name
-    subprocess.run(["mount", "-i", "-n", "-t", "ramfs", seal.NAME, share], check=True)
-    assert _types(share) == [("ramfs", False), ("tmpfs", is_remote)]
-    sealed = _sealed(share)
-    assert _types(share) == [("ramfs", is_remote), ("tmpfs", is_remote)]
-    sealed.remove()
-
-
 def test_a_seal_on_a_directory_of_a_share_has_no_entry(share: Path) -> None:
     (share / "project").mkdir()
     sealed = _sealed(share / "project")
@@ -190,11 +180,3 @@ def test_the_mount_point_is_compared_again_with_what_was_written_down(here: Path
     assert done.returncode == 32, done.stderr
     assert f"must be {here}/view, but {here}/victim was given" in done.stderr
     assert not os.path.ismount(here / "victim")
-
-
-def test_a_view_has_neither_devices_nor_set_id_bits(here: Path) -> None:
-    (here / "a").chmod(0o700)
-    with gitguardfs(here / "a/share", here / "view"):
-        rows = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        options = [row[5].split(",") for row in rows if row[4] == str(here / "view")][-1]
-        assert {"nodev", "nosuid"} <= set(options)

@@ -11,8 +11,8 @@ import pytest
 
 from gitguardfs.base import protocol
 from gitguardfs.linux import syscalls
-from tests.support.likeness import OTHER, Note, alike, failure, listed, make_tree, read, seen, write
-from tests.support.mounting import area, bindfs, gitguardfs
+from tests.support.likeness import OTHER, Note, alike, listed, make_tree, seen, write
+from tests.support.mounting import area, gitguardfs
 from tests.support.people import AGENT
 
 RULES = ("normal", "ignore", "deny")
@@ -61,24 +61,6 @@ def test_chown_takes_set_id_bits_with_it() -> None:
             f"file {theirs} 1000:1000 x1 5 bytes", f"file {ours} 1000:1000 x1 5 bytes", KEPT)
         for name, (theirs, ours) in lost.items()
     })  # fmt: skip
-
-
-def test_what_the_source_will_not_give_away() -> None:
-    """bindfs reports success although chown failed: the file is root's. gitguardfs makes none."""
-    with area() as here:
-        for name in ("raw", "share", "theirs"):
-            (here / name).mkdir()
-        (here / "raw").chmod(0o777)
-        os.chown(here / "raw", 501, 20)
-        with bindfs(here / "raw", here / "share", "--chown-deny", "--chgrp-deny"):
-            with bindfs(here / "share", here / "theirs"):
-                assert failure(write, here / "theirs/file", uid=AGENT) == "None"
-                assert seen(here / "raw/file") == "file 0644 0:0 x1 3 bytes"
-                os.unlink(here / "raw/file")
-            with gitguardfs(here / "share", here / "ours", "--git=off") as mounted:
-                assert failure(write, mounted.path / "file", uid=AGENT) == "EPERM"
-                assert failure(os.mkdir, mounted.path / "dir", uid=AGENT) == "EPERM"
-                assert listed(here / "raw") == []
 
 
 def attributes(view: Path, source: Path, note: Note) -> None:
@@ -132,27 +114,6 @@ def test_extended_attributes_that_may_only_be_read(options: tuple[str, ...]) -> 
     })  # fmt: skip
 
 
-def test_other_namespaces_are_not_shown() -> None:
-    """They hold the share's labels, access lists and capabilities; bindfs passes them on."""
-
-    def build(source: Path) -> None:
-        make_tree(source)
-        os.setxattr(source / "of-agent", "trusted.there", b"is")
-        os.setxattr(source / "of-agent", "user.there", b"is")
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        note("list", lambda: sorted(os.listxattr(view / "of-agent")))
-        note("get", os.getxattr, view / "of-agent", "trusted.there")
-        note("set", os.setxattr, view / "of-agent", "trusted.new", b"")
-
-    why = "user.* only"
-    alike(script, build=build, differs={
-        "list": (["trusted.there", "user.there"], ["user.there"], why),
-        "get": (b"is", "ENODATA", why),
-        "set": (None, "ENOTSUP", why),
-    })  # fmt: skip
-
-
 def removing(view: Path, source: Path, note: Note) -> None:
     """Removing, moving and replacing, by root, the owner and others."""
     for uid in (OTHER, AGENT, 0):
@@ -200,24 +161,8 @@ def _exchange(a: Path, b: Path, flags: int) -> None:
         os.close(directory)
 
 
-def test_exchanging_names_and_not_replacing() -> None:
+def test_names_are_not_exchanged_where_renaming_is_denied() -> None:
     """bindfs 1.14.7 uses libfuse 2, which knows no flags of renameat2(2)."""
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        a, b = view / "of-agent", view / "of-root"
-        note("exchange", _exchange, a, b, protocol.RENAME_EXCHANGE)
-        note("a", read, source / "of-agent")
-        note("do not replace", _exchange, a, b, protocol.RENAME_NOREPLACE)
-        note("do not replace nothing", _exchange, a, view / "new", protocol.RENAME_NOREPLACE)
-        note("new", os.path.exists, source / "new")
-
-    why = "libfuse 2 has no flags"
-    alike(script, differs={
-        "exchange": ("EINVAL", None, why),
-        "a": (b"of-agent", b"of-root", why),
-        "do not replace nothing": ("EINVAL", None, why),
-        "new": (False, True, why),
-    })  # fmt: skip
     with area() as here:
         make_tree(here / "source")
         options = ("--git=off", "--rename-deny")

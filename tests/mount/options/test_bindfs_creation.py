@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -143,51 +142,6 @@ CREATE_PERMS = (
 @pytest.mark.parametrize("options", CREATE_PERMS)
 def test_permissions_of_what_is_made(options: str) -> None:
     alike(moding, *options.split())
-
-
-def test_what_is_made_through_a_link_and_twice() -> None:
-    def script(view: Path, source: Path, note: Note) -> None:
-        for uid in (0, AGENT):
-            calls = [
-                ("through a broken link", write, view / "l-broken"),
-                ("again", touch, view / "of-agent"),
-                ("dir again", os.mkdir, view / "full"),
-                ("below a file", touch, view / "of-agent/x"),
-                ("in what is not there", touch, view / "nodir/x"),
-                ("name too long", touch, view / ("n" * 256)),
-                ("longest name", touch, view / (f"{uid}" * 255)[:255]),
-                ("link to nothing", os.link, view / "nothing", view / "x"),
-                ("link over", os.link, view / "of-root", view / "of-agent"),
-                ("over itself", os.rename, view / "of-agent", view / "of-agent"),
-                ("into itself", os.rename, view / "full", view / "full/x"),
-            ]
-            note.by([(f"{uid} {label}", *call) for label, *call in calls], uid=uid)
-        note("source", os.path.exists, source / "nowhere")
-
-    alike(script)
-
-
-def test_special_bits_that_are_asked_for() -> None:
-    def script(view: Path, source: Path, note: Note) -> None:
-        for uid, mode in product((0, AGENT), (0o1777, 0o2775, 0o4755, 0o7777)):
-            name = f"{mode:o}-{uid}"
-            note(f"file {name}", opened, view / f"f{name}", mode, uid=uid)
-            note(f"dir {name}", os.mkdir, view / f"d{name}", mode, uid=uid)
-            note(f"file {name} is", seen, source / f"f{name}")
-            note(f"dir {name} is", seen, source / f"d{name}")
-
-    def kept(uid: int, kind: str, mode: int) -> tuple[str, str, str]:
-        rest = f"{uid}:{uid}{' x1 0 bytes' if kind == 'file' else ''}"
-        return f"{kind} 0755 {rest}", f"{kind} {mode:04o} {rest}", why
-
-    why = "open(2) and mkdir(2) keep them, and so does a bind mount; bindfs asks for 0777 at most"
-    dirs, files = {0o1777: 0o1755, 0o7777: 0o1755}, (0o1777, 0o2775, 0o4755, 0o7777)
-    alike(script, differs={
-        f"{kind} {mode:o}-{uid} is": kept(uid, kind, becomes)
-        for uid in (0, AGENT)
-        for kind, made in (("dir", dirs), ("file", {mode: mode & ~0o022 for mode in files}))
-        for mode, becomes in made.items()
-    })  # fmt: skip
 
 
 def test_files_in_a_directory_that_their_maker_may_not_change() -> None:

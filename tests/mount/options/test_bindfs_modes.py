@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from tests.support.likeness import (
     Note,
     alike,
     listed,
-    make_tree,
     read,
     seen,
     touch,
@@ -149,43 +147,3 @@ def test_realistic_permissions_of_an_ordinary_user(options: tuple[str, ...]) -> 
         note.by([(name, seen, view / name) for name in names], uid=AGENT)
 
     alike(script, "--no-allow-other", "--realistic-permissions", *options, uid=AGENT)
-
-
-def test_set_id_bits_and_the_sticky_bit_stay() -> None:
-    """bindfs does not touch them, and neither does --git=off."""
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        everything(view, source, note)
-        for name in ("mine", "yours"):
-            for uid in (AGENT, OTHER):
-                new = view / f"sticky/{name}-{uid}"
-                note(f"{uid} renames {name}", os.rename, view / "sticky" / name, new, uid=uid)
-        note("source", listed, source / "sticky")
-        note("sized", os.truncate, view / "f4755", 1, uid=AGENT)
-        note("written", write, view / "f6711", uid=AGENT)
-        for name in ("f4755", "f6711"):
-            note.see(f"{name} later", source / name)
-
-    alike(script)
-
-
-def test_stat_is_the_same_but_for_numbers_of_inodes_and_devices() -> None:
-    def build(source: Path) -> None:
-        make_tree(source)
-        (source / "large").write_bytes(b"x" * 100_000)
-        for name in os.listdir(source):
-            os.utime(source / name, ns=(10**18 + 1, 10**18 + 2), follow_symlinks=False)
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        for name in sorted(os.listdir(view)):
-            for path in (view / name, source / name):
-                note(f"{path}", _facts, path)
-
-    alike(script, build=build)
-
-
-def _facts(path: Path) -> tuple[int, ...]:
-    st = path.lstat()
-    number = st.st_rdev if stat.S_ISCHR(st.st_mode) else 0
-    times = (st.st_atime_ns, st.st_mtime_ns)
-    return (st.st_mode, st.st_nlink, st.st_size, st.st_blocks, number, *times)

@@ -106,12 +106,6 @@ def _places(here: Path) -> tuple[Path, Path]:
     return here / "source", here / "view"
 
 
-def test_several_together() -> None:
-    alike(using, "-u", "1000", "-g", "1000", "-p", "0644,a+X", "--create-for-user=501",
-          "--create-for-group=20", "--chown-ignore", "--chgrp-deny", "--chmod-filter=a-w",
-          "--hide-hard-links", "--rename-deny", "--xattr-none", "--ctime-from-mtime")  # fmt: skip
-
-
 @pytest.mark.parametrize("option", ["--enable-lock-forwarding", "--enable-ioctl"])
 def test_what_cannot_be_had_is_refused_with_the_reason(option: str) -> None:
     """bindfs has both (and warns of the first); ignoring them could lose data."""
@@ -172,15 +166,6 @@ def test_direct_reads_and_writes(options: tuple[str, ...]) -> None:
             note(f"{name} on the source", read, source / name)
 
     alike(script, *options, build=build)
-
-
-def test_offsets_that_are_not_aligned() -> None:
-    def script(view: Path, source: Path, note: Note) -> None:
-        (view / "odd").write_bytes(b"0123456789" * 100)
-        note("read", _direct, view / "odd", 0, 4096)
-        note("sector", _direct, view / "odd", 512, 512)
-
-    alike(script, "--forward-odirect=512")
 
 
 # ------------------------------------------------------------------------------------------- Rates

@@ -199,25 +199,6 @@ def test_a_mirror_over_a_map() -> None:
     alike(script, "-m", "1000", "--map=501/1001:@20/@1001")
 
 
-IN_SETGID = "who makes something in a set-gid directory expects that directory's group (mkdir(2))"
-
-
-def test_a_map_leaves_set_gid_directories_their_group() -> None:
-    def script(view: Path, source: Path, note: Note) -> None:
-        _owners(view, source, note, (AGENT,), ["setgid/"])
-
-    alike(script, *MAPS["one"], differs={
-        "1000: sees setgid/by-1000": (
-            "file 0644 1000:1000 x1 0 bytes", "file 0644 1000:4444 x1 0 bytes", IN_SETGID),
-        "setgid/by-1000 on the source": (
-            "file 0644 501:20 x1 0 bytes", "file 0644 501:4444 x1 0 bytes", IN_SETGID),
-        "1000: sees setgid/dir-by-1000": (
-            "dir 2755 1000:1000", "dir 2755 1000:4444", IN_SETGID),
-        "setgid/dir-by-1000 on the source": (
-            "dir 2755 501:20", "dir 2755 501:4444", IN_SETGID),
-    })  # fmt: skip
-
-
 SHOWN_AS_1000 = "stored as 501 it would be shown as 1000's: neither he nor root asked for that"
 
 
@@ -239,26 +220,6 @@ def test_an_id_that_the_map_has_given_away_is_refused() -> None:
         "given to group 20": (None, "EOVERFLOW", SHOWN_AS_1000),
         "made looks": ("file 0644 1000:501 x1 0 bytes", "ENOENT", SHOWN_AS_1000),
         "dir looks": ("dir 0755 1000:501", "ENOENT", SHOWN_AS_1000),
-    })  # fmt: skip
-
-
-def test_ids_above_half_of_what_there_is() -> None:
-    """An owner of more than 2**31 is a number like any other; bindfs cannot show such a file."""
-
-    def build(source: Path) -> None:
-        make_tree(source)
-        for name, owner in {"uid": (4_000_000_000, 0), "gid": (0, 3_000_000_000)}.items():
-            (source / name).write_text("text")
-            os.chown(source / name, *owner)
-
-    def script(view: Path, source: Path, note: Note) -> None:
-        for name in ("uid", "gid"):
-            note.see(name, view / name)
-
-    why = "libfuse 2 or the kernel under it refuses the answer"
-    alike(script, build=build, differs={
-        "uid looks": ("EIO", "file 0644 4000000000:0 x1 4 bytes", why),
-        "gid looks": ("EIO", "file 0644 0:3000000000 x1 4 bytes", why),
     })  # fmt: skip
 
 

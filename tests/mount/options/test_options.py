@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import stat
 import subprocess
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.mounting import Mounted, area, bindfs, command, gitguardfs, unmount, until
+from tests.support.mounting import Mounted, area, bindfs, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import MAP
 
@@ -88,47 +87,6 @@ def test_read_only_lets_nobody_change_anything(here: Path, options: tuple[str, .
 # -------------------------------------------------------------------- Extended attributes
 
 XATTRS_OFF = errno.EOPNOTSUPP
-
-
-def test_extended_attributes_are_off_by_default(here: Path) -> None:
-    file = _host_file(here, "file")
-    os.setxattr(file, "user.known", b"value")
-    with _mounted(here) as mounted:
-        seen = mounted.path / "file"
-        _fails(XATTRS_OFF, os.getxattr, seen, "user.known")
-        _fails(XATTRS_OFF, os.setxattr, seen, "user.new", b"x")
-        _fails(XATTRS_OFF, os.removexattr, seen, "user.known")
-        assert _listed_xattrs(seen) == []
-    assert os.listxattr(file) == ["user.known"]
-
-
-def test_xattr_ro_shows_user_attributes_and_changes_none(here: Path) -> None:
-    file = _host_file(here, "file")
-    os.setxattr(file, "user.known", b"value")
-    os.setxattr(file, "trusted.known", b"value")
-    with _mounted(here, "--xattr", "ro") as mounted:
-        seen = mounted.path / "file"
-        assert os.listxattr(seen) == ["user.known"]
-        assert os.getxattr(seen, "user.known") == b"value"
-        _fails(errno.ENODATA, os.getxattr, seen, "user.absent")
-        _fails(errno.EACCES, os.setxattr, seen, "user.new", b"x")
-        _fails(errno.EACCES, os.removexattr, seen, "user.known")
-    assert os.getxattr(file, "user.known") == b"value"
-
-
-def test_xattr_rw_serves_user_attributes_to_their_owner(here: Path) -> None:
-    file = _host_file(here, "file")
-    with _mounted(here, "--xattr", "rw", "--map", MAP) as mounted:
-        seen = str(mounted.path / "file")
-        as_user(os.setxattr, seen, "user.big", b"v" * 3000)
-        assert os.getxattr(file, "user.big") == b"v" * 3000
-        assert as_user(os.getxattr, seen, "user.big") == b"v" * 3000
-        assert as_user(os.listxattr, seen) == ["user.big"]
-        _fails(errno.EACCES, as_user, os.setxattr, seen, "user.other", b"x", uid=OTHER)
-        _fails(errno.EEXIST, as_user, os.setxattr, seen, "user.big", b"x", os.XATTR_CREATE)
-        _fails(errno.ENODATA, as_user, os.setxattr, seen, "user.none", b"x", os.XATTR_REPLACE)
-        as_user(os.removexattr, seen, "user.big")
-        assert os.listxattr(file) == []
 
 
 def _listed_xattrs(path: Path) -> list[str]:
@@ -236,14 +194,6 @@ def test_a_flood_of_refusals_neither_fills_the_log_nor_stops_the_mount(here: Pat
     dropped = sum(line.get("dropped", 0) for line in lines)
     assert dropped + len(lines) <= 30_000
     assert dropped >= 15_000
-
-
-def test_names_that_are_not_text_are_logged_as_one_line(here: Path) -> None:
-    log = here / "audit.log"
-    with _mounted(here, "--audit-log", str(log), "--deny", "*secret*") as mounted:
-        for name in (b"a\nsecret", b"\xff\xfesecret", b'"secret\\'):
-            _fails(errno.EACCES, os.mkdir, os.fsencode(mounted.path) + b"/" + name)
-    assert [line["path"] for line in _lines(log)] == ["a\nsecret", "\\xff\\xfesecret", '"secret\\']
 
 
 def test_a_full_disk_under_the_audit_log_hurts_nobody(here: Path) -> None:
@@ -423,69 +373,12 @@ def test_a_map_shows_the_owners_that_it_names_and_all_others_as_they_are(
     assert _show(here, "-o", option) == {"mapped": (1000, 1000), "unmapped": (77, 88)}
 
 
-def test_a_pair_of_numbers_maps_user_and_group(here: Path) -> None:
-    os.chown(_host_file(here, "file"), 501, 501)
-    assert _show(here, "--map", "501:1000")["file"] == (1000, 1000)
-
-
-def test_names_stand_for_users_and_their_groups(here: Path) -> None:
-    """`nobody` and `games` are on every Debian."""
-    os.chown(_host_file(here, "file"), 5, 60)
-    os.chown(_host_file(here, "other"), 65534, 65534)
-    shown = _show(here, "--map", "games:www-data")
-    assert shown == {"file": (33, 33), "other": (65534, 65534)}
-    assert _show(here, "--map", "@games:@www-data")["file"] == (5, 33)
-    assert _show(here, "--map", "games/www-data:@games/@www-data")["file"] == (33, 33)
-
-
 def test_map_auto_shows_the_owner_of_the_source_as_that_of_the_mount_point(here: Path) -> None:
     _host_file(here, "file")
     os.chown(_host_file(here, "other"), 77, 88)
     (here / "view").mkdir()
     os.chown(here / "view", AGENT, 1001)
     assert _show(here, "--map", "auto") == {"file": (AGENT, 1001), "other": (77, 88)}
-
-
-def test_chown_by_root_is_mapped_back(here: Path) -> None:
-    file = _host_file(here, "file")
-    with _mounted(here, "--map", MAP) as mounted:
-        seen = mounted.path / "file"
-        os.chown(seen, 0, 0)
-        assert _ids(file) == _ids(seen) == (0, 0)
-        os.chown(seen, 1000, 1000)
-        assert _ids(file) == (501, 20)
-        assert _ids(seen) == (1000, 1000)
-        os.chown(seen, OTHER, -1)
-        assert _ids(file) == (OTHER, 20)
-        assert _ids(seen) == (OTHER, 1000)
-        (mounted.path / "link").symlink_to("nowhere")
-        os.chown(mounted.path / "link", 1000, 1000, follow_symlinks=False)
-        assert _ids(here / "source/link") == (501, 20)
-
-
-def test_chown_by_others_is_refused(here: Path) -> None:
-    _host_file(here, "file")
-    with _mounted(here, "--map", MAP) as mounted:
-        file = str(mounted.path / "file")
-        _fails(errno.EPERM, as_user, os.chown, file, OTHER, -1)
-        _fails(errno.EPERM, as_user, os.chown, file, -1, OTHER)
-        _fails(errno.EPERM, as_user, os.chown, file, AGENT, -1, uid=OTHER)
-        as_user(os.chown, file, AGENT, -1)
-
-
-def test_an_id_that_has_no_place_on_the_share_is_refused(here: Path) -> None:
-    """On the share, 501 is another user, and would be shown as 1000."""
-    file = _host_file(here, "file")
-    (here / "source").chmod(0o777)
-    with _mounted(here, "--map", MAP) as mounted:
-        _fails(errno.EOVERFLOW, os.chown, mounted.path / "file", 501, -1)
-        _fails(errno.EOVERFLOW, os.chown, mounted.path / "file", -1, 20)
-        _fails(errno.EOVERFLOW, as_user, os.mkdir, str(mounted.path / "new"), uid=501)
-        _fails(errno.EOVERFLOW, as_user, _touch, str(mounted.path / "file2"), uid=501)
-        _fails(errno.EOVERFLOW, as_user, os.symlink, "x", str(mounted.path / "l"), uid=501)
-        assert os.listdir(mounted.path) == ["file"]
-    assert os.listdir(here / "source") == ["file"], "no incomplete file is left"
-    assert _ids(file) == (501, 20)
 
 
 # -------------------------------------------------------------------------------- Creation
@@ -501,61 +394,6 @@ def _make_all(directory: str) -> None:
     os.mkfifo(f"{directory}/fifo")
     os.symlink("file", f"{directory}/link")
     os.mknod(f"{directory}/node", stat.S_IFREG | 0o644)
-
-
-@pytest.mark.parametrize(
-    ("uid", "gid", "on_the_share"),
-    [(1000, 1000, (501, 20)), (1000, OTHER, (501, OTHER)), (OTHER, OTHER, (OTHER, OTHER)),
-     (0, 0, (0, 0)), (OTHER, 1000, (OTHER, 20))],
-)  # fmt: skip
-def test_what_is_made_belongs_to_who_made_it(
-    here: Path, uid: int, gid: int, on_the_share: tuple[int, int]
-) -> None:
-    (here / "source").chmod(0o777)
-    with _mounted(here, "--map", MAP) as mounted:
-        as_user(_make_all, str(mounted.path), uid=uid, gid=gid)
-        for name in ("file", "directory", "fifo", "link", "node"):
-            assert _ids(mounted.path / name) == (uid, gid), name
-            assert _ids(here / "source" / name) == on_the_share, name
-
-
-def test_a_set_gid_directory_hands_down_its_group(here: Path) -> None:
-    shared = here / "source/shared"
-    shared.mkdir()
-    os.chown(shared, HOST_UID, 4444)
-    shared.chmod(0o2777)
-    with _mounted(here, "--map", MAP) as mounted:
-        as_user(_make_all, str(mounted.path / "shared"))
-        for name in ("file", "directory", "fifo", "link", "node"):
-            assert _ids(mounted.path / "shared" / name) == (1000, 4444), name
-        assert (mounted.path / "shared/directory").stat().st_mode & stat.S_ISGID
-        assert not (mounted.path / "shared/file").stat().st_mode & stat.S_ISGID
-
-
-def test_the_umask_of_the_creator_holds(here: Path) -> None:
-    (here / "source").chmod(0o777)
-    with _mounted(here) as mounted:
-        as_user(_touch, str(mounted.path / "file"), umask=0o027)
-        as_user(os.mkdir, str(mounted.path / "directory"), umask=0o077)
-        assert stat.S_IMODE((here / "source/file").stat().st_mode) == 0o640
-        assert stat.S_IMODE((here / "source/directory").stat().st_mode) == 0o700
-
-
-def test_others_are_kept_out_by_the_mapped_owners(here: Path) -> None:
-    _host_file(here, "private", mode=0o600)
-    _host_file(here, "group", mode=0o640)
-    with _mounted(here, "--map", MAP) as mounted:
-        private, group = str(mounted.path / "private"), str(mounted.path / "group")
-        assert as_user(_read, private) == "text"
-        _fails(errno.EACCES, as_user, _read, private, uid=OTHER)
-        _fails(errno.EACCES, as_user, _read, private, uid=501)
-        assert as_user(_read, group, uid=OTHER, groups=[1000]) == "text"
-        _fails(errno.EACCES, as_user, _read, group, uid=OTHER, groups=[20])
-
-
-def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read()
 
 
 # -------------------------------------------------- A daemon that cannot change the owners
@@ -613,48 +451,3 @@ def test_what_would_get_the_wrong_owner_is_not_made(here: Path) -> None:
         assert os.listdir(path) == []
         _fails(errno.EPERM, os.chown, mounted.path, OTHER, OTHER)
     assert os.listdir(here / "raw") == []
-
-
-@pytest.mark.parametrize(("owner", "is_said"), [(0, True), (AGENT, False)])
-def test_auto_at_a_mount_point_of_roots_says_whose_the_files_are_then(
-    here: Path, owner: int, is_said: bool
-) -> None:
-    (here / "view").mkdir()
-    os.chown(here / "view", owner, owner)
-    done = subprocess.run(
-        command(here / "source", here / "view", "--map", "auto"), capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    unmount(here / "view")
-    assert (f"{here}/view is root's, so all files are shown as root's" in done.stderr) == is_said
-
-
-@pytest.mark.parametrize(
-    ("given", "offered"),
-    [
-        (("--map", "1000:1500"), r"(--map) (\S+);"),
-        (("-o", "map=1000:1500"), r"option: (map=\S+)\)"),
-        (("-o", "ro,map=501/1500:@20/@1000"), r"option: (map=\S+)\)"),
-    ],
-)  # fmt: skip
-def test_ids_that_become_one_are_said_with_what_keeps_them_apart(
-    here: Path, given: tuple[str, str], offered: str
-) -> None:
-    """What the warning offers is added as it stands, where the map was given."""
-    (here / "view").mkdir()
-
-    def said(*options: str) -> str:
-        done = subprocess.run(
-            command(here / "source", here / "view", *options), capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        unmount(here / "view")
-        return done.stderr
-
-    warning = said(*given)
-    assert "two ids of the share as one" in warning
-    match = re.search(offered, warning)
-    assert match is not None, warning
-    option, value = given
-    mended = (*given, *match.groups()) if option == "--map" else (option, f"{value},{match[1]}")
-    assert "two ids" not in said(*mended)

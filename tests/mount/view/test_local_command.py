@@ -138,11 +138,6 @@ def test_each_directory_is_listed_with_what_it_takes(world: World) -> None:
     assert "in use  " + first["path"] in text and "2 directories, " in text
 
 
-def test_a_store_that_is_not_there_has_nothing(world: World) -> None:
-    assert world.run("list").stdout == f"no directories, 0 B, in {world.store}\n"
-    assert world.run("prune").stdout == "there is nothing to remove\n"
-
-
 def test_the_states_are_those_of_the_view(world: World) -> None:
     with world.mounted():
         world.install("app", "app/packages/one", ".")
@@ -544,11 +539,6 @@ def test_the_doctor_finds_nothing_where_all_is_well(world: World) -> None:
     assert str(world.source) in rows["share.path"].title, "the store is no share"
 
 
-def test_the_doctor_says_nothing_of_a_view_without_local(world: World) -> None:
-    with world.mounted("--git=deny"):
-        assert not [name for name in _doctor(world) if name.startswith("local.")]
-
-
 def test_the_doctor_tells_what_was_left_behind(world: World) -> None:
     with world.mounted():
         world.install("app", ".")
@@ -600,15 +590,6 @@ def test_a_move_is_whole_or_nothing(world: World) -> None:
                 changing.move(share, old, new, is_own)
             assert refused.value.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
             assert world.kept() == before
-
-
-def test_the_holder_of_the_lock_is_the_daemon(world: World) -> None:
-    with world.mounted() as mounted, ExitStack() as stack:
-        [share] = listing.shares(stack, str(world.store))
-        assert share.holder() == mounted.process.pid
-    with ExitStack() as stack:
-        [share] = listing.shares(stack, str(world.store))
-        assert share.holder() is None
 
 
 def test_a_daemon_in_the_background_is_found_also_after_a_crash(world: World) -> None:
