@@ -126,17 +126,6 @@ async def test_other_names_are_free(world: World, name: str) -> None:
     await touch(world, f"d/{name}/config")
 
 
-@pytest.mark.parametrize("name", ["main.c", "config"])
-async def test_ordinary_names_ask_little(world: World, asked: Counter[str], name: str) -> None:
-    await mkdir(world, "d")
-    await touch(world, "d/other")
-    number = await world.id("d")
-    asked.clear()
-    handle, _ = await world.create(number, name.encode())
-    assert asked["stat_at"] <= {"main.c": 1, "config": 6}[name]
-    await world.ops.release(handle)
-
-
 @pytest.mark.parametrize("option", ["deny", "protect", "hide"])
 async def test_a_short_name_is_no_way_round_a_rule(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, option: str

@@ -286,16 +286,6 @@ async def test_it_does_not_even_come_there_for_a_moment(
     assert calls == [[], []]
 
 
-async def test_two_symlinks_are_exchanged_if_both_fit(world: World) -> None:
-    await symlink(world, "r/d/l", b"../f")
-    await symlink(world, "r/d/e/l", b"../../f")
-    await refused(world.rename("r/d/l", "r/d/e/l", RENAME_EXCHANGE), errno.EXDEV)
-    await refused(world.rename("r/d/e/l", "r/d/l", RENAME_EXCHANGE), errno.EXDEV)
-    assert stored(world, "r/d/l") == b"../f" and stored(world, "r/d/e/l") == b"../../f"
-    await symlink(world, "r/f/l", b"../f")
-    await world.rename("r/f/l", "r/d/l", RENAME_EXCHANGE)
-
-
 @pytest.mark.parametrize("text", ["/etc", "../../x", ".git/hooks", "../top"])
 async def test_the_human_s_symlinks_are_shown_and_stay_where_they_are(
     world: World, text: str
@@ -416,16 +406,6 @@ async def test_symlinks_further_down_count_from_where_they_are(world: World) -> 
     await refused(world.rename("x/y/z/k", "k"), errno.EXDEV)
     await world.rename("x/y/z", "z")
     assert stored(world, "z/k/m") == b".."
-
-
-async def test_work_trees_further_down_move_along(world: World) -> None:
-    (world.source / "x/y/z/n/.git").mkdir(parents=True)
-    (world.source / "x/y/z/n/d").mkdir()
-    await symlink(world, "x/y/z/n/d/l", b"../f")
-    await symlink(world, "x/y/z/n/d/m", b"..")
-    await world.rename("x/y/z", "z")
-    await world.rename("z", "r/z")
-    assert stored(world, "r/z/n/d/l") == b"../f"
 
 
 @pytest.mark.parametrize("text", ["/etc", "../../..", ".git"])

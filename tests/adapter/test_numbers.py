@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE
-from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID
+from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
@@ -103,35 +103,6 @@ async def test_a_symlink_never_shows_a_new_one_at_the_other_name(
     assert await world.ops.readlink(new, world.ctx) == b"before"
 
 
-async def test_an_open_file_is_served_when_the_host_removes_its_other_name(
-    make_world: MakeWorld,
-) -> None:
-    for kind in (LOCAL, SHARE, PATHS):
-        world = make_world(**kind)
-        old = await with_two_names(world, "one", "two")
-        handle = (await world.ops.open(old, os.O_RDONLY, world.ctx)).fh
-        (world.source / "one").unlink()
-        evict_all(world)
-        assert (await world.ops.getattr(old, world.ctx)).st_nlink == 1
-        assert await world.id("two") == old
-        assert bytes(await world.ops.read(handle, 0, 100)) == b"before"
-        await world.ops.release(handle)
-        (world.source / "two").unlink()
-
-
-@pytest.mark.parametrize("kind", [LOCAL, SHARE], ids=["local", "share"])
-async def test_a_file_with_a_descriptor_is_served_when_the_host_removes_its_other_name(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
-    old = await with_two_names(world, "one", "two")
-    await world.setattr(old, mode=0o600)  # this caches a descriptor
-    (world.source / "one").unlink()
-    assert (await world.ops.getattr(old, world.ctx)).st_nlink == 1
-    assert (await world.setattr(old, mode=0o640)).st_nlink == 1
-    assert await read(world, old) == b"before"
-
-
 @every_source
 async def test_what_is_linked_into_place_here_keeps_its_number(
     make_world: MakeWorld, kind: dict[str, bool]
@@ -161,17 +132,6 @@ async def test_a_name_left_by_a_removal_here_keeps_its_number(
     assert await world.id("one") == old
     evict_all(world)
     assert await read(world, old) == b"before"
-
-
-@pytest.mark.parametrize("kind", [LOCAL, SHARE], ids=["local", "share"])
-async def test_a_name_left_by_a_removal_here_may_be_written_while_held(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
-    old = await with_two_names(world, "one", "two")
-    await world.ops.unlink(ROOT_ID, b"two", world.ctx)
-    (world.source / "one").write_text("written by the host")
-    assert await world.id("one") == old
 
 
 async def test_a_file_shown_in_two_directories_keeps_its_number(make_world: MakeWorld) -> None:
@@ -245,21 +205,6 @@ async def test_an_open_file_that_was_protected_before_is_guarded_in_the_end(
         await refused(world.ops.open(node, os.O_RDONLY, world.ctx), errno.EACCES, errno.ESTALE)
     for handle in handles:
         await world.ops.release(handle)
-
-
-async def test_names_exchanged_by_the_host_add_no_nodes(world: World) -> None:
-    """As the kernel does, an answer with another number forgets the former one."""
-    (world.source / "one").write_text("text")
-    number = await world.id("one")
-    known = len(world.tree.nodes)
-    for old, new in (("one", "two"), ("two", "one")) * 20:
-        (world.source / old).rename(world.source / new)
-        following = await world.id(new)
-        assert following != number
-        assert following == (world.source / new).stat().st_ino or following >= FIRST_OWN_ID
-        await world.ops.forget([(number, 1)])
-        number = following
-        assert len(world.tree.nodes) == known
 
 
 @every_source

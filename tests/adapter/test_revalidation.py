@@ -113,23 +113,6 @@ async def test_read_only_repositories_can_be_read(make_world: MakeWorld, later: 
     await refused(world.create(d, b"new"))
 
 
-async def test_it_costs_one_look_a_second(
-    world: World, later: Later, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planted(world)
-    d = await world.id("d")
-    looks = []
-    holds = Source.holds_repository
-    monkeypatch.setattr(
-        Source, "holds_repository", lambda self, fd: looks.append(fd) or holds(self, fd)
-    )
-    for _ in range(3):
-        later()
-        for _ in range(10):
-            await world.ops.lookup(d, b"f", world.ctx)
-    assert len(looks) == 3 * 2, "at the directory and at the root"
-
-
 async def test_what_the_host_moved_can_still_be_used(world: World, later: Later) -> None:
     planted(world)
     deep = await world.id("d/sub/deep")

@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that measure nothing: figures, report, chart, tree, options."""
+"""What the benchmarks measure: the way of a request, its system calls, and only what is right."""
 
 from __future__ import annotations
 
@@ -9,40 +9,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks import cost_kinds, figures, rounds, system_calls, tree
+from benchmarks import cost_kinds, rounds, system_calls, tree
 from benchmarks.place import Place, Workload
-from benchmarks.rounds import Outcome
 from benchmarks.scale import GUEST
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-
-
-def outcome(name: str, *, warm: bool = False, **seconds: list[float]) -> Outcome:
-    return Outcome(name, warm, {key.replace("_", "-"): each for key, each in seconds.items()})
-
-
-# ----------------------------------------------------------------------------- figures
-
-
-def test_the_ratio_is_of_medians_and_the_spread_of_single_rounds() -> None:
-    found = figures.ratio([1.0, 2.0, 9.0], [2.0, 4.0, 3.0])
-    assert (found.middle, found.low, found.high) == (2.0 / 3.0, 0.5, 3.0)
-    assert str(found) == "0.67 (0.50–3.00)"
-
-
-def test_goals_that_are_missed() -> None:
-    slow = outcome("a", warm=True, plain=[0.1], bindfs=[1.0], gitguardfs=[1.06])
-    slow.failures["bindfs-mt"] = "wrong"
-    found = figures.goals([slow], {"gitguardfs": {"bytes_per_file": 501.0}})
-    assert [goal.met for goal in found] == [False] * 5
-    assert "a 1.06" in found[0].found
-    assert "a on bindfs-mt" in found[-1].found
-
-
-# ----------------------------------------------------------------------------- report, chart
-
-
-# ----------------------------------------------------------------------------- rounds
 
 
 def place(path: Path, key: str) -> Place:
@@ -74,9 +45,6 @@ def test_a_view_that_is_wrong_has_no_figures(tmp_path: Path) -> None:
     assert all(os.listdir(each.truth) == ["done"] for each in places)
 
 
-# ----------------------------------------------------------------------------- tree, workloads
-
-
 def test_what_the_guest_runs_needs_the_standard_library_only() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import benchmarks.inside; "
@@ -85,9 +53,6 @@ def test_what_the_guest_runs_needs_the_standard_library_only() -> None:
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(REPOSITORY)]
     assert subprocess.check_output(command, text=True).strip() == "[]"
-
-
-# ----------------------------------------------------------------------------- cost of a request
 
 
 def test_the_way_of_every_kind_of_request_is_short(tmp_path: Path) -> None:
@@ -140,9 +105,3 @@ def test_system_calls_are_counted_by_request() -> None:
     assert trace.calls == {cost_kinds.LOOKUP: [1], cost_kinds.CREATE: [2]}
     assert trace.of((cost_kinds.CREATE,)) == 2
     assert trace.of((cost_kinds.MKDIR,)) is None
-
-
-# ----------------------------------------------------------------------------- cost by depth
-
-
-# ----------------------------------------------------------------------------- options

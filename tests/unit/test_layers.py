@@ -111,16 +111,6 @@ def test_a_start_loads_no_large_module_that_mounting_does_not_need() -> None:
     assert not loaded.intersection({"difflib", "filecmp", "json", "pickle", "tarfile"})
 
 
-def test_help_and_usage_errors_need_no_pyfuse3() -> None:
-    for arguments in (["--help"], ["--version"], ["a", "b", "-o", "bogus"], []):
-        statement = (
-            f"sys.argv[1:] = {arguments!r}\n"
-            "try:\n from gitguardfs.commands.gitguardfs import main\n main()\n"
-            "except SystemExit: pass\n"
-        )
-        assert not loaded_after(statement).intersection({"pyfuse3", "trio"}), arguments
-
-
 def imports(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):

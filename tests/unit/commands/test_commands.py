@@ -14,7 +14,7 @@ import pytest
 from gitguardfs.base.errors import Exit
 from gitguardfs.base.installation import PACKAGE_PARENT
 from gitguardfs.commands.gitguard import COMMANDS
-from gitguardfs.commands.run import call, of_gitguard
+from gitguardfs.commands.run import of_gitguard
 from gitguardfs.commands.run import run as run_command
 
 PROGRAMS = {
@@ -157,17 +157,6 @@ def test_a_bug_is_neither_a_finding_nor_wrong_usage(
     assert ended.value.code == expected
     said = capsys.readouterr().err
     assert "Traceback" in said and "RuntimeError: no such luck" in said
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_is_one_line(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
-    def function() -> None:
-        raise error
-
-    with pytest.raises(SystemExit) as ended:
-        call(function, "umount.fuse.gitguardfs")
-    assert ended.value.code == Exit.SYSTEM
-    assert capsys.readouterr().err == "umount.fuse.gitguardfs: aborted\n"
 
 
 @pytest.mark.parametrize(("program", "code"), [("gitguard", 3), ("vm-mount", 2)])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import shlex
 import shutil
 from pathlib import Path
 
@@ -439,25 +437,6 @@ def test_the_users_own_environment_counts_as_git_takes_it(
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     (result,) = host_checks.check(own)
     assert result.status is Status.FINDING
-
-
-def test_hints_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = "/my $(view)"
-    assert "umount -l '/my $(view)'" in _answer_of_a_hang(monkeypatch, place).hint
-    assert "SOURCE '/my $(view)'" in mount_checks.check_mounted(case(place)).hint
-    label = host_checks.judge_label("/it's (here)", True, "u:object_r:user_home_t:s0").hint
-    words = shlex.split(label.partition(", if")[0])
-    assert words[:6] == ["sudo", "semanage", "fcontext", "-a", "-t", "svirt_home_t"]
-    assert re.fullmatch(words[6], "/it's (here)/below")
-    assert words[7:] == ["&&", "sudo", "restorecon", "-R", "/it's (here)"]
-
-
-def _answer_of_a_hang(monkeypatch: pytest.MonkeyPatch, place: str) -> Result:
-    def lost(*_: object, **__: object) -> None:
-        raise NoAnswer("no answer in time")
-
-    monkeypatch.setattr(run_as, "run_as", lost)
-    return mount_checks.check_answer(place, AGENT)
 
 
 # ---------------------------------------------------------------------------------- the report

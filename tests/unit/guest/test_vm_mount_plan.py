@@ -26,7 +26,6 @@ from gitguardfs.guest.changes import Changes
 from gitguardfs.guest.facts import Facts, SystemPaths, Tags
 from gitguardfs.guest.mountpoint import Mountpoint
 from gitguardfs.guest.request import MountRequest, default_mount, default_tag
-from gitguardfs.guest.run import Arguments
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.safe_open import PathComponent
@@ -406,15 +405,6 @@ def test_a_guards_entry_that_is_left_alone_is_found_and_taken_out(mount: str) ->
     assert removal.find(look, None, None, VIEW) == removal.InstalledShare(None, mount, (VIEW,))
 
 
-def test_the_template_stays_as_long_as_another_guard_needs_it() -> None:
-    look = installed("systemd")
-    spec = spec_of(request())
-    other = systemd.files(replace(spec, map_mount="/o", mount="/p"))
-    look = replace(look, units=look.units | {name: t.encode() for name, t in other.items()})
-    names = boot.unit_names(look, RAW, (VIEW,))
-    assert systemd.TEMPLATE not in names and len(names) == 2
-
-
 TEMPLATE_PATH = f"/etc/systemd/system/{systemd.TEMPLATE}"
 FOREIGN = b"[Service]\nExecStart=/bin/true\n"
 
@@ -561,28 +551,6 @@ def test_printing_progress_never_fails(
 
 
 # ----------------------------------------------------------------------------------- command
-
-
-def asked(monkeypatch: pytest.MonkeyPatch, *words: str) -> Arguments:
-    """Return the arguments that a command line of vm-mount stands for."""
-    caught: list[Arguments] = []
-    monkeypatch.setattr(vm_mount, "install", lambda _, arguments: caught.append(arguments))
-    monkeypatch.setattr("gitguardfs.guest.run.load_modules", lambda: None)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("signal.signal", lambda *a: None)
-    result = CliRunner().invoke(vm_mount.command, words, standalone_mode=False)
-    if result.exception:
-        raise result.exception
-    return caught[0]
-
-
-def test_options_of_the_guard_are_split_at_commas_and_locals_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = ("-o", "git=hide,deny=*.pem", "--local", "a,b", "-o", "hide=.env", "--no-persist")
-    arguments = asked(monkeypatch, "--tag", "projects", *options)
-    assert arguments.options == ("git=hide", "deny=*.pem", "hide=.env", "local=a,b")
-    assert not arguments.persist
 
 
 def test_whoever_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "CHECK_PERIOD", 0.01)
 
 
-def test_a_source_that_answers_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "SILENCE", 0.05)
-    given_up = Event()
-    with drain.Drain(lambda: 7, given_up.set) as watch:
-        watch.begin()
-        assert given_up.wait(30)
-
-
 def test_a_source_that_goes_on_answering_is_given_up_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

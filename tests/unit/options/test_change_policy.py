@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import errno
-from stat import S_IFDIR, S_IFREG
 
 import pytest
 
-from gitguardfs.options.change_policy import ChangePolicy, ChangeRule
+from gitguardfs.options.change_policy import ChangePolicy
 from gitguardfs.options.idmap import IdMap
-from gitguardfs.options.permissions import Perms
-
-NORMAL, IGNORE, DENY = ChangeRule.NORMAL, ChangeRule.IGNORE, ChangeRule.DENY
-DENIED = errno.EPERM
-FILE, DIRECTORY = S_IFREG, S_IFDIR
 
 
 def outcome(call: object, *args: object) -> object:
@@ -21,63 +15,6 @@ def outcome(call: object, *args: object) -> object:
         return call(*args)  # type: ignore[operator]
     except OSError as error:
         return error.errno
-
-
-@pytest.mark.parametrize(
-    ("chown", "chgrp", "user", "group", "both"),
-    [
-        (NORMAL, NORMAL, (7, None), (None, 8), (7, 8)),
-        (NORMAL, IGNORE, (7, None), (None, None), (7, None)),
-        (NORMAL, DENY, (7, None), DENIED, DENIED),
-        (IGNORE, NORMAL, (None, None), (None, 8), (None, 8)),
-        (IGNORE, IGNORE, (None, None), (None, None), (None, None)),
-        (IGNORE, DENY, (None, None), DENIED, DENIED),
-        (DENY, NORMAL, DENIED, (None, 8), DENIED),
-        (DENY, IGNORE, DENIED, (None, None), DENIED),
-        (DENY, DENY, DENIED, DENIED, DENIED),
-    ],
-)
-def test_chown_and_chgrp(
-    chown: ChangeRule, chgrp: ChangeRule, user: object, group: object, both: object
-) -> None:
-    policy = ChangePolicy(chown=chown, chgrp=chgrp)
-    assert outcome(policy.owners, 7, None) == user
-    assert outcome(policy.owners, None, 8) == group
-    assert outcome(policy.owners, 7, 8) == both
-    assert policy.owners(None, None) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("policy", "old", "new", "found"),
-    [
-        (ChangePolicy(), FILE | 0o600, FILE | 0o4755, FILE | 0o4755),
-        (ChangePolicy(chmod_allow_x=True), FILE | 0o600, FILE | 0o666, FILE | 0o666),
-        (ChangePolicy(chmod_filter=Perms("g-w,o-rwx")), FILE, FILE | 0o666, FILE | 0o640),
-        (ChangePolicy(chmod_filter=Perms("a+D")), DIRECTORY, DIRECTORY, DIRECTORY | 0o111),
-        (ChangePolicy(chmod=IGNORE), FILE | 0o600, FILE | 0o777, None),
-        (ChangePolicy(chmod=DENY), FILE | 0o600, FILE | 0o600, DENIED),
-        (
-            ChangePolicy(chmod=IGNORE, chmod_allow_x=True),
-            FILE | 0o1700,
-            FILE | 0o077,
-            FILE | 0o1611,
-        ),
-        (ChangePolicy(chmod=IGNORE, chmod_allow_x=True), DIRECTORY | 0o700, DIRECTORY | 0o77, None),
-        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o700, FILE | 0o700),
-        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o611, FILE | 0o611),
-        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o777, DENIED),
-        (ChangePolicy(chmod=DENY, chmod_allow_x=True), FILE | 0o700, FILE | 0o1700, DENIED),
-        (
-            ChangePolicy(chmod=DENY, chmod_allow_x=True),
-            DIRECTORY | 0o700,
-            DIRECTORY | 0o700,
-            DENIED,
-        ),
-        (ChangePolicy(chmod=DENY, chmod_filter=Perms("a=")), FILE, FILE | 0o7, DENIED),
-    ],
-)
-def test_chmod(policy: ChangePolicy, old: int, new: int, found: object) -> None:
-    assert outcome(policy.mode, old, new) == found
 
 
 MAP = IdMap([(501, 1000)], [(20, 1000)])

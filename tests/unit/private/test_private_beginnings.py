@@ -85,19 +85,6 @@ def test_an_open_during_a_clone_makes_no_lasting_difference(project: World, how:
     assert names == {"agent", "host.git", "host.path", "host.state"}
 
 
-def test_a_repository_of_another_format_comes_later(project: World) -> None:
-    shutil.rmtree(project.project / ".git")
-    (project.project / ".git/refs").mkdir(parents=True)
-    os.chown(project.project / ".git", 501, 20)
-    project.prepare()
-    shutil.rmtree(project.project / ".git")
-    project.host("init", "--quiet", "--object-format=sha256", "--initial-branch=trunk")
-    project.commit("one", {})
-    project.prepare()
-    project.show()
-    assert project.agent("status", "--short", "--branch") == "## trunk...host/trunk"
-
-
 USES = {
     "index": ("add", "a"),
     "commit": ("commit", "--quiet", "--allow-empty", "--message", "mine"),
@@ -453,15 +440,6 @@ def test_a_damaged_repository_is_not_another_project(used: World) -> None:
     (used.project / ".git/refs/tags/v1").unlink()
     used.prepare()
     assert listed(used) == [(str(old), False)]
-
-
-def test_a_reset_of_what_is_another_project_now(used: World) -> None:
-    run(used, "reset", "proj", "--yes")
-    other_project(used)
-    used.prepare()
-    used.show()
-    assert used.agent("log", "--all", "--format=%s") == "other"
-    assert len(listed(used)) == 1
 
 
 # A fetch that takes long

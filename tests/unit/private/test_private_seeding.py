@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.base.store_directory import remove_tree
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, made_project, world
@@ -331,20 +330,6 @@ def test_objects_elsewhere_in_the_share(project: World, of: str, is_relative: bo
     other = _other(project)
     assert other.agent("status", "--short", "--branch") == "## main...host/main"
     assert other.agent("fsck") == ""
-
-
-def test_a_reset_takes_what_the_copy_could_not_hold(project: World) -> None:
-    shutil.rmtree(project.project / ".git")
-    project.host("init", "--quiet", "--initial-branch=main", "--object-format=sha256")
-    project.commit("new", {})
-    alternates = project.project / ".git/objects/info/alternates"
-    alternates.write_text("/nowhere/objects\n")
-    project.prepare()
-    remove_tree(str(project.mine))
-    alternates.unlink()
-    project.prepare(project.daemon())
-    project.show()
-    assert project.agent("log", "--format=%s") == "new"
 
 
 def test_a_bare_repository_beside_its_work_trees_is_bare_for_the_agent(project: World) -> None:
