@@ -203,7 +203,7 @@ def test_the_package_brings_programs_pages_completion_and_unit(packaged: Machine
     ):  # fmt: skip
         assert path in listed.splitlines()
     assert packaged.sh("dpkg --verify gitguardfs") == ""
-    compiled = packaged.sh("ls /usr/share/gitguardfs/gitguardfs/__pycache__")
+    compiled = packaged.sh("ls /usr/share/gitguardfs/gitguardfs/base/__pycache__")
     assert "errors.cpython-311.pyc" in compiled
 
 
