@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.base.protocol import RENAME_EXCHANGE
+from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_WHITEOUT
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
@@ -56,6 +56,13 @@ async def test_a_rename_is_undone_where_it_was_done(
         return
     await refused(small.rename("a/config", "b/config", flags))
     assert (small.source / "a/config").read_text() == "text"
+
+
+async def test_no_flag_leaves_a_device_behind(world: World) -> None:
+    (world.source / "file").touch()
+    for flags in (RENAME_WHITEOUT, 1 << 30):
+        await refused(world.rename("file", "other", flags), errno.EINVAL)
+    assert os.listdir(world.source) == ["file"]
 
 
 async def test_below_a_moved_directory_all_nodes_still_work(small: World) -> None:

@@ -17,7 +17,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.view.view import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import Context, Fields, Token, World, refused
+from tests.adapter.world import Context, Fields, Token, World, needs_root, refused
 
 
 def test_every_handler_of_pyfuse3_is_classed() -> None:
@@ -122,6 +122,7 @@ async def test_no_operation_by_name_reaches_a_guarded_name(
     assert world.audit.refused["git"] == len(NAME_CASES[operation])
 
 
+@needs_root
 @pytest.mark.parametrize("there", ["file", "directory", "symlink"])
 @pytest.mark.parametrize("name", NAMES)
 async def test_lookup_and_listing_mask_a_guarded_name(
@@ -130,6 +131,7 @@ async def test_lookup_and_listing_mask_a_guarded_name(
     world = make_world(rules=GuardRules(GitMode.LIST))
     path = os.fsencode(world.source) + b"/" + name
     SOURCES[there](path)
+    os.lchown(path, 501, 20)
     listed = (await world.list(""))[name]
     for entry in (
         await world.entry(name),

@@ -80,6 +80,16 @@ def test_the_cache_is_bounded_and_evicted_nodes_come_back(place: Directory) -> N
     assert sum(node.fd >= 0 for node in nodes) == FEW
 
 
+def test_a_descriptor_in_use_outlives_those_that_are_not(place: Directory) -> None:
+    (place.path / "kept").touch()
+    kept = place.node("kept")
+    os.set_inheritable(place.of(kept), True)  # marks this descriptor
+    for number in range(3 * FEW):
+        (place.path / f"f{number}").touch()
+        place.of(place.node(f"f{number}"))
+        assert os.get_inheritable(place.of(kept))
+
+
 def test_a_node_with_another_one_s_number_has_a_descriptor_of_its_own(place: Directory) -> None:
     """A host reuses inode numbers while the kernel still knows a file of the old directory."""
     (place.path / "old").mkdir()
