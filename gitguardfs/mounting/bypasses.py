@@ -203,7 +203,11 @@ def _leads_to(
     try:
         fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
-        return os.path.lexists(link)  # closed meanwhile, unless the file's server says so
+        try:
+            processes.link_of(link)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # closed meanwhile, or of a process that has ended
+        return True  # the file's server says so
     try:
         number = mountinfo.number_of(fd)
         path = processes.link_of(b"/proc/self/fd/%d" % fd)

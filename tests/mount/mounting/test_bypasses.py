@@ -191,6 +191,14 @@ def test_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
     assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
 
 
+def test_a_process_that_has_ended_does_not_count(here: Path) -> None:
+    """Its parent has not waited for it: /proc still lists it, and links that lead nowhere."""
+    with subprocess.Popen(["true"], **AS_AGENT) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        done = _run(here)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
 def test_what_is_deep_elsewhere_does_not_count(here: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "none", here / "beside"], check=True)
     try:
