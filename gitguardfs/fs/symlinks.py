@@ -145,8 +145,7 @@ class SymlinkResolver:
         OSError(EACCES) if ``caller`` has no permission in the target's directory, by the
         attributes that the guest sees; Refused, and any other OSError of the source.
         """
-        ref = target.ref
-        self._access.check_no_payload(ref.parent, ref.name)  # while nothing is removed yet
+        ref = self._access.name(target.ref.parent.id, target.ref.name, change=True)
         self._access.check_unguarded(ref, target.st)
         directory, entry = (
             self._attributes.unguarded(0, st, caller.uid)

@@ -3,27 +3,30 @@
 A seal covers a path. It does not reach what a process held before: a working directory, a root
 directory, a descriptor, a mapped file, a mount namespace with a copy of the source's mount.
 
-The search is one pass over /proc. Descriptors that wait in sockets or in io_uring are not found,
-nor is a process that hands them on meanwhile. Where the source lies below a directory that only
-root enters, users never had any of it.
+Each process is searched once. Descriptors that wait in sockets or in io_uring are not found, nor is
+a process that hands them on meanwhile. Where the source lies below a directory that only root
+enters, users never had any of it.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gitguardfs.base.constants import DEAD, SHARE_TYPES
-from gitguardfs.base.errors import shown
+from gitguardfs.base.errors import os_error, shown
 from gitguardfs.linux import mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import seal
 
 NAMED = 5
 """Processes that the message names; more would make the line unreadable."""
+MAX_LISTINGS = 50
+"""Listings of /proc at most: users could start processes for ever. An idle machine needs two."""
 END_THEM = "leave the directory or end it, then start again; or the option allow-holders"
 SEARCH_FAILED = "the option allow-holders starts all the same, with a warning"
 _NS_GET_USERNS = 0xB701
@@ -115,7 +118,7 @@ def find(source: str, number: int, device: int) -> list[str]:
     is_passable = seal.is_passable(source, 0)
     watched = namespaces if is_passable else {}
     found = []
-    for pid in processes.pids():
+    for pid in _until_settled(processes.pids):
         process = f"{processes.PROC}/{pid}"
         held: dict[str, None] = {}
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
@@ -134,12 +137,35 @@ def find(source: str, number: int, device: int) -> list[str]:
     ]
 
 
+def _until_settled(listed: Callable[[], Iterable[str]]) -> Iterator[str]:
+    """Yield what is listed, and what is new at the next listing, until that is no user's.
+
+    A process that has ended meanwhile may have left a child with all that it held. Raises
+    OSError(EAGAIN) after too many listings.
+    """
+    seen: set[str] = set()
+    for _ in range(MAX_LISTINGS):
+        new = [process for process in listed() if process not in seen]
+        yield from new
+        if not any(map(_may_be_users, new)):
+            return
+        seen.update(new)
+    raise os_error(errno.EAGAIN)
+
+
+def _may_be_users(process: str) -> bool:
+    try:
+        return any(processes.uids_of(process))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def _namespaces() -> dict[int, _Namespace]:
     """Return the mount namespaces of all processes but our own, by inode number."""
     own = os.stat("/proc/self/ns/mnt").st_ino
     user_namespace = os.stat("/proc/self/ns/user")
     found: dict[int, _Namespace] = {}
-    for process in processes.tasks():
+    for process in _until_settled(processes.tasks):
         is_user = False
         try:
             is_user = any(processes.uids_of(process))
@@ -203,7 +229,11 @@ def _leads_to(
     try:
         fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError):
-        return os.path.lexists(link)  # closed meanwhile, unless the file's server says so
+        try:
+            processes.link_of(link)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # closed meanwhile, or of a process that has ended
+        return True  # the file's server says so
     try:
         number = mountinfo.number_of(fd)
         path = processes.link_of(b"/proc/self/fd/%d" % fd)

@@ -211,6 +211,21 @@ async def test_a_failed_invalidation_is_no_failed_open(world: World) -> None:
 # Extended attributes
 
 
+@pytest.mark.parametrize("name", ["security.capability", "trusted.x"])
+async def test_only_attributes_of_users_are_served(make_world: MakeWorld, name: str) -> None:
+    """Others hold capabilities, labels and ids, and the daemon is root."""
+    world = make_world(xattr=XattrPolicy.RW)
+    (world.source / "f").touch()
+    value = bytes.fromhex("0100000200000000000000000000000000000000")  # VFS_CAP_REVISION_2
+    for there in (name, "user.a"):
+        os.setxattr(world.source / "f", there, value)
+    node, ctx = await world.id("f"), world.ctx
+    assert list(await world.ops.listxattr(node, ctx)) == [b"user.a"]
+    await refused(world.ops.getxattr(node, name.encode(), ctx), errno.ENODATA)
+    await refused(world.ops.setxattr(node, name.encode(), value, ctx), errno.EOPNOTSUPP)
+    await refused(world.ops.removexattr(node, name.encode(), ctx), errno.EOPNOTSUPP)
+
+
 @pytest.mark.parametrize("policy", XattrPolicy)
 async def test_xattrs_of_a_repository_are_not_served(
     make_world: MakeWorld, policy: XattrPolicy

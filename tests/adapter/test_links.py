@@ -183,6 +183,29 @@ async def test_a_link_gives_no_right_to_its_target_s_directory(
     assert (world.source / "mine/new").read_text() == "the agent's"
 
 
+@pytest.mark.parametrize("deletion", [Deletion.SYMLINK_FIRST, Deletion.TARGET_FIRST])
+@pytest.mark.parametrize("change", [_unlinked, _renamed_over, _exchanged])
+@pytest.mark.parametrize("payload", ["config", "hooks/post-update", "hooks/lib/run"])
+async def test_a_link_is_no_way_to_the_payload_of_half_a_repository(
+    make_world: MakeWorld,
+    deletion: Deletion,
+    change: Callable[[World], Awaitable[None]],
+    payload: str,
+) -> None:
+    world = make_world(symlinks=SymlinkPolicy(deletion))
+    target = world.source / "half" / payload
+    for path in (target.parent, world.source / "half/refs", world.source / "half/objects"):
+        path.mkdir(parents=True, exist_ok=True)
+    (world.source / "mine").mkdir()
+    target.write_text("human's")
+    (world.source / "mine/new").write_text("the agent's")
+    link(world, "mine/l", f"../half/{payload}")
+    await refused(change(world))
+    assert target.read_text() == "human's"
+    assert (world.source / "mine/l").is_symlink()
+    assert (world.source / "mine/new").read_text() == "the agent's"
+
+
 async def test_by_what_the_view_shows(make_world: MakeWorld) -> None:
     """The share's user 501 is the guest's 1000."""
     idmap = IdMap([(501, 1000)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import seal
+from gitguardfs.linux import mountinfo, processes
+from gitguardfs.mounting import bypasses, seal
 from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
 from tests.support.own_mounts import AS_AGENT
 from tests.support.people import AGENT
@@ -152,6 +153,48 @@ def test_who_holds_the_share_is_named_and_keeps_the_guard_from_starting(
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
+def _found(source: Path) -> list[str]:
+    mount = mountinfo.top_at(str(source))
+    assert mount is not None
+    return bypasses.find(str(source), mount.mnt_id, mount.st_dev)
+
+
+@pytest.mark.parametrize("what", ["its working directory", "a mount namespace"])
+def test_who_goes_on_in_a_child_is_found(
+    here: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The first listing has the parent alone, which ends before it is looked at."""
+    with subprocess.Popen(["true"], **AS_AGENT) as parent:
+        pass
+    first = [[f"/proc/{parent.pid}/task/{parent.pid}"]]
+    name = "tasks"
+    if what == "its working directory":
+        first, name = [[str(parent.pid)]], "pids"
+        monkeypatch.setattr(bypasses, "_namespaces", dict)
+    list_now = getattr(processes, name)
+    monkeypatch.setattr(processes, name, lambda: first.pop() if first else list_now())
+    source = here / "source"
+    subprocess.run(["mount", "-t", "tmpfs", "t", source], check=True)
+    (source / "sub").mkdir()
+    try:
+        with _held(source, what) if name == "pids" else keeping("process") as pid:
+            found = _found(source)
+    finally:
+        subprocess.run(["umount", "-l", source], check=True)
+    assert any(one.startswith(f"{pid} (") and what in one for one in found), found
+
+
+def test_a_search_that_comes_to_no_end_fails(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count(1 << 22)  # no process has so large a one
+    monkeypatch.setattr(processes, "pids", lambda: [str(next(numbers))])
+    subprocess.run(["mount", "-t", "tmpfs", "t", here / "source"], check=True)
+    try:
+        with pytest.raises(BlockingIOError):
+            _found(here / "source")
+    finally:
+        subprocess.run(["umount", "-l", here / "source"], check=True)
+
+
 def test_what_is_beside_the_share_or_in_a_view_of_it_does_not_count(here: Path) -> None:
     with gitguardfs(
         here / "source", here / "beside", "--git=off", expected=(r"stays open",)
@@ -189,6 +232,14 @@ def test_a_descriptor_of_another_namespace_s_mount_counts_by_where_it_leads(
         around.communicate(b"\n")
     assert done.returncode == status, done.stderr
     assert (f"{process.pid} (sleep): descriptor 0" in done.stderr) == (status != 0)
+
+
+def test_a_process_that_has_ended_does_not_count(here: Path) -> None:
+    """Its parent has not waited for it: /proc still lists it, and links that lead nowhere."""
+    with subprocess.Popen(["true"], **AS_AGENT) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        done = _run(here)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
 def test_what_is_deep_elsewhere_does_not_count(here: Path) -> None:
