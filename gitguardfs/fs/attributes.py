@@ -13,7 +13,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.base.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
-from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Directory, Node
 from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW, Verdict
 from gitguardfs.options.idmap import IdMap
@@ -109,7 +109,7 @@ class AttributeMapper:
         elif node.file_type == S_IFREG:
             node.reported = hash(_change_of(st))  # change_key, without the call
             node.size = st.st_size
-        elif node.classified_at == NEVER:
+        elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use
         return make(EntryReply, (node_id, shown, entry_timeout, self._attr_timeout))
 

@@ -29,7 +29,7 @@ class Directories(Parts):
 
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
         """Open a directory; return its handle."""
-        node = self.check.node(node_id)
+        node = self.check.directory(node_id)
         return self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
     def readdir(

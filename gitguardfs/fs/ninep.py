@@ -19,7 +19,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from gitguardfs.base.protocol import EntryReply, GuestUid
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
-from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node, ObjectKey, stale
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Directory, Node, ObjectKey, stale
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
 from gitguardfs.names import repository
@@ -89,7 +89,8 @@ class NinepDescriptors(DescriptorCache):
         """Keep ``fd`` of an object without a name; objects with names are found by those."""
         if is_last:
             self.keep(node, fd)
-            node.classified_at = NEVER
+            if isinstance(node, Directory):
+                node.classified_at = NEVER
         else:
             os.close(fd)
             self.close(node)
@@ -312,7 +313,7 @@ class NinepResolver(Resolver):
         self._descriptors.close_unleased()
         return self._source.stat_at(ref.fd, ref.name)
 
-    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
+    def _is_same_at(self, parent: Directory, name: bytes, node: Node, st: os.stat_result) -> bool:
         """Return whether ``node`` is the object at a name, after a look by ``Source.is_at``.
 
         A name shows the number of a file that was opened at it for as long as the file is open,

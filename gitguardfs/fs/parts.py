@@ -19,7 +19,8 @@ from gitguardfs.fs.letter_case import LetterCase
 from gitguardfs.fs.link_check import LinkCheck
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
-from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import SHARE_NUMBERS, Directory, Node, Numbers
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import OwnDisk, Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -31,7 +32,7 @@ from gitguardfs.options.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
-Overlay = Callable[[Node, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
+Overlay = Callable[[Directory, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
 """Returns the entries that a listing shows and the source does not have: type and inode number by
 name. None takes a name away. The arguments are a directory, its descriptor, and its names."""
 

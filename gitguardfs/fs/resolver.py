@@ -13,7 +13,8 @@ from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
 from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import NEVER, Directory, LinkedSubtree, Node, ObjectKey
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
@@ -134,13 +135,13 @@ class Resolver:
         )
         while self._nodes.left:
             self._descriptors.close(self._nodes.left.pop())
-        if not classified.is_open:
+        if isinstance(node, Directory) and not classified.is_open:
             node.classified_at = NEVER
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
         return node
 
-    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
+    def _is_same_at(self, parent: Directory, name: bytes, node: Node, st: os.stat_result) -> bool:
         """Return whether ``node`` stands for the object of ``st``, found at ``name``."""
         return self._is_same(node, st)
 

@@ -21,7 +21,7 @@ from gitguardfs.base.constants import LOCAL_OWN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef, Renaming
-from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Node, is_local
+from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Directory, Node, is_local
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import ALLOW
@@ -122,7 +122,7 @@ class OwnDirectories:
         return Decision(Owner.NOBODY if is_own else Owner.SHARE, path, stand_in)
 
     def overlay(
-        self, directory: Node, dir_fd: int, names: list[bytes]
+        self, directory: Directory, dir_fd: int, names: list[bytes]
     ) -> dict[bytes, tuple[int, int] | None]:
         """Return the guest's own directories in a listing of the share; None hides the share's.
 
@@ -155,14 +155,14 @@ class OwnDirectories:
             return None
         return self._stand_ins.find([*path, *names])
 
-    def _path(self, parent: Node, *names: bytes) -> list[bytes]:
+    def _path(self, parent: Directory, *names: bytes) -> list[bytes]:
         """Return the present path of a name in the share, also if the host has just moved it."""
         self._share.check.check_now(parent)
         return [*self._share.check.names_to(parent), *names]
 
     def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
         """Check that a name may be changed, and return it; note its directory's present path."""
-        self._share.check.check_now(self._share.check.node(parent_id))
+        self._share.check.check_now(self._share.check.directory(parent_id))
         return self._share.check.name(parent_id, name, change=True)
 
     def forget(self, node_id: NodeId, times: int) -> None:
@@ -240,7 +240,7 @@ class OwnDirectories:
                 self._tidy(parent_id)
                 return
         if not is_empty:
-            parent = self._share.check.node(parent_id)
+            parent = self._share.check.directory(parent_id)
             if self._stand_in_of(parent, name) is not None and self._holds_own(
                 self._path(parent, name)
             ):

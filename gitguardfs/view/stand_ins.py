@@ -15,7 +15,7 @@ from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.fs.tree import Tree
 
 NAME_MAX = 255
@@ -31,7 +31,7 @@ class StandIns:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._pinned: set[Node] = set()
+        self._pinned: set[Directory] = set()
         self._forgotten = 0
         self._is_empty = True
         self._listed_at = -1
@@ -49,17 +49,17 @@ class StandIns:
                 self._listed_at = mtime
         return self._is_empty
 
-    def find(self, path: list[bytes]) -> Node | None:
+    def find(self, path: list[bytes]) -> Directory | None:
         """Return the stand-in of a directory; None if it has none."""
         if path and self.is_empty:
             return None
-        node: Node | None = self._tree.nodes.root
+        node: Directory | None = self._tree.nodes.root
         for name in path:
             if node is not None:
                 node = self._child(node, name)
         return node
 
-    def make(self, path: list[bytes]) -> Node:
+    def make(self, path: list[bytes]) -> Directory:
         """Return the stand-in of a directory, which is made if it has none."""
         node = self._tree.nodes.root
         for name in path:
@@ -77,13 +77,13 @@ class StandIns:
             node = found
         return node
 
-    def _child(self, parent: Node, name: bytes) -> Node | None:
+    def _child(self, parent: Directory, name: bytes) -> Directory | None:
         fd, name = self._tree.descriptors.of(parent), LOCAL_STAND_IN + name
         st = self._stat(fd, name)
         if st is None:
             return None
         node = self._tree.resolver.find_or_add(NodeRef(parent, fd, name), st)
-        assert node is not None
+        assert isinstance(node, Directory)
         node.is_pinned = True
         self._pinned.add(node)
         return node
@@ -120,7 +120,7 @@ class StandIns:
                 return
             self._unpin(node)
 
-    def _unpin(self, node: Node) -> None:
+    def _unpin(self, node: Directory) -> None:
         self._pinned.discard(node)
         node.is_pinned = False
         self._tree.resolver.drop_unknown(node)

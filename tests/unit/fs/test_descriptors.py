@@ -14,7 +14,8 @@ import pytest
 
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.ninep import NinepDescriptors
-from gitguardfs.fs.nodes import Node, NodeTable
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import Node
 from gitguardfs.names.rules import Verdict
 
 FEW = 16

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node, NodeTable
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node
 from gitguardfs.names.rules import Verdict
 
 HOME, OTHER = 7, 8
