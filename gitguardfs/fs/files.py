@@ -36,17 +36,12 @@ clock tick lasts up to 10 ms: its cached pages are not kept."""
 
 
 class Files(NewEntries):
-    """The requests on open files.
-
-    Each raises Refused, by the guard; OSError: EBADF for an unknown handle, EPERM by the change
-    policy, EROFS for a read-only mount or object, ESTALE if a node's object is gone, and the
-    source's.
-    """
+    """The requests on open files. Errors: see ``tree``."""
 
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes.
 
-        Raises as the class says, and OSError(ENXIO) for an object without content.
+        Raises OSError(ENXIO) as well for an object without content.
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self.check.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -142,7 +137,7 @@ class Files(NewEntries):
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it.
 
-        Raises as the class says; for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
+        Raises for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """
@@ -199,7 +194,7 @@ class Files(NewEntries):
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then.
 
-        Raises as the class says, and RequestError(ENOSYS) if the source reports them earlier.
+        Raises RequestError(ENOSYS) if the source reports them earlier.
         """
         if not self.closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
@@ -80,7 +81,8 @@ class LinkCheck:
             return
         for old, new, st in renaming.moves():
             if S_ISLNK(st.st_mode):
-                self.check_fits(new, self._text_of(renaming, st))
+                ref = self._found(renaming, st)
+                self.check_fits(new, self._source.readlink(ref.fd, ref.name))
             elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):
                 self._check_tree(renaming, st, new.parent)
 
@@ -90,10 +92,6 @@ class LinkCheck:
             if self._source.is_at(ref.fd, ref.name, st):
                 return ref
         raise stale()
-
-    def _text_of(self, renaming: Renaming, st: os.stat_result) -> bytes:
-        ref = self._found(renaming, st)
-        return self._source.readlink_at(ref.fd, ref.name)
 
     # Where a text leads
 
@@ -109,11 +107,8 @@ class LinkCheck:
         """
         if not all(map(self._access.allows, steps.down)):
             return False
-        walk = _Walk(self, directory)
-        try:
+        with closing(_Walk(self, directory)) as walk:
             return walk.stays_below(steps)
-        finally:
-            walk.close()
 
     # Directories that are moved
 
@@ -186,7 +181,7 @@ class _Search:
                 if file_type == S_IFDIR:
                     fits = self._directory_fits(fd, name, depth + 1)
                 elif S_ISLNK(file_type):
-                    stored = self._source.readlink_at(fd, name)
+                    stored = self._source.readlink(fd, name)
                     fits = links.is_neutral(stored) or self._fits(stored, depth)
                 else:
                     continue
@@ -255,7 +250,7 @@ class _Walk:
                 self._below.append(self._source.open_node(self._fd, name))
             else:
                 return not self._is_at_root()
-            stored = self._source.readlink_at(self._fd, name)
+            stored = self._source.readlink(self._fd, name)
             followed += 1
             if links.is_neutral(stored) or followed > MAX_SYMLINKS:
                 return True  # it leads nowhere on the host

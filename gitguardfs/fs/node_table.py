@@ -44,9 +44,8 @@ class NodeTable:
         # Nodes in linked subtrees, and retired ones: ``restrict_known`` has to find them as well.
         self._other_nodes: dict[ObjectKey, list[Node]] = {}
         self._own_ids = cast("Iterator[NodeId]", count(self._first_own))
-        self.left: list[Node] = []
-        """Forgotten directories that a node was moved away from. The caller
-        that takes them from this list closes their descriptors."""
+        self.close_descriptor: Callable[[Node], None] = lambda _: None
+        """Closes the descriptor of a node; set by the owner of the descriptors."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
@@ -147,10 +146,15 @@ class NodeTable:
     def move(self, node: Node, parent: Directory, name: bytes) -> None:
         """Note that a node is now ``name`` in ``parent``."""
         if node.parent is not parent:
-            if node.parent is not None:
-                self.left += takewhile(lambda step: not step.is_known, ancestors(node.parent))
+            self.close_unknown(node.parent)
             node.parent = parent
         node.name = name
+
+    def close_unknown(self, directory: Directory | None) -> None:
+        """Close the descriptors of a directory and those above it, up to one that is known."""
+        if directory is not None:
+            for step in takewhile(lambda step: not step.is_known, ancestors(directory)):
+                self.close_descriptor(step)
 
     def unknown(self, st: os.stat_result) -> Directory:
         """Return a node, outside of the table, for a directory that the kernel does not know."""

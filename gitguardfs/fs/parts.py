@@ -94,6 +94,7 @@ class Parts:
         else:
             self.descriptors = DescriptorCache(limit, traits.root_fd)
             self.source = Source(self.descriptors, is_local, noatime)
+        self.nodes.close_descriptor = self.descriptors.close
         self.attributes = AttributeMapper(
             traits.idmap, options, traits.override, self.link_text if guard.contains_links else None
         )

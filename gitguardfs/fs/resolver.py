@@ -76,13 +76,12 @@ class Resolver:
 
     def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
-        step = self._nodes.forget(node_id, times)
-        way: set[Node] = set()
+        node = self._nodes.forget(node_id, times)
+        if node is None:
+            return
+        self._descriptors.close(node)
         # Directories above that were forgotten earlier may have been opened to reach this node.
-        while step is not None and not step.is_known and step not in way:
-            way.add(step)
-            self._descriptors.close(step)
-            step = step.parent
+        self._nodes.close_unknown(node.parent)
 
     def _resolved(
         self,
@@ -133,8 +132,6 @@ class Resolver:
             subtree,
             is_same=self._is_same_at,
         )
-        while self._nodes.left:
-            self._descriptors.close(self._nodes.left.pop())
         if isinstance(node, Directory) and not classified.is_open:
             node.classified_at = NEVER
         if classified.fd >= 0:

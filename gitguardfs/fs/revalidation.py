@@ -46,10 +46,7 @@ UNREADABLE = "cannot be looked into"
 
 
 class Revalidation:
-    """Classifies directories again.
-
-    Every method raises Refused, and OSError if the source fails.
-    """
+    """Classifies directories again. Every method raises Refused, and OSError of the source."""
 
     def __init__(
         self, guard: RuleSet, nodes: NodeTable, descriptors: DescriptorCache, source: Source
@@ -97,7 +94,7 @@ class Revalidation:
         """Classify a directory and ``levels`` directories above it (None: all) at once.
 
         Their paths in the node table are then the present ones. Raises Refused if the directory is
-        guarded by now, and as ``revalidate`` does.
+        guarded by now.
         """
         self._check(
             directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
@@ -129,7 +126,7 @@ class Revalidation:
             directory.classified_at = now
 
     def revalidate_root(self) -> None:
-        """Classify the root again if it was a repository. Raises Refused, OSError.
+        """Classify the root again if it was a repository.
 
         While the root is shown without permissions, the kernel asks for its attributes only.
         """
@@ -190,14 +187,9 @@ class Revalidation:
             self._nodes.move(node, above, name)
             assert isinstance(node, Directory)
             above = node
-        while self._nodes.left:
-            self._descriptors.close(self._nodes.left.pop())
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """Return device and inode of a directory's ``.git``; None if there is none.
-
-        Also None if no git rule is on. Raises any other OSError of the source.
-        """
+        """Return device and inode of a directory's ``.git``; None without one, or git rules."""
         if not self._guard.guards_git:
             return None
         st = self._source.find_at(dir_fd, DOTGIT)

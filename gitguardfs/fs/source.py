@@ -167,13 +167,9 @@ class Source:
                 stack.callback(os.close, directory)
             yield stack.enter_context(self._descriptors.with_room(os.scandir, directory))
 
-    def readlink(self, fd: int) -> bytes:
-        """Return the text of a symlink."""
-        return os.readlink(b"", dir_fd=fd)
-
-    def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
-        """Return the text of a symlink. Raises OSError(EINVAL) if the entry is no symlink."""
-        return os.readlink(name, dir_fd=dir_fd)
+    def readlink(self, fd: int, name: bytes = b"") -> bytes:
+        """Return the text of an open symlink, or of an entry. Raises OSError(EINVAL) if neither."""
+        return os.readlink(name, dir_fd=fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:
         """Return size and free space of the file system."""

@@ -168,7 +168,7 @@ class SymlinkResolver:
 
     def _text(self, component: NodeRef) -> bytes:
         try:
-            return links.shown(self._source.readlink_at(component.fd, component.name))
+            return links.shown(self._source.readlink(component.fd, component.name))
         except OSError as error:
             if error.errno == errno.EINVAL:  # it is no symlink any more
                 raise stale() from None

@@ -2,8 +2,11 @@
 
 The methods are synchronous and must be called from one thread only: each runs from its first check
 to its last change of the tables without interruption. A method returns a reply, or a ``Blocking``
-with a call that may wait for a disk or a server. It raises Refused or OSError, which ``View.serve``
-turns into the errno of the answer.
+with a call that may wait for a disk or a server.
+
+Every method raises Refused, by the guard, or OSError, which ``View.serve`` turns into the errno of
+the answer: EBADF for an unknown handle, EPERM by the change policy, EROFS for a read-only mount or
+object, ESTALE if a node's object is gone or replaced, and that of the source.
 """
 
 from __future__ import annotations

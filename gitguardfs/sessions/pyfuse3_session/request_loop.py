@@ -34,7 +34,6 @@ class RequestLoop:
     """The tasks that take requests of one mount; used on the event loop's thread only."""
 
     def __init__(self, *, no_cpu_idle: bool = False) -> None:
-        """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
         self._queues: dict[Hashable, trio.CapacityLimiter] = {}
