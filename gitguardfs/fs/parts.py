@@ -83,16 +83,14 @@ class Parts:
         self.handles = HandleTable(traits.numbers.offset + 1)
         limit, is_local = traits.descriptor_limit, traits.is_local
         noatime = "noatime" in options.kernel
-        self.descriptors: DescriptorCache
+        kind = NinepDescriptors if traits.is_ninep else DescriptorCache
+        self.descriptors = kind(limit, traits.root_fd)
         self.source: Source
         if traits.is_ninep:
-            self.descriptors = NinepDescriptors(limit, traits.root_fd)
             self.source = NinepSource(self.descriptors, is_local, noatime, self.handles.opens)
         elif traits.is_exclusive:
-            self.descriptors = DescriptorCache(limit, traits.root_fd)
             self.source = OwnDisk(self.descriptors, noatime, traits.root_fd)
         else:
-            self.descriptors = DescriptorCache(limit, traits.root_fd)
             self.source = Source(self.descriptors, is_local, noatime)
         self.nodes.close_descriptor = self.descriptors.close
         self.attributes = AttributeMapper(
@@ -101,8 +99,9 @@ class Parts:
         self.new_owner = lru_cache(CACHED_OWNERS)(partial(self.policy.new_owner, traits.idmap))
         """Returns the owner of a new object in share ids, by the caller's ids; cached."""
         self.check = Access(guard, self.nodes, self.descriptors, self.source, options.read_only)
-        kind = NinepResolver if traits.is_ninep else Resolver
-        self.resolver = kind(self.nodes, self.descriptors, self.source, self.check, self.attributes)
+        self.resolver = (NinepResolver if traits.is_ninep else Resolver)(
+            self.nodes, self.descriptors, self.source, self.check, self.attributes
+        )
         self.symlinks: SymlinkResolver | None = None
         if options.symlinks is not None:
             self.symlinks = self.resolver.symlinks = SymlinkResolver(

@@ -19,7 +19,7 @@ from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.pyfuse3_session.busy_poll import INLINE_WAIT, BusyPoll
 from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
-from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
+from gitguardfs.sessions.pyfuse3_session.unwanted_replies import LOG, UnwantedReplies
 
 WORKERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
@@ -79,14 +79,14 @@ class RequestLoop:
             return
         self._interrupter.install()
         unwanted = UnwantedReplies(self._busy_poll.has_ended)
-        unwanted.install()
+        LOG.addFilter(unwanted)
         try:
             self._io_thread = IoThread()
             async with trio.open_nursery() as self._nursery:
                 self._start_task(self._nursery)
             self._io_thread.close()
         finally:
-            unwanted.remove()
+            LOG.removeFilter(unwanted)
             self._interrupter.remove()
 
     def _start_task(self, nursery: trio.Nursery) -> None:

@@ -210,7 +210,7 @@ LOW_LIMIT = """
 import errno, os, resource, sys
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.names.rules import Verdict
-from gitguardfs.fs.nodes import NodeTable
+from gitguardfs.fs.node_table import NodeTable
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)
