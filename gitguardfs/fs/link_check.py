@@ -234,7 +234,7 @@ class _Walk:
             rest += reversed(steps.down)
             while rest:
                 name = rest.pop()
-                st = self._find(name)
+                st = self._source.find_of_any_length(self._fd, name)
                 if st is None:
                     return True  # nothing is there now
                 steps_taken += 1
@@ -258,14 +258,6 @@ class _Walk:
             if next_steps is None:
                 return False
             steps = next_steps
-
-    def _find(self, name: bytes) -> os.stat_result | None:
-        try:
-            return self._source.find_at(self._fd, name)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # no file system has so long a name
-                return None
-            raise
 
     def _go_up(self) -> bool:
         """Go to the directory above; return False if that leads out of the work tree."""

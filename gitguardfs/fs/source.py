@@ -8,6 +8,7 @@ itself, not along a path.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -72,6 +73,15 @@ class Source:
         """Return the st_mode of an entry; None if there is none. Raises every other OSError."""
         st = self.find_at(dir_fd, name)
         return None if st is None else st.st_mode
+
+    def find_of_any_length(self, dir_fd: int, name: bytes) -> os.stat_result | None:
+        """Return ``find_at``; None as well for a name that no entry can have, being too long."""
+        try:
+            return self.find_at(dir_fd, name)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return None
+            raise
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Return whether ``name`` in the directory is the object that ``st`` is of."""

@@ -79,7 +79,7 @@ class StandIns:
 
     def _child(self, parent: Directory, name: bytes) -> Directory | None:
         fd, name = self._tree.descriptors.of(parent), LOCAL_STAND_IN + name
-        st = self._stat(fd, name)
+        st = self._tree.source.find_of_any_length(fd, name)
         if st is None:
             return None
         node = self._tree.resolver.find_or_add(NodeRef(parent, fd, name), st)
@@ -88,17 +88,10 @@ class StandIns:
         self._pinned.add(node)
         return node
 
-    def _stat(self, fd: int, name: bytes) -> os.stat_result | None:
-        try:
-            return self._tree.source.find_at(fd, name)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return None
-            raise
-
     def has_own(self, stand_in: Node, name: bytes) -> bool:
         """Return whether the guest has a directory of that name in a directory of the share."""
-        return self._stat(self._tree.descriptors.of(stand_in), LOCAL_OWN + name) is not None
+        fd = self._tree.descriptors.of(stand_in)
+        return self._tree.source.find_of_any_length(fd, LOCAL_OWN + name) is not None
 
     def own_in(self, stand_in: Node) -> dict[bytes, int]:
         """Return the guest's own directories in a directory: inode number by name."""
