@@ -165,8 +165,8 @@ class Access(Revalidation):
 
     def check_no_payload(self, directory: Directory, name: bytes) -> None:
         """Refuse a name that makes git run programs if its directory is half a repository."""
-        if repository.is_payload(name) and self._source.is_half_repository(
-            self._descriptors.of(directory)
+        if repository.is_payload(name) and repository.is_half_repository(
+            partial(self._source.mode_at, self._descriptors.of(directory))
         ):
             raise Refused("half a repository", partial(self.path, directory, name))
 

@@ -30,6 +30,9 @@ SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """Open flags that a descriptor of the source gets. The guest's kernel handles O_DIRECT (with its
 rules of alignment) and the flags that matter only while a name is resolved."""
 
+REPLACED = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""The errors of open(2) where a file was, and something else is now."""
+
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
@@ -85,7 +88,13 @@ class Files(NewEntries):
         if known >= 0:
             fd = self.source.open_file(known, flags)
         else:
-            fd = self._open_at(self.descriptors.parent_of(node), node.name, flags)
+            dir_fd = self.descriptors.parent_of(node)
+            try:
+                fd = self.source.open_file_at(dir_fd, node.name, flags)
+            except OSError as error:
+                if error.errno in REPLACED:
+                    raise stale() from None
+                raise
         try:
             st = self.source.stat(fd)
             if known < 0 and not node.is_found(st):
@@ -95,16 +104,6 @@ class Files(NewEntries):
             os.close(fd)
             raise
         return fd, st
-
-    def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
-        try:
-            return self.source.open_file_at(dir_fd, name, flags)
-        except FileNotFoundError:
-            raise stale() from None
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise stale() from None
-            raise
 
     def _write_target(self, handle: FileHandle, offset: int, length: int) -> int:
         """Return the descriptor to write to at ``offset``.

@@ -125,10 +125,6 @@ class Source:
             return False
         return repository.is_repository(partial(self.mode_at, fd))
 
-    def is_half_repository(self, fd: int) -> bool:
-        """Return whether a directory has two of HEAD, refs and objects."""
-        return repository.is_half_repository(partial(self.mode_at, fd))
-
     def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
         """Return whether an entry is a directory that is treated as ``.git`` itself."""
         try:
