@@ -17,7 +17,8 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import NodeId, make
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import Node, NodeTable, ObjectKey, stale
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import Directory, Node, ObjectKey, stale
 from gitguardfs.fs.revalidation import MAX_DEPTH, UNREADABLE, VERDICT_TTL, Revalidation
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.names import dotgit as names
@@ -30,7 +31,7 @@ NO_NAMES = (b"", b".", b"..")
 class NodeRef(NamedTuple):
     """A checked name in an open directory."""
 
-    parent: Node
+    parent: Directory
     fd: int
     """A descriptor of the directory, valid during the operation."""
     name: bytes
@@ -117,7 +118,7 @@ class Access(Revalidation):
         node = self._by_id.get(node_id)
         if node is None or node.restrictions != self._nodes.restrictions:
             node = self._nodes.get(node_id)
-        directory = node if node.file_type == S_IFDIR else node.parent
+        directory = node if isinstance(node, Directory) else node.parent
         if directory is None:
             self._descriptors.check_nameless(node)
         elif revalidation.clock() - directory.classified_at >= VERDICT_TTL and self.revalidate(
@@ -135,12 +136,19 @@ class Access(Revalidation):
                 self._source.check_is_file(self._descriptors.of(node.parent), node.name)
         return node
 
+    def directory(self, node_id: NodeId) -> Directory:
+        """Return a directory if it may be read. Raises as ``node`` does, and OSError(ENOTDIR)."""
+        node = self.node(node_id)
+        if not isinstance(node, Directory):
+            raise os_error(errno.ENOTDIR)
+        return node
+
     def _check_no_payload(self, node: Node) -> None:
         """Refuse to change a file that makes git run programs in half a repository (rule G4).
 
         The file is the node itself, or lies in a directory of hooks.
         """
-        step = node
+        step: Node = node
         if node.file_type != S_IFDIR:
             if node.parent is None:
                 return
@@ -155,10 +163,10 @@ class Access(Revalidation):
                 self.check_no_payload(above, step.name)
             step = above
 
-    def check_no_payload(self, directory: Node, name: bytes) -> None:
+    def check_no_payload(self, directory: Directory, name: bytes) -> None:
         """Refuse a name that makes git run programs if its directory is half a repository."""
-        if repository.is_payload(name) and self._source.is_half_repository(
-            self._descriptors.of(directory)
+        if repository.is_payload(name) and repository.is_half_repository(
+            partial(self._source.mode_at, self._descriptors.of(directory))
         ):
             raise Refused("half a repository", partial(self.path, directory, name))
 
@@ -172,6 +180,8 @@ class Access(Revalidation):
         if not is_plain and (name in NO_NAMES or b"/" in name or b"\0" in name):
             raise os_error(errno.EINVAL)
         parent = self.node(parent_id, change)
+        if not isinstance(parent, Directory):
+            raise os_error(errno.ENOTDIR)
         if change and not is_plain:
             verdict, rule = self._guard.verdict_of_name(name)
             if verdict is not ALLOW:
@@ -184,7 +194,7 @@ class Access(Revalidation):
         """Return whether no rule matches ``name``."""
         return self._guard.verdict_of_name(name)[0] is ALLOW
 
-    def link_component(self, directory: Node, name: bytes) -> NodeRef:
+    def link_component(self, directory: Directory, name: bytes) -> NodeRef:
         """Return one component of a symlink's target, if no rule denies it."""
         verdict, rule = self._guard.verdict_of_name(name)
         if directory.verdict >= verdict:

@@ -13,7 +13,7 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
 
 from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.base.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
-from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Directory, Node
 from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW, Verdict
 from gitguardfs.options.idmap import IdMap
@@ -53,7 +53,8 @@ class AttributeMapper:
         None if every text is shown as it is stored.
         """
         self.idmap = idmap
-        self.allow_suid = options.allow_suid
+        self._dropped_bits = 0 if options.allow_suid else SET_ID_BITS
+        """Mode bits that no object but a directory has in this mount."""
         self.entry_timeout = options.cache_timeout
         """How long the kernel may cache names, in seconds."""
         # Attributes that differ between users must not be cached.
@@ -62,26 +63,18 @@ class AttributeMapper:
         self._shown_text = shown_text
         self._guest_ids = lru_cache(CACHED_OWNERS)(idmap.guest_ids)
 
-    def drops_setid(self, mode: int) -> bool:
-        """Return whether ``mode`` is of a file with set-id bits, which this mount drops."""
-        return not self.allow_suid and bool(mode & SET_ID_BITS) and S_IFMT(mode) != S_IFDIR
-
     def bits_without_setid(self, mode: int) -> int | None:
         """Return the permission bits without set-id bits; None if there are none to drop.
 
         A write by root keeps a file's set-id bits; the guest does not see them, so its kernel
         cannot drop them.
         """
-        if mode & SET_ID_BITS and self.drops_setid(mode):
-            return self.mode_for_source(S_IFMT(mode), mode)
-        return None
+        has_some = mode & self._dropped_bits and S_IFMT(mode) != S_IFDIR
+        return mode & PERMISSION_BITS & ~SET_ID_BITS if has_some else None
 
     def mode_for_source(self, file_type: int, mode: int) -> int:
         """Return the permission bits to set in the share; ``file_type`` is the object's S_IFMT."""
-        mode &= PERMISSION_BITS
-        if mode & SET_ID_BITS and self.drops_setid(file_type | mode):
-            return mode & ~SET_ID_BITS
-        return mode
+        return mode & PERMISSION_BITS & ~(0 if file_type == S_IFDIR else self._dropped_bits)
 
     def report(self, node: Node, st: os.stat_result, uid: GuestUid) -> EntryReply:
         """Return the reply that reports ``node`` as the user ``uid`` of the guest sees it.
@@ -109,7 +102,7 @@ class AttributeMapper:
         elif node.file_type == S_IFREG:
             node.reported = hash(_change_of(st))  # change_key, without the call
             node.size = st.st_size
-        elif node.classified_at == NEVER:
+        elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use
         return make(EntryReply, (node_id, shown, entry_timeout, self._attr_timeout))
 
@@ -122,8 +115,8 @@ class AttributeMapper:
         owner: ShareUid = st.st_uid  # type: ignore[assignment]
         group: ShareGid = st.st_gid  # type: ignore[assignment]
         guest_uid, guest_gid = self._guest_ids(owner, group)
-        if mode & SET_ID_BITS and self.drops_setid(mode):
-            mode &= ~SET_ID_BITS
+        if S_IFMT(mode) != S_IFDIR:
+            mode &= ~self._dropped_bits
         shown = make(
             Attributes,
             (

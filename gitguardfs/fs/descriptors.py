@@ -33,7 +33,11 @@ OPEN_NODE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DescriptorCache:
-    """Descriptors of nodes; above the limit the least recently used one is closed."""
+    """Descriptors of nodes; above the limit the least recently used one is closed.
+
+    Every method that finds or opens an object raises OSError: ESTALE if the node's object is not
+    found, and that of the source.
+    """
 
     holds_objects = True
     """Whether a descriptor leads to an object, and not to whatever is at its path."""
@@ -61,11 +65,7 @@ class DescriptorCache:
         return len(self._cached) + len(self._pinned)
 
     def of(self, node: Node) -> int:
-        """Return a descriptor of ``node``, which is leased to the request under way.
-
-        Raises OSError(ESTALE) if the node's object is not found, and any other OSError of the
-        source.
-        """
+        """Return a descriptor of ``node``, which is leased to the request under way."""
         node.leased = self.request
         if node.fd >= 0:
             if node in self._cached:
@@ -84,10 +84,7 @@ class DescriptorCache:
         return node.open_fds[0] if node.open_fds else -1
 
     def parent_of(self, node: Node) -> int:
-        """Return a descriptor of the directory where ``node`` was last seen.
-
-        Raises OSError(ESTALE) if ``node`` has lost its last name; otherwise as ``of``.
-        """
+        """Return a descriptor of the directory where ``node`` was last seen."""
         if node.parent is None:
             raise stale()
         return self.of(node.parent)
@@ -106,10 +103,7 @@ class DescriptorCache:
         """
 
     def found(self, node: Node) -> int:
-        """Return a descriptor of a directory that is still where it was last seen.
-
-        Raises OSError(ESTALE) if it is not, and any other OSError of the source.
-        """
+        """Return a descriptor of a directory that is still where it was last seen."""
         if node.parent is not None:
             try:
                 st = os.stat(node.name, dir_fd=self.of(node.parent), follow_symlinks=False)

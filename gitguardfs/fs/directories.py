@@ -21,15 +21,11 @@ UNTYPED = (S_IFDIR, 0)
 
 
 class Directories(Parts):
-    """The requests on open directories.
-
-    Each raises Refused, by the guard; OSError: EBADF for an unknown handle, ESTALE if a node's
-    object is gone, and the source's.
-    """
+    """The requests on open directories. Errors: see ``tree``."""
 
     def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
         """Open a directory; return its handle."""
-        node = self.check.node(node_id)
+        node = self.check.directory(node_id)
         return self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
 
     def readdir(

@@ -30,23 +30,21 @@ SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """Open flags that a descriptor of the source gets. The guest's kernel handles O_DIRECT (with its
 rules of alignment) and the flags that matter only while a name is resolved."""
 
+REPLACED = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+"""The errors of open(2) where a file was, and something else is now."""
+
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
 
 
 class Files(NewEntries):
-    """The requests on open files.
-
-    Each raises Refused, by the guard; OSError: EBADF for an unknown handle, EPERM by the change
-    policy, EROFS for a read-only mount or object, ESTALE if a node's object is gone, and the
-    source's.
-    """
+    """The requests on open files. Errors: see ``tree``."""
 
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes.
 
-        Raises as the class says, and OSError(ENXIO) for an object without content.
+        Raises OSError(ENXIO) as well for an object without content.
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self.check.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -90,7 +88,13 @@ class Files(NewEntries):
         if known >= 0:
             fd = self.source.open_file(known, flags)
         else:
-            fd = self._open_at(self.descriptors.parent_of(node), node.name, flags)
+            dir_fd = self.descriptors.parent_of(node)
+            try:
+                fd = self.source.open_file_at(dir_fd, node.name, flags)
+            except OSError as error:
+                if error.errno in REPLACED:
+                    raise stale() from None
+                raise
         try:
             st = self.source.stat(fd)
             if known < 0 and not node.is_found(st):
@@ -100,16 +104,6 @@ class Files(NewEntries):
             os.close(fd)
             raise
         return fd, st
-
-    def _open_at(self, dir_fd: int, name: bytes, flags: int) -> int:
-        try:
-            return self.source.open_file_at(dir_fd, name, flags)
-        except FileNotFoundError:
-            raise stale() from None
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
-                raise stale() from None
-            raise
 
     def _write_target(self, handle: FileHandle, offset: int, length: int) -> int:
         """Return the descriptor to write to at ``offset``.
@@ -142,7 +136,7 @@ class Files(NewEntries):
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it.
 
-        Raises as the class says; for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
+        Raises for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """
@@ -199,7 +193,7 @@ class Files(NewEntries):
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then.
 
-        Raises as the class says, and RequestError(ENOSYS) if the source reports them earlier.
+        Raises RequestError(ENOSYS) if the source reports them earlier.
         """
         if not self.closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)

@@ -16,7 +16,7 @@ from typing import cast
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import GuestUid, HandleId
-from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.nodes import Directory, Node
 
 MAX_NAMES = 1 << 20
 """Names in all snapshots of directories together; at about 80 bytes each, 80 MiB."""
@@ -60,7 +60,7 @@ class DirectoryHandle:
 
     __slots__ = ("node", "overlaid", "pid", "snapshot", "types", "uid")
 
-    def __init__(self, node: Node, uid: GuestUid, pid: int = 0) -> None:
+    def __init__(self, node: Directory, uid: GuestUid, pid: int = 0) -> None:
         self.node = node
         self.uid = uid
         self.pid = pid

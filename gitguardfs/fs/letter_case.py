@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.nodes import Directory
 from gitguardfs.fs.source import Source
 
 TRIED = 64
@@ -27,7 +27,7 @@ class LetterCase:
         self._shares: dict[int, bool] = {}
         """By st_dev of a share."""
 
-    def matters(self, directory: Node, fd: int) -> bool:
+    def matters(self, directory: Directory, fd: int) -> bool:
         """Return whether the names in a directory are known to be told apart by their case.
 
         ``fd`` is a descriptor of the directory. While it has no name with a letter, nothing is
@@ -37,7 +37,7 @@ class LetterCase:
             directory.case_matters = self._ask(directory, fd)
         return bool(directory.case_matters)
 
-    def _ask(self, directory: Node, fd: int) -> bool | None:
+    def _ask(self, directory: Directory, fd: int) -> bool | None:
         is_local = self._source.is_local(directory.dev)
         answer = None if is_local else self._shares.get(directory.dev)
         if answer is None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from stat import S_IFDIR, S_ISDIR, S_ISLNK
 
@@ -17,7 +18,7 @@ from gitguardfs.base.constants import MAX_SYMLINKS
 from gitguardfs.base.errors import os_error
 from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import Node, stale
+from gitguardfs.fs.nodes import Directory, ancestors, stale
 from gitguardfs.fs.source import Source
 from gitguardfs.names import links
 from gitguardfs.names.rules import ALLOW
@@ -44,7 +45,7 @@ class LinkCheck:
         access: Access,
         descriptors: DescriptorCache,
         source: Source,
-        root: Node,
+        root: Directory,
     ) -> None:
         """Take the parts of a tree; unless ``is_on``, every symlink may stand everywhere."""
         self._is_on = is_on
@@ -80,7 +81,8 @@ class LinkCheck:
             return
         for old, new, st in renaming.moves():
             if S_ISLNK(st.st_mode):
-                self.check_fits(new, self._text_of(renaming, st))
+                ref = self._found(renaming, st)
+                self.check_fits(new, self._source.readlink(ref.fd, ref.name))
             elif S_ISDIR(st.st_mode) and self._may_lead_out(old.parent, new.parent):
                 self._check_tree(renaming, st, new.parent)
 
@@ -91,33 +93,26 @@ class LinkCheck:
                 return ref
         raise stale()
 
-    def _text_of(self, renaming: Renaming, st: os.stat_result) -> bytes:
-        ref = self._found(renaming, st)
-        return self._source.readlink_at(ref.fd, ref.name)
-
     # Where a text leads
 
-    def _is_contained(self, directory: Node, text: bytes) -> bool:
+    def _is_contained(self, directory: Directory, text: bytes) -> bool:
         """Return whether a symlink with ``text`` leads strictly below its directory's work tree."""
         steps = links.steps_of(text)
         return steps is not None and self._stays_below(directory, steps)
 
-    def _stays_below(self, directory: Node, steps: links.Steps) -> bool:
+    def _stays_below(self, directory: Directory, steps: links.Steps) -> bool:
         """Return whether ``steps`` from a directory lead strictly below its work tree.
 
         If something is there now, it must not be guarded, and must hold no ``.git``.
         """
         if not all(map(self._access.allows, steps.down)):
             return False
-        walk = _Walk(self, directory)
-        try:
+        with closing(_Walk(self, directory)) as walk:
             return walk.stays_below(steps)
-        finally:
-            walk.close()
 
     # Directories that are moved
 
-    def _may_lead_out(self, old: Node, new: Node) -> bool:
+    def _may_lead_out(self, old: Directory, new: Directory) -> bool:
         """Return whether contained texts may lead out after a move from ``old`` to ``new``.
 
         They do not within one directory, nor after a move down or sideways under the same root.
@@ -126,16 +121,16 @@ class LinkCheck:
             return False
         for directory in (old, new):
             self._access.check_now(directory)
-        from_old, from_new = _way_up(old), _way_up(new)
+        from_old, from_new = [*ancestors(old)], [*ancestors(new)]
         while from_old and from_new and from_old[-1] is from_new[-1]:
             from_old.pop()
             from_new.pop()
         return len(from_old) > len(from_new) or any(map(self._holds_dotgit, (*from_old, *from_new)))
 
-    def _holds_dotgit(self, node: Node) -> bool:
+    def _holds_dotgit(self, node: Directory) -> bool:
         return self._access.dotgit(self._descriptors.of(node)) is not None
 
-    def _check_tree(self, renaming: Renaming, st: os.stat_result, to: Node) -> None:
+    def _check_tree(self, renaming: Renaming, st: os.stat_result, to: Directory) -> None:
         """Check that all symlinks in a directory that is moved to ``to`` are contained there."""
         ref = self._found(renaming, st)
         search = _Search(self._source, partial(self._fits_below, to))
@@ -151,7 +146,7 @@ class LinkCheck:
         if not fits:
             raise os_error(errno.EXDEV)
 
-    def _fits_below(self, to: Node, stored: bytes, depth: int) -> bool:
+    def _fits_below(self, to: Directory, stored: bytes, depth: int) -> bool:
         """Return whether a symlink ``depth`` levels below a directory in ``to`` is contained."""
         steps = links.steps_of(stored)
         if steps is None:
@@ -186,7 +181,7 @@ class _Search:
                 if file_type == S_IFDIR:
                     fits = self._directory_fits(fd, name, depth + 1)
                 elif S_ISLNK(file_type):
-                    stored = self._source.readlink_at(fd, name)
+                    stored = self._source.readlink(fd, name)
                     fits = links.is_neutral(stored) or self._fits(stored, depth)
                 else:
                     continue
@@ -210,7 +205,7 @@ class _Search:
 class _Walk:
     """Follows the text of a symlink, and of symlinks on its way, as the host would."""
 
-    def __init__(self, rule: LinkCheck, directory: Node) -> None:
+    def __init__(self, rule: LinkCheck, directory: Directory) -> None:
         self._rule = rule
         self._access = rule._access
         self._source = rule._source
@@ -239,7 +234,7 @@ class _Walk:
             rest += reversed(steps.down)
             while rest:
                 name = rest.pop()
-                st = self._find(name)
+                st = self._source.find_of_any_length(self._fd, name)
                 if st is None:
                     return True  # nothing is there now
                 steps_taken += 1
@@ -255,7 +250,7 @@ class _Walk:
                 self._below.append(self._source.open_node(self._fd, name))
             else:
                 return not self._is_at_root()
-            stored = self._source.readlink_at(self._fd, name)
+            stored = self._source.readlink(self._fd, name)
             followed += 1
             if links.is_neutral(stored) or followed > MAX_SYMLINKS:
                 return True  # it leads nowhere on the host
@@ -263,14 +258,6 @@ class _Walk:
             if next_steps is None:
                 return False
             steps = next_steps
-
-    def _find(self, name: bytes) -> os.stat_result | None:
-        try:
-            return self._source.find_at(self._fd, name)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # no file system has so long a name
-                return None
-            raise
 
     def _go_up(self) -> bool:
         """Go to the directory above; return False if that leads out of the work tree."""
@@ -289,13 +276,3 @@ class _Walk:
         if not self._below and self._base is self._rule._root:
             return True
         return self._access.dotgit(self._fd) is not None
-
-
-def _way_up(node: Node) -> list[Node]:
-    """Return a node and those above it, as last seen; stop at a ring."""
-    way: dict[Node, None] = {}
-    step: Node | None = node
-    while step is not None and step not in way:
-        way[step] = None
-        step = step.parent
-    return [*way]

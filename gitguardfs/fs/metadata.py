@@ -28,11 +28,9 @@ _ALL = 7
 
 
 class Metadata(Parts):
-    """The requests on attributes.
+    """The requests on attributes. Errors: see ``tree``.
 
-    Each raises Refused, by the guard; OSError: EPERM by the change policy, EROFS for a read-only
-    mount or object, ESTALE if a node's object is gone, and the source's. Reading extended
-    attributes raises ENOSYS, which the kernel caches, if they are off.
+    Reading extended attributes raises ENOSYS, which the kernel caches, if they are off.
     """
 
     def getattr(self, caller: Caller, node_id: NodeId) -> EntryReply:
@@ -58,7 +56,7 @@ class Metadata(Parts):
     ) -> EntryReply:
         """Change attributes; ``handle`` is that of the open file if it is changed by descriptor.
 
-        Raises as the class says, and OSError(EINVAL) for the size of an object without one.
+        Raises OSError(EINVAL) as well for the size of an object without one.
         """
         node = self.check.node(node_id, change=True)
         fd = self.descriptors.of(node)
@@ -131,7 +129,7 @@ class Metadata(Parts):
     # Extended attributes
 
     def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
-        """Return a value. Raises as the class says, and OSError(ENODATA) outside of ``user.``."""
+        """Return a value. Raises OSError(ENODATA) as well outside of ``user.``."""
         node = self._read_node(node_id)
         if not name.startswith(b"user."):
             raise os_error(errno.ENODATA)
@@ -150,7 +148,7 @@ class Metadata(Parts):
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
         """Set a value; of an access list, the permissions in it.
 
-        Raises as the class says; OSError: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
+        Raises OSError as well: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
         EACCES if they are read-only, EPERM for the access list of another user's file.
         """
         if not self._is_list(name):

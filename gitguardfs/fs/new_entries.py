@@ -27,12 +27,7 @@ OWNS_ALL = (errno.EPERM, errno.EACCES, errno.EINVAL, errno.EOPNOTSUPP, errno.ENO
 
 
 class NewEntries(Parts):
-    """The requests that add a name.
-
-    Each raises Refused, by the guard; OSError: EPERM by the change policy, EROFS for a read-only
-    mount or object, ESTALE if a node's object is gone or another object replaced the new one,
-    and the source's.
-    """
+    """The requests that add a name. Errors: see ``tree``."""
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory that belongs to the caller."""
@@ -92,8 +87,7 @@ class NewEntries(Parts):
         type and the permission bits of the new object. ``linked`` is the node that gets another
         name, if no object is made. ``stored`` is the text of a symlink.
 
-        Returns the node, the reply and that descriptor or -1; counts a lookup. Raises Refused,
-        OSError: FileExistsError, ESTALE, EROFS, EPERM, or the source's.
+        Returns the node, the reply and that descriptor or -1; counts a lookup.
         """
         if not ref.is_plain:
             self.new_names.check_type(ref, S_IFMT(mode))

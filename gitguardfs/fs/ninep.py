@@ -19,14 +19,11 @@ from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISDIR
 from gitguardfs.base.protocol import EntryReply, GuestUid
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.descriptors import OPEN_NODE, DescriptorCache
-from gitguardfs.fs.nodes import NEVER, ROOT_ID, Node, ObjectKey, stale
+from gitguardfs.fs.nodes import NEVER, ROOT_ID, Directory, Node, ObjectKey, stale
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import Source
 from gitguardfs.names import repository
 from gitguardfs.names.dotgit import any_spelling
-
-IsOpen = Callable[[os.stat_result], bool]
-"""Says whether the guest has a file with the number and type of a stat result open."""
 
 
 class NinepDescriptors(DescriptorCache):
@@ -89,7 +86,8 @@ class NinepDescriptors(DescriptorCache):
         """Keep ``fd`` of an object without a name; objects with names are found by those."""
         if is_last:
             self.keep(node, fd)
-            node.classified_at = NEVER
+            if isinstance(node, Directory):
+                node.classified_at = NEVER
         else:
             os.close(fd)
             self.close(node)
@@ -108,10 +106,7 @@ class NinepDescriptors(DescriptorCache):
                 self._numbers[node], node.fd = node.fd, -1
 
     def found(self, node: Node) -> int:
-        """Open a directory by its name, after ``let_go``; return the descriptor.
-
-        Raises OSError(ESTALE) if another object is there, and any other OSError of the source.
-        """
+        """Open a directory by its name, after ``let_go``; return the descriptor."""
         if node.id == ROOT_ID:
             return node.fd
         if node.parent is None:
@@ -151,8 +146,9 @@ class NinepSource(Source):
 
     def __init__(
         self, descriptors: DescriptorCache, is_local: Callable[[int], bool], noatime: bool,
-        is_open: IsOpen,
+        is_open: Callable[[os.stat_result], bool],
     ) -> None:  # fmt: skip
+        """``is_open`` says whether the guest has a file of that number and type open."""
         super().__init__(descriptors, is_local, noatime)
         self._is_open = is_open
 
@@ -183,15 +179,10 @@ class NinepSource(Source):
         }
         return types == {S_IFDIR}
 
-    def number_listed(self, dir_fd: int, name: bytes) -> int | None:
-        """Return the inode number by which a listing has ``name``; None if it has no such name."""
-        _, number = self.typed_names(dir_fd).get(name, (0, None))
-        return number
-
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Return whether ``name`` is the object of ``st``; of an open file by a listing."""
         if self._is_open(st):
-            return self.number_listed(dir_fd, name) == st.st_ino
+            return self.typed_names(dir_fd).get(name, (0, None))[1] == st.st_ino
         return super().is_at(dir_fd, name, st)
 
     def is_folded(
@@ -212,10 +203,7 @@ class NinepSource(Source):
         return moved
 
     def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
-        """Check by a listing that an entry has the type that ``st`` says.
-
-        Raises OSError(ESTALE) if it has another one, and any other OSError of the source.
-        """
+        """Check by a listing that an entry has the type that ``st`` says."""
         if (S_ISDIR(st.st_mode) or self._is_open(st)) and self._is_disguised(dir_fd, name, st):
             raise stale()
 
@@ -231,8 +219,7 @@ class NinepSource(Source):
         """Check that an entry at which a file is open is a file still.
 
         A directory there would seem to be the file, and would be changed, even a repository.
-        No server reads a directory as a file. Raises OSError(ESTALE), and any other OSError of
-        the source.
+        No server reads a directory as a file.
         """
         try:
             st = self.stat_at(dir_fd, name)
@@ -264,8 +251,7 @@ class NinepSource(Source):
     def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
         """Return whether an entry is a directory that is treated as ``.git`` itself.
 
-        Raises OSError(ESTALE) for an entry that is held, since its content cannot be seen, and
-        any other OSError of the source.
+        Raises OSError(ESTALE) for an entry that is held, since its content cannot be seen.
         """
         try:
             fd = self.open_node(dir_fd, name)
@@ -312,7 +298,7 @@ class NinepResolver(Resolver):
         self._descriptors.close_unleased()
         return self._source.stat_at(ref.fd, ref.name)
 
-    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
+    def _is_same_at(self, parent: Directory, name: bytes, node: Node, st: os.stat_result) -> bool:
         """Return whether ``node`` is the object at a name, after a look by ``Source.is_at``.
 
         A name shows the number of a file that was opened at it for as long as the file is open,

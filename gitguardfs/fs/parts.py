@@ -19,7 +19,8 @@ from gitguardfs.fs.letter_case import LetterCase
 from gitguardfs.fs.link_check import LinkCheck
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
-from gitguardfs.fs.nodes import SHARE_NUMBERS, Node, NodeTable, Numbers
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import SHARE_NUMBERS, Directory, Node, Numbers
 from gitguardfs.fs.resolver import Resolver
 from gitguardfs.fs.source import OwnDisk, Source
 from gitguardfs.fs.symlinks import SymlinkResolver
@@ -31,7 +32,7 @@ from gitguardfs.options.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
-Overlay = Callable[[Node, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
+Overlay = Callable[[Directory, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
 """Returns the entries that a listing shows and the source does not have: type and inode number by
 name. None takes a name away. The arguments are a directory, its descriptor, and its names."""
 
@@ -82,25 +83,25 @@ class Parts:
         self.handles = HandleTable(traits.numbers.offset + 1)
         limit, is_local = traits.descriptor_limit, traits.is_local
         noatime = "noatime" in options.kernel
-        self.descriptors: DescriptorCache
+        kind = NinepDescriptors if traits.is_ninep else DescriptorCache
+        self.descriptors = kind(limit, traits.root_fd)
         self.source: Source
         if traits.is_ninep:
-            self.descriptors = NinepDescriptors(limit, traits.root_fd)
             self.source = NinepSource(self.descriptors, is_local, noatime, self.handles.opens)
         elif traits.is_exclusive:
-            self.descriptors = DescriptorCache(limit, traits.root_fd)
             self.source = OwnDisk(self.descriptors, noatime, traits.root_fd)
         else:
-            self.descriptors = DescriptorCache(limit, traits.root_fd)
             self.source = Source(self.descriptors, is_local, noatime)
+        self.nodes.close_descriptor = self.descriptors.close
         self.attributes = AttributeMapper(
             traits.idmap, options, traits.override, self.link_text if guard.contains_links else None
         )
         self.new_owner = lru_cache(CACHED_OWNERS)(partial(self.policy.new_owner, traits.idmap))
         """Returns the owner of a new object in share ids, by the caller's ids; cached."""
         self.check = Access(guard, self.nodes, self.descriptors, self.source, options.read_only)
-        kind = NinepResolver if traits.is_ninep else Resolver
-        self.resolver = kind(self.nodes, self.descriptors, self.source, self.check, self.attributes)
+        self.resolver = (NinepResolver if traits.is_ninep else Resolver)(
+            self.nodes, self.descriptors, self.source, self.check, self.attributes
+        )
         self.symlinks: SymlinkResolver | None = None
         if options.symlinks is not None:
             self.symlinks = self.resolver.symlinks = SymlinkResolver(

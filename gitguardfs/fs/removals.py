@@ -17,11 +17,7 @@ from gitguardfs.options.change_policy import Deletion
 
 
 class Removals(Parts):
-    """The requests that remove a name.
-
-    Each raises Refused, by the guard; OSError: EPERM by the change policy, EROFS for a read-only
-    mount or object, ESTALE if a node's object is gone, and the source's.
-    """
+    """The requests that remove a name. Errors: see ``tree``."""
 
     def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
         """Remove an entry that is not a directory."""

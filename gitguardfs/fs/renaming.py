@@ -35,10 +35,7 @@ class Renames(Parts):
         new_name: bytes,
         flags: int,
     ) -> None:
-        """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries.
-
-        Raises as ``check_rename`` and ``finish_rename`` do.
-        """
+        """Move an entry, replacing one at the new name, or (RENAME_EXCHANGE) swap two entries."""
         self.finish_rename(
             self.check_rename(caller, (old_parent_id, old_name), (new_parent_id, new_name), flags)
         )
@@ -46,9 +43,8 @@ class Renames(Parts):
     def check_rename(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
         """Check a rename. The caller gives the result to ``finish_rename``, or closes it.
 
-        Raises Refused; OSError: EINVAL for unknown flags, EPERM by the policy, ENOENT for a missing
-        entry, EXDEV for symlinks that would lead out of their work tree, EACCES, EROFS, ESTALE, and
-        the source's.
+        Raises OSError as well: EINVAL for unknown flags, ENOENT for a missing entry, EXDEV for
+        symlinks that would lead out of their work tree, EACCES for a symlink's target.
         """
         old = self.check.name(*old_name, change=True)
         new = self.check.name(*new_name, change=True)
@@ -110,9 +106,8 @@ class Renames(Parts):
     def finish_rename(self, renaming: Renaming) -> None:
         """Rename, or exchange, and undo that if the new names turn out to be forbidden.
 
-        Raises Refused; OSError: EXDEV, ESTALE, and the source's. A rename(2) that failed may have
-        been done on a server: that is undone as well if a new name could be ``.git`` or a part of a
-        repository.
+        A rename(2) that failed may have been done on a server: that is undone as well if a new name
+        could be ``.git`` or a part of a repository.
         """
         old, new, arrived = renaming.old, renaming.new, renaming.moved
         try:

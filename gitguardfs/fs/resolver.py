@@ -13,7 +13,8 @@ from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
 from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import NEVER, LinkedSubtree, Node, NodeTable, ObjectKey
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import NEVER, Directory, LinkedSubtree, Node, ObjectKey
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
@@ -75,13 +76,12 @@ class Resolver:
 
     def forget(self, node_id: NodeId, times: int) -> None:
         """Undo ``times`` lookups of a node, as the kernel's FORGET asks."""
-        step = self._nodes.forget(node_id, times)
-        way: set[Node] = set()
+        node = self._nodes.forget(node_id, times)
+        if node is None:
+            return
+        self._descriptors.close(node)
         # Directories above that were forgotten earlier may have been opened to reach this node.
-        while step is not None and not step.is_known and step not in way:
-            way.add(step)
-            self._descriptors.close(step)
-            step = step.parent
+        self._nodes.close_unknown(node.parent)
 
     def _resolved(
         self,
@@ -132,15 +132,13 @@ class Resolver:
             subtree,
             is_same=self._is_same_at,
         )
-        while self._nodes.left:
-            self._descriptors.close(self._nodes.left.pop())
-        if not classified.is_open:
+        if isinstance(node, Directory) and not classified.is_open:
             node.classified_at = NEVER
         if classified.fd >= 0:
             self._descriptors.keep(node, classified.fd)
         return node
 
-    def _is_same_at(self, parent: Node, name: bytes, node: Node, st: os.stat_result) -> bool:
+    def _is_same_at(self, parent: Directory, name: bytes, node: Node, st: os.stat_result) -> bool:
         """Return whether ``node`` stands for the object of ``st``, found at ``name``."""
         return self._is_same(node, st)
 

@@ -19,7 +19,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from gitguardfs.fs.descriptors import DescriptorCache
-from gitguardfs.fs.nodes import NEVER, Node, NodeTable, ObjectKey, ancestors, stale
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import NEVER, Directory, Node, ObjectKey, ancestors, stale
 from gitguardfs.fs.source import DOTGIT, Source
 from gitguardfs.names.rules import Refused, RuleSet, Verdict
 
@@ -45,10 +46,7 @@ UNREADABLE = "cannot be looked into"
 
 
 class Revalidation:
-    """Classifies directories again.
-
-    Every method raises Refused, and OSError if the source fails.
-    """
+    """Classifies directories again. Every method raises Refused, and OSError of the source."""
 
     def __init__(
         self, guard: RuleSet, nodes: NodeTable, descriptors: DescriptorCache, source: Source
@@ -58,7 +56,7 @@ class Revalidation:
         self._descriptors = descriptors
         self._source = source
 
-    def revalidate(self, directory: Node) -> bool:
+    def revalidate(self, directory: Directory) -> bool:
         """Classify a directory and those above it if their verdicts are older than VERDICT_TTL.
 
         Returns whether any was classified. The host may have made a repository there, or moved one
@@ -70,7 +68,8 @@ class Revalidation:
             return False
         if not self._guard.has_rules and self._descriptors.holds_objects:
             return False
-        way, due = [], []
+        way: list[Directory] = []
+        due: list[Directory] = []
         for step in ancestors(directory):
             if now - step.classified_at < VERDICT_TTL:
                 since = min(since, step.classified_at)
@@ -91,11 +90,11 @@ class Revalidation:
                 node.classified_at = since
         return True
 
-    def check_now(self, directory: Node, levels: int | None = None) -> None:
+    def check_now(self, directory: Directory, levels: int | None = None) -> None:
         """Classify a directory and ``levels`` directories above it (None: all) at once.
 
         Their paths in the node table are then the present ones. Raises Refused if the directory is
-        guarded by now, and as ``revalidate`` does.
+        guarded by now.
         """
         self._check(
             directory, [*islice(ancestors(directory), None if levels is None else levels + 1)]
@@ -103,7 +102,7 @@ class Revalidation:
         if directory.verdict is not Verdict.ALLOW:
             raise Refused(directory.rule, partial(self.path, directory))
 
-    def _check(self, directory: Node, way: list[Node]) -> None:
+    def _check(self, directory: Directory, way: list[Directory]) -> None:
         """Classify ``way``, which leads up from ``directory``, from its top.
 
         If one was moved, classify ``directory`` where it is now.
@@ -127,7 +126,7 @@ class Revalidation:
             directory.classified_at = now
 
     def revalidate_root(self) -> None:
-        """Classify the root again if it was a repository. Raises Refused, OSError.
+        """Classify the root again if it was a repository.
 
         While the root is shown without permissions, the kernel asks for its attributes only.
         """
@@ -135,7 +134,7 @@ class Revalidation:
         if root.verdict is not Verdict.ALLOW:
             self.revalidate(root)
 
-    def _classify_in_place(self, node: Node) -> None:
+    def _classify_in_place(self, node: Directory) -> None:
         """Classify a directory below classified ones. Raises OSError(ESTALE) if it is gone."""
         fd = self._descriptors.found(node)
         is_root = node is self._nodes.root
@@ -154,7 +153,7 @@ class Revalidation:
         elif holds:
             self._nodes.restrict_below(node, self._guard.git_verdict, "repository")
 
-    def _classify_where_it_is(self, directory: Node) -> None:
+    def _classify_where_it_is(self, directory: Directory) -> None:
         """Classify a directory that the host has moved, by the directories that are above it now.
 
         If its verdict is no stricter there, note its new path.
@@ -179,22 +178,18 @@ class Revalidation:
         elif directory.subtree is None:
             self._note_path(directory, way)
 
-    def _note_path(self, directory: Node, way: list[tuple[bytes, os.stat_result]]) -> None:
+    def _note_path(self, directory: Directory, way: list[tuple[bytes, os.stat_result]]) -> None:
         """Note a directory's path; ``way`` holds names and attributes from it upwards."""
         above = self._nodes.root
         while way:
             name, st = way.pop()
             node = self._nodes.find(st) or self._nodes.unknown(st) if way else directory
             self._nodes.move(node, above, name)
+            assert isinstance(node, Directory)
             above = node
-        while self._nodes.left:
-            self._descriptors.close(self._nodes.left.pop())
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """Return device and inode of a directory's ``.git``; None if there is none.
-
-        Also None if no git rule is on. Raises any other OSError of the source.
-        """
+        """Return device and inode of a directory's ``.git``; None without one, or git rules."""
         if not self._guard.guards_git:
             return None
         st = self._source.find_at(dir_fd, DOTGIT)

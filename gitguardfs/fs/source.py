@@ -8,6 +8,7 @@ itself, not along a path.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -73,6 +74,15 @@ class Source:
         st = self.find_at(dir_fd, name)
         return None if st is None else st.st_mode
 
+    def find_of_any_length(self, dir_fd: int, name: bytes) -> os.stat_result | None:
+        """Return ``find_at``; None as well for a name that no entry can have, being too long."""
+        try:
+            return self.find_at(dir_fd, name)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                return None
+            raise
+
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
         """Return whether ``name`` in the directory is the object that ``st`` is of."""
         other = self.find_at(dir_fd, name)
@@ -114,10 +124,6 @@ class Source:
         if self.find_at(fd, repository.HEAD) is None:
             return False
         return repository.is_repository(partial(self.mode_at, fd))
-
-    def is_half_repository(self, fd: int) -> bool:
-        """Return whether a directory has two of HEAD, refs and objects."""
-        return repository.is_half_repository(partial(self.mode_at, fd))
 
     def is_repository_at(self, dir_fd: int, name: bytes) -> bool:
         """Return whether an entry is a directory that is treated as ``.git`` itself."""
@@ -167,13 +173,9 @@ class Source:
                 stack.callback(os.close, directory)
             yield stack.enter_context(self._descriptors.with_room(os.scandir, directory))
 
-    def readlink(self, fd: int) -> bytes:
-        """Return the text of a symlink."""
-        return os.readlink(b"", dir_fd=fd)
-
-    def readlink_at(self, dir_fd: int, name: bytes) -> bytes:
-        """Return the text of a symlink. Raises OSError(EINVAL) if the entry is no symlink."""
-        return os.readlink(name, dir_fd=dir_fd)
+    def readlink(self, fd: int, name: bytes = b"") -> bytes:
+        """Return the text of an open symlink, or of an entry. Raises OSError(EINVAL) if neither."""
+        return os.readlink(name, dir_fd=fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:
         """Return size and free space of the file system."""

@@ -24,7 +24,8 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Attributes, Caller
 from gitguardfs.fs.access import Access, NodeRef
 from gitguardfs.fs.attributes import AttributeMapper
-from gitguardfs.fs.nodes import GUARDED, LinkedSubtree, Node, NodeTable, ObjectKey, stale
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import GUARDED, Directory, LinkedSubtree, Node, ObjectKey, stale
 from gitguardfs.fs.source import Source
 from gitguardfs.names import links
 from gitguardfs.names.rules import Verdict
@@ -120,7 +121,7 @@ class SymlinkResolver:
         return self._checked(self._as_target(way, self._subtree(ref.parent, own, above)))
 
     def _subtree(
-        self, parent: Node, link: os.stat_result, above: frozenset[ObjectKey]
+        self, parent: Directory, link: os.stat_result, above: frozenset[ObjectKey]
     ) -> LinkedSubtree:
         """Return the linked subtree of a symlink; each path to the symlink has its own."""
         outer = 0 if parent.subtree is None else parent.subtree.variant
@@ -155,7 +156,7 @@ class SymlinkResolver:
             raise os_error(errno.EACCES)
         return ref
 
-    def _way_to(self, directory: Node) -> list[Node]:
+    def _way_to(self, directory: Directory) -> list[Directory]:
         way = [directory]
         while way[-1] is not self._nodes.root:
             above = way[-1].parent
@@ -166,7 +167,7 @@ class SymlinkResolver:
 
     def _text(self, component: NodeRef) -> bytes:
         try:
-            return links.shown(self._source.readlink_at(component.fd, component.name))
+            return links.shown(self._source.readlink(component.fd, component.name))
         except OSError as error:
             if error.errno == errno.EINVAL:  # it is no symlink any more
                 raise stale() from None
@@ -179,14 +180,14 @@ class SymlinkResolver:
             raise self._access.refused(OUTSIDE, ref)
         return parts[length:]
 
-    def _directory(self, component: NodeRef, st: os.stat_result) -> Node:
+    def _directory(self, component: NodeRef, st: os.stat_result) -> Directory:
         node = self._find_or_add(component, st)
-        if node is None:
+        if not isinstance(node, Directory):
             raise self._access.refused("hidden", component)
         node.is_pinned = True
         return node
 
-    def _as_target(self, way: list[Node], subtree: LinkedSubtree) -> LinkTarget:
+    def _as_target(self, way: list[Directory], subtree: LinkedSubtree) -> LinkTarget:
         parent, node = way[-2:]
         component = self._access.link_component(parent, node.name)
         return LinkTarget(component, self._source.stat_at(component.fd, component.name), subtree)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 from gitguardfs.names import dotgit
 
@@ -104,29 +103,3 @@ class LocalNames:
                 if first.fullmatch(name) and self._marker(last) is not None:
                     found = marker
         return None if found is None or dotgit.is_dotgit(name) else found
-
-    def directories_of(self, files: Iterable[bytes]) -> set[bytes]:
-        """Return the directories in a tree of the share that the view replaces by the guest's own.
-
-        ``files`` are all files of a tree. Of nested directories, the outermost is returned.
-        """
-        present = set(files)
-        inner = {os.path.dirname(path) for path in present} - {b""}
-        return {found for directory in inner if (found := self._outermost(directory, present))}
-
-    def _outermost(self, directory: bytes, files: set[bytes]) -> bytes | None:
-        def has(directory: bytes, name: bytes) -> bool:
-            return os.path.join(directory, name) in files
-
-        above = b""
-        for name in directory.split(b"/"):
-            path, marker = os.path.join(above, name), self.marker(name)
-            if marker is not None and marker.is_met(
-                os.path.basename(above),
-                is_there=True,
-                is_beside=partial(has, above),
-                is_inside=partial(has, path),
-            ):
-                return path
-            above = path
-        return None

@@ -24,12 +24,6 @@ NEEDED = (HEAD, REFS, COMMONDIR)
 PAYLOAD = frozenset((CONFIG, CONFIG_WORKTREE, COMMONDIR, HOOKS))
 """The names that are closed in a directory that is half a repository."""
 
-READ_AT_TOP = PARTS | {
-    b"HEAD.lock", b"config.lock", b"description", b"info", b"branches", b"packed-refs", b"reftable",
-    b"shallow", b"logs", b"index",
-}  # fmt: skip
-"""Names that git puts into the top directory of a repository, or reads there."""
-
 Modes = Callable[[bytes], int | None]
 """Maps a name in git's spelling to the st_mode of the entry; to None if there is no entry."""
 

@@ -19,7 +19,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Literal
 
-from gitguardfs.base.errors import UserError
 from gitguardfs.names import dotgit, repository, work_tree
 
 _NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -91,16 +90,6 @@ class GuardRules:
     deny: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
-
-
-def check_glob(glob: str, option: str = "") -> None:
-    """Raise UserError for a pattern that no name can match."""
-    if not glob:
-        raise UserError(f"{option}'' is an empty name, which no file has", "leave it out")
-    if "/" in glob:
-        raise UserError(
-            f"{option}{glob!r} is not a pattern for one path component", "leave out the /"
-        )
 
 
 class RuleSet:

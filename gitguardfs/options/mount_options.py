@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeVar
 
 from gitguardfs.base.errors import UserError, warn
-from gitguardfs.names.rules import GitMode, GuardRules, LinkMode, check_glob
+from gitguardfs.names.rules import GitMode, GuardRules, LinkMode
 from gitguardfs.options.accounts import group_id, user_id
 from gitguardfs.options.change_policy import (
     ChangePolicy,
@@ -23,7 +23,7 @@ from gitguardfs.options.change_policy import (
 )
 from gitguardfs.options.id_maps import IdMapSpec, add_passwd_files, parse_maps, parse_mirror
 from gitguardfs.options.overrides import Overrides
-from gitguardfs.options.parsing import RawOptions, seconds, spelled
+from gitguardfs.options.parsing import RawOptions, check_glob, seconds, spelled
 from gitguardfs.options.permissions import Perms
 
 _SUFFIXES = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}

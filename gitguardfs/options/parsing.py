@@ -219,3 +219,13 @@ def asks_for_seal(texts: Iterable[str], given: RawOptions) -> bool | None:
     if given.get("seal") is False or "no-seal" in words or "noseal" in words:
         return False
     return True if given.get("seal") or "seal" in words else None
+
+
+def check_glob(glob: str, option: str = "") -> None:
+    """Raise UserError for a pattern that no name can match."""
+    if not glob:
+        raise UserError(f"{option}'' is an empty name, which no file has", "leave it out")
+    if "/" in glob:
+        raise UserError(
+            f"{option}{glob!r} is not a pattern for one path component", "leave out the /"
+        )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.private import git, store
@@ -46,7 +48,7 @@ def leave_out(repository: str, copy: str, local: LocalNames) -> set[bytes]:
         return set()
     words, more = (f"--git-dir={copy}", f"--work-tree={repository}"), {"GIT_INDEX_FILE": index}
     files = git.run((*words, "ls-files", "-z"), limit=LIMIT, more=more).split(b"\0")
-    found = local.directories_of(files)
+    found = directories_of(local, files)
     below = tuple(directory + b"/" for directory in found)
     hidden = [path for path in files if path.startswith(below)]
     if hidden:
@@ -69,8 +71,36 @@ def tracked(copy: str, local: LocalNames) -> set[bytes]:
         with suppress(git.GitFailed):  # no commit yet, or a partial clone
             ls_tree = ("ls-tree", "-r", "-z", "--name-only", "--full-tree", os.fsdecode(tip))
             files = git.run(ls_tree, directory=copy, limit=LIMIT).split(b"\0")
-            found |= local.directories_of(files)
+            found |= directories_of(local, files)
     return found
+
+
+def directories_of(local: LocalNames, files: Iterable[bytes]) -> set[bytes]:
+    """Return the directories in a tree of the share that the view replaces by the guest's own.
+
+    ``files`` are all files of a tree. Of nested directories, the outermost is returned.
+    """
+    present = set(files)
+    inner = {os.path.dirname(path) for path in present} - {b""}
+    return {found for directory in inner if (found := _outermost(local, directory, present))}
+
+
+def _outermost(local: LocalNames, directory: bytes, files: set[bytes]) -> bytes | None:
+    def has(directory: bytes, name: bytes) -> bool:
+        return os.path.join(directory, name) in files
+
+    above = b""
+    for name in directory.split(b"/"):
+        path, marker = os.path.join(above, name), local.marker(name)
+        if marker is not None and marker.is_met(
+            os.path.basename(above),
+            is_there=True,
+            is_beside=partial(has, above),
+            is_inside=partial(has, path),
+        ):
+            return path
+        above = path
+    return None
 
 
 def note(copy: str, local: LocalNames | None) -> None:

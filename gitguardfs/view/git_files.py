@@ -68,10 +68,7 @@ class _VirtualFile:
 
 
 class GitFiles:
-    """The requests on virtual files, and the lookup that finds them.
-
-    Each raises Refused and OSError.
-    """
+    """The requests on virtual files, and the lookup that finds them. Errors: see ``fs.tree``."""
 
     def __init__(self, share: Tree, repositories: Repositories) -> None:
         self._share = share

@@ -13,7 +13,6 @@ import errno
 import logging
 import os
 from collections.abc import Callable
-from enum import Enum
 from stat import S_IFDIR, S_ISDIR
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from gitguardfs.base.constants import LOCAL_OWN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE, Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef, Renaming
-from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Node, is_local
+from gitguardfs.fs.nodes import LOCAL_NUMBERS, LOCAL_TREE, TREE_BITS, Directory, Node, is_local
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.local_names import LocalNames
 from gitguardfs.names.rules import ALLOW
@@ -33,20 +32,19 @@ Name = tuple[NodeId, bytes]
 """The node number of a directory, and a name in it."""
 
 
-class Owner(Enum):
+class Decision(NamedTuple):
     """The tree that a name in a directory of the share leads to."""
 
-    SHARE = "the share, if anything"
-    GUEST = "a directory of the guest's own"
-    NOBODY = "no tree, but a directory of that name would be the guest's own"
-
-
-class Decision(NamedTuple):
-    """The owner of a name, and the directory that it is in."""
-
-    owner: Owner
     path: list[bytes]
-    stand_in: Node | None = None
+    """The directory that the name is in."""
+    is_own: bool
+    """Whether a directory of that name is the guest's, or would be if it were made."""
+    stand_in: Directory | None = None
+    """The directory of the guest's tree that holds a directory of that name, if one is there."""
+
+
+SHARE = Decision([], False)
+"""The name leads to the share, if anywhere."""
 
 
 class _Entry(NamedTuple):
@@ -83,7 +81,7 @@ class OwnDirectories:
             there = self._share.source.mode_at(ref.fd, ref.name)
             if there is None or S_ISDIR(there):
                 return self._decide_on_directory(ref, there is not None)
-        return Decision(Owner.SHARE, [])
+        return SHARE
 
     def _is_marked(self, ref: NodeRef) -> bool:
         """Return whether a directory of that name may be the guest's; rules for names come first.
@@ -104,7 +102,7 @@ class OwnDirectories:
         path = self._share.check.names_to(ref.parent)
         stand_in = self._stand_ins.find(path)
         if stand_in is not None and self._stand_ins.has_own(stand_in, ref.name):
-            return Decision(Owner.GUEST, path, stand_in)
+            return Decision(path, True, stand_in)
 
         def is_inside(name: bytes) -> bool:
             fd = source.open_node(ref.fd, ref.name)
@@ -119,10 +117,10 @@ class OwnDirectories:
             is_beside=lambda name: source.find_at(ref.fd, name) is not None,
             is_inside=is_inside,
         )
-        return Decision(Owner.NOBODY if is_own else Owner.SHARE, path, stand_in)
+        return Decision(path, is_own)
 
     def overlay(
-        self, directory: Node, dir_fd: int, names: list[bytes]
+        self, directory: Directory, dir_fd: int, names: list[bytes]
     ) -> dict[bytes, tuple[int, int] | None]:
         """Return the guest's own directories in a listing of the share; None hides the share's.
 
@@ -133,12 +131,12 @@ class OwnDirectories:
         shown: dict[bytes, tuple[int, int] | None] = {}
         for name in {*filter(self.marker, names), *filter(self.marker, own)}:
             try:
-                owner = self._decide(NodeRef(directory, dir_fd, name)).owner
+                decision = self._decide(NodeRef(directory, dir_fd, name))
             except OSError:
                 continue
-            if owner is Owner.GUEST:
+            if decision.stand_in is not None:
                 shown[name] = S_IFDIR, LOCAL_NUMBERS.offset + own.get(name, 0)
-            elif owner is Owner.NOBODY:
+            elif decision.is_own:
                 shown[name] = None
         return shown
 
@@ -155,14 +153,14 @@ class OwnDirectories:
             return None
         return self._stand_ins.find([*path, *names])
 
-    def _path(self, parent: Node, *names: bytes) -> list[bytes]:
+    def _path(self, parent: Directory, *names: bytes) -> list[bytes]:
         """Return the present path of a name in the share, also if the host has just moved it."""
         self._share.check.check_now(parent)
         return [*self._share.check.names_to(parent), *names]
 
     def _changing(self, parent_id: NodeId, name: bytes) -> NodeRef:
         """Check that a name may be changed, and return it; note its directory's present path."""
-        self._share.check.check_now(self._share.check.node(parent_id))
+        self._share.check.check_now(self._share.check.directory(parent_id))
         return self._share.check.name(parent_id, name, change=True)
 
     def forget(self, node_id: NodeId, times: int) -> None:
@@ -175,10 +173,10 @@ class OwnDirectories:
     def lookup(self, caller: Caller, parent_id: NodeId, name: bytes) -> EntryReply:
         """Find an entry and count a lookup of its node."""
         ref = self._share.check.name(parent_id, name)
-        owner, _, stand_in = self._decide(ref)
-        if owner is Owner.GUEST and stand_in is not None:
+        _, is_own, stand_in = self._decide(ref)
+        if stand_in is not None:
             return self._top(self.local.lookup(caller, stand_in.id, LOCAL_OWN + name))
-        if owner is Owner.NOBODY:
+        if is_own:
             return EntryReply(NodeId(0), None, self._share.cache_timeout, 0.0)
         return self._share.lookup(caller, parent_id, name, ref)
 
@@ -188,8 +186,8 @@ class OwnDirectories:
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory."""
-        owner, path, _ = self._decide(self._changing(parent_id, name))
-        if owner is Owner.SHARE:
+        path, is_own, _ = self._decide(self._changing(parent_id, name))
+        if not is_own:
             return self._share.mkdir(caller, parent_id, name, mode)
         try:
             stand_in = self._stand_ins.make(path)
@@ -215,10 +213,8 @@ class OwnDirectories:
         that is not shown.
         """
         ref = self._share.check.name(parent_id, name, change=True)
-        owner = self._decide(ref).owner
-        if owner is not Owner.SHARE and (
-            owner is Owner.GUEST or self._share.source.find_at(ref.fd, name) is not None
-        ):
+        _, is_own, stand_in = self._decide(ref)
+        if is_own and (stand_in or self._share.source.find_at(ref.fd, name)):
             raise os_error(errno.EEXIST)
 
     def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
@@ -240,7 +236,7 @@ class OwnDirectories:
                 self._tidy(parent_id)
                 return
         if not is_empty:
-            parent = self._share.check.node(parent_id)
+            parent = self._share.check.directory(parent_id)
             if self._stand_in_of(parent, name) is not None and self._holds_own(
                 self._path(parent, name)
             ):
@@ -307,10 +303,10 @@ class OwnDirectories:
             st = self.local.source.find_at(self.local.descriptors.of(node), name)
             return _Entry(True, parent_id, name, st is not None and S_ISDIR(st.st_mode))
         ref = self._changing(parent_id, name)
-        owner, _, stand_in = self._decide(ref)
-        if owner is Owner.GUEST and stand_in is not None:
+        _, is_own, stand_in = self._decide(ref)
+        if stand_in is not None:
             return _Entry(True, stand_in.id, LOCAL_OWN + name, True)
-        mode = None if owner is Owner.NOBODY else self._share.source.mode_at(ref.fd, name)
+        mode = None if is_own else self._share.source.mode_at(ref.fd, name)
         if mode is None:
             raise os_error(errno.ENOENT)
         return _Entry(False, parent_id, name, S_ISDIR(mode))
@@ -326,14 +322,14 @@ class OwnDirectories:
             ref = self._changing(parent_id, name)
             there = self._share.source.mode_at(ref.fd, name)
             is_directory = there is not None and S_ISDIR(there)
-            decision = Decision(Owner.SHARE, [])
+            decision = SHARE
             if self._is_marked(ref) and (there is None or is_directory or moved.is_directory):
                 decision = self._decide_on_directory(ref, is_directory)
-            if decision.owner is not Owner.SHARE and moved.is_directory:
+            if decision.is_own and moved.is_directory:
                 if not moved.is_local or (there is not None and not is_directory):
                     raise os_error(errno.EXDEV)
                 return _Entry(True, self._stand_ins.make(decision.path).id, LOCAL_OWN + name, True)
-            if decision.owner is Owner.GUEST or (decision.owner is Owner.NOBODY and is_directory):
+            if decision.stand_in is not None or (decision.is_own and is_directory):
                 raise os_error(errno.EISDIR)
         if target.is_local is not moved.is_local:
             raise os_error(errno.EXDEV)

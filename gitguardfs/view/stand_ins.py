@@ -15,7 +15,7 @@ from gitguardfs.base.constants import LOCAL_OWN, LOCAL_STAND_IN
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.access import NodeRef
-from gitguardfs.fs.nodes import Node
+from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.fs.tree import Tree
 
 NAME_MAX = 255
@@ -31,7 +31,7 @@ class StandIns:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._pinned: set[Node] = set()
+        self._pinned: set[Directory] = set()
         self._forgotten = 0
         self._is_empty = True
         self._listed_at = -1
@@ -49,17 +49,17 @@ class StandIns:
                 self._listed_at = mtime
         return self._is_empty
 
-    def find(self, path: list[bytes]) -> Node | None:
+    def find(self, path: list[bytes]) -> Directory | None:
         """Return the stand-in of a directory; None if it has none."""
         if path and self.is_empty:
             return None
-        node: Node | None = self._tree.nodes.root
+        node: Directory | None = self._tree.nodes.root
         for name in path:
             if node is not None:
                 node = self._child(node, name)
         return node
 
-    def make(self, path: list[bytes]) -> Node:
+    def make(self, path: list[bytes]) -> Directory:
         """Return the stand-in of a directory, which is made if it has none."""
         node = self._tree.nodes.root
         for name in path:
@@ -77,28 +77,21 @@ class StandIns:
             node = found
         return node
 
-    def _child(self, parent: Node, name: bytes) -> Node | None:
+    def _child(self, parent: Directory, name: bytes) -> Directory | None:
         fd, name = self._tree.descriptors.of(parent), LOCAL_STAND_IN + name
-        st = self._stat(fd, name)
+        st = self._tree.source.find_of_any_length(fd, name)
         if st is None:
             return None
         node = self._tree.resolver.find_or_add(NodeRef(parent, fd, name), st)
-        assert node is not None
+        assert isinstance(node, Directory)
         node.is_pinned = True
         self._pinned.add(node)
         return node
 
-    def _stat(self, fd: int, name: bytes) -> os.stat_result | None:
-        try:
-            return self._tree.source.find_at(fd, name)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                return None
-            raise
-
     def has_own(self, stand_in: Node, name: bytes) -> bool:
         """Return whether the guest has a directory of that name in a directory of the share."""
-        return self._stat(self._tree.descriptors.of(stand_in), LOCAL_OWN + name) is not None
+        fd = self._tree.descriptors.of(stand_in)
+        return self._tree.source.find_of_any_length(fd, LOCAL_OWN + name) is not None
 
     def own_in(self, stand_in: Node) -> dict[bytes, int]:
         """Return the guest's own directories in a directory: inode number by name."""
@@ -120,7 +113,7 @@ class StandIns:
                 return
             self._unpin(node)
 
-    def _unpin(self, node: Node) -> None:
+    def _unpin(self, node: Directory) -> None:
         self._pinned.discard(node)
         node.is_pinned = False
         self._tree.resolver.drop_unknown(node)

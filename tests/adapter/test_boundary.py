@@ -17,10 +17,10 @@ from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import Refused
 from gitguardfs.options.rate_limit import RateLimit
-from gitguardfs.view.view import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
 from tests.support.other_session import arguments_of
+from tests.support.request_table import GUARDED_BY, GuardedBy
 
 BUGS = [
     KeyError("k"), RuntimeError("r"), MemoryError(), ValueError("v"), RecursionError("deep"),

@@ -13,7 +13,7 @@ import pytest
 
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.fs.nodes import ROOT_ID
-from gitguardfs.fs.source import Source
+from gitguardfs.names import repository
 from gitguardfs.names.rules import GitMode, GuardRules
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -352,10 +352,10 @@ async def test_it_is_asked_only_where_such_a_name_is_touched(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     d = await planted(world, (_refs, _objects))
-    asked: list[int] = []
-    half = Source.is_half_repository
+    asked: list[object] = []
+    half = repository.is_half_repository
     monkeypatch.setattr(
-        Source, "is_half_repository", lambda self, fd: asked.append(fd) or half(self, fd)
+        repository, "is_half_repository", lambda mode_of: asked.append(mode_of) or half(mode_of)
     )
     await _setattr(world, d, b"plain", size=0)
     handle, _ = await world.create(d, b"new")

@@ -23,7 +23,8 @@ from gitguardfs.base.protocol import (
     SetAttr,
 )
 from gitguardfs.fs.blocking import Blocking
-from gitguardfs.view.view import GUARDED_BY, GuardedBy, View
+from gitguardfs.view.view import View
+from tests.support.request_table import GUARDED_BY, GuardedBy
 
 
 class OtherSession:

@@ -16,7 +16,11 @@ from gitguardfs.names import repository
 
 INIT = "git init --bare"
 """The command that makes a repository of a directory and keeps the hooks and config there."""
-_GITS = frozenset(map(os.fsdecode, repository.READ_AT_TOP | {b"commondir", b"config.worktree"}))
+_GITS = frozenset(map(os.fsdecode, repository.PARTS)) | {
+    "HEAD.lock", "config.lock", "description", "info", "branches", "packed-refs", "reftable",
+    "shallow", "logs", "index",
+}  # fmt: skip
+"""Names that git puts into the top directory of a repository, or reads there."""
 
 
 def is_repository(entries: Mapping[str, int]) -> bool:

@@ -18,8 +18,9 @@ from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.audit.search import search
 from gitguardfs.host.audit.share import Share
-from gitguardfs.names.rules import GuardRules, RuleSet, check_glob
+from gitguardfs.names.rules import GuardRules, RuleSet
 from gitguardfs.options import accounts
+from gitguardfs.options.parsing import check_glob
 
 SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""

@@ -164,11 +164,7 @@ class Handlers(pyfuse3.Operations):
     def __init__(
         self, view: View, invalidate: Callable[[NodeId], None], *, no_cpu_idle: bool = False
     ) -> None:
-        """Serve ``view``.
-
-        ``invalidate`` makes the kernel drop the cached attributes of a node. ``no_cpu_idle`` keeps
-        processors from halting while requests come in a row.
-        """
+        """``invalidate`` makes the kernel drop the cached attributes of a node."""
         super().__init__()
         self.view = view
         self.invalidate = invalidate

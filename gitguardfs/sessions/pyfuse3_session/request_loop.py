@@ -19,7 +19,7 @@ from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.pyfuse3_session.busy_poll import INLINE_WAIT, BusyPoll
 from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
 from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
-from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
+from gitguardfs.sessions.pyfuse3_session.unwanted_replies import LOG, UnwantedReplies
 
 WORKERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
@@ -34,7 +34,6 @@ class RequestLoop:
     """The tasks that take requests of one mount; used on the event loop's thread only."""
 
     def __init__(self, *, no_cpu_idle: bool = False) -> None:
-        """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self._no_cpu_idle = no_cpu_idle
         self._limiter = trio.CapacityLimiter(WORKERS)
         self._queues: dict[Hashable, trio.CapacityLimiter] = {}
@@ -80,14 +79,14 @@ class RequestLoop:
             return
         self._interrupter.install()
         unwanted = UnwantedReplies(self._busy_poll.has_ended)
-        unwanted.install()
+        LOG.addFilter(unwanted)
         try:
             self._io_thread = IoThread()
             async with trio.open_nursery() as self._nursery:
                 self._start_task(self._nursery)
             self._io_thread.close()
         finally:
-            unwanted.remove()
+            LOG.removeFilter(unwanted)
             self._interrupter.remove()
 
     def _start_task(self, nursery: trio.Nursery) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable
 
+LOG = logging.getLogger("pyfuse3")
 _FAILED = "fuse_reply_* failed with %s"
 _NO_SUCH_REQUEST = (os.strerror(errno.ENOENT),)
 
@@ -27,15 +28,6 @@ class UnwantedReplies(logging.Filter):
         """``has_ended`` returns whether the kernel has ended the connection."""
         super().__init__()
         self._has_ended = has_ended
-        self._log = logging.getLogger("pyfuse3")
-
-    def install(self) -> None:
-        """Filter pyfuse3's log from now on."""
-        self._log.addFilter(self)
-
-    def remove(self) -> None:
-        """Stop filtering pyfuse3's log."""
-        self._log.removeFilter(self)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is to be logged."""

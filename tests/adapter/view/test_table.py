@@ -15,9 +15,9 @@ from pyfuse3 import EntryAttributes
 from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GitMode, GuardRules
-from gitguardfs.view.view import GUARDED_BY, GuardedBy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Fields, Token, World, needs_root, refused
+from tests.support.request_table import GUARDED_BY, GuardedBy
 
 
 def test_every_handler_of_pyfuse3_is_classed() -> None:

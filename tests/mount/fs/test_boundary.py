@@ -22,7 +22,7 @@ import logging, sys
 from gitguardfs.fs import audit_log as audit
 from gitguardfs.fs import source
 from gitguardfs.options import rate_limit
-from gitguardfs.fs import files, lookup, metadata, tree
+from gitguardfs.fs import files, metadata, tree
 from gitguardfs.sessions.pyfuse3_session import handlers, session
 def broken(*_): raise RuntimeError("put in by hand")
 class Broken(logging.Handler): emit = broken
@@ -74,7 +74,7 @@ def _fails_with(number: int, call: Callable[[], object]) -> None:
 RATES = ("--read-rate", "1M", "--write-rate", "1M")
 
 BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
-    "forget": ("lookup.Lookup.forget = broken", _forget, ()),
+    "forget": ("tree.Tree.forget = broken", _forget, ()),
     "audit": ("audit.AuditLog.refuse = broken", _refused, ()),
     "log": (
         "tree.Tree.statfs = broken\nlogging.getLogger('gitguardfs').addHandler(Broken())",

@@ -14,7 +14,8 @@ import pytest
 
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.ninep import NinepDescriptors
-from gitguardfs.fs.nodes import Node, NodeTable
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import Node
 from gitguardfs.names.rules import Verdict
 
 FEW = 16
@@ -219,7 +220,7 @@ LOW_LIMIT = """
 import errno, os, resource, sys
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.names.rules import Verdict
-from gitguardfs.fs.nodes import NodeTable
+from gitguardfs.fs.node_table import NodeTable
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 root = os.open(sys.argv[1], os.O_PATH | os.O_DIRECTORY)

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Node, NodeTable
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, Directory, Node
 from gitguardfs.names.rules import Verdict
 
 HOME, OTHER = 7, 8
@@ -27,7 +28,7 @@ def table() -> NodeTable:
 
 def see(
     nodes: NodeTable,
-    parent: Node,
+    parent: Directory,
     name: bytes,
     st_: os.stat_result,
     verdict: Verdict = Verdict.ALLOW,
@@ -86,7 +87,8 @@ class Model(RuleBasedStateMachine):
         self, data: st.DataObject, ino: int, dev: int, kind: int, nlink: int, verdict: Verdict,
         told: bool, same: bool,
     ) -> None:  # fmt: skip
-        parent = self.table.get(data.draw(st.sampled_from(self._known())).id)
+        directories = [node for node in self._known() if isinstance(node, Directory)]
+        parent = self.table.get(data.draw(st.sampled_from(directories)).id)
         st_ = fake_stat(ino, kind, dev, nlink)
         expected = self._mean(st_, verdict)
         restricts = kind == S_IFDIR or nlink == 1

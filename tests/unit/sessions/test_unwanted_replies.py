@@ -8,18 +8,18 @@ import os
 
 import pytest
 
-from gitguardfs.sessions.pyfuse3_session.unwanted_replies import UnwantedReplies
+from gitguardfs.sessions.pyfuse3_session.unwanted_replies import LOG, UnwantedReplies
 
 FAILED = "fuse_release(): fuse_reply_* failed with %s"
 
 
 def _said(caplog: pytest.LogCaptureFixture, has_ended: bool, message: str, *values: str) -> bool:
     replies = UnwantedReplies(lambda: has_ended)
-    replies.install()
+    LOG.addFilter(replies)
     try:
-        logging.getLogger("pyfuse3").error(message, *values)
+        LOG.error(message, *values)
     finally:
-        replies.remove()
+        LOG.removeFilter(replies)
     return bool(caplog.records)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gitguardfs.names.local_names import LocalNames
+from gitguardfs.private.sparse import directories_of
 
 
 @pytest.mark.parametrize(
@@ -28,4 +29,4 @@ from gitguardfs.names.local_names import LocalNames
     ],
 )
 def test_directories_of(files: list[bytes], found: set[bytes]) -> None:
-    assert LocalNames(("deps", "build-*")).directories_of(files) == found
+    assert directories_of(LocalNames(("deps", "build-*")), files) == found
