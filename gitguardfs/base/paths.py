@@ -1,8 +1,10 @@
-"""Compares paths, and reads the mode of the object at a path."""
+"""Compares and names paths, and reads the mode of the object at a path."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 
 
 def is_inside(path: str, directory: str) -> bool:
@@ -26,3 +28,17 @@ def mode_at(directory: str, name: bytes) -> int | None:
         return os.lstat(os.path.join(os.fsencode(directory), name)).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def slug(path: str, most: int) -> str:
+    """Return the last name in a path as letters, digits and single ``-``; ``most`` characters.
+
+    It is empty if the name has none of these letters.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(path).lower()).strip("-")
+    return name[:most].rstrip("-")
+
+
+def mark(path: str) -> str:
+    """Return eight digits of a path's checksum, which distinguish paths with the same last name."""
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]

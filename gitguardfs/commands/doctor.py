@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -15,6 +16,7 @@ from gitguardfs.base import findings, quote
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result, Row, Severity, Status
+from gitguardfs.base.walk import Unread
 from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
 from gitguardfs.doctor import (
     attack_checks,
@@ -58,7 +60,7 @@ TRIED = Row(
 )
 
 
-@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG)
 @click.argument("path", metavar="[MOUNTPOINT]", required=False)
 @click.option(
     "--user",
@@ -349,7 +351,14 @@ def examine_host(
     except ModuleNotFoundError:
         what = "doctor --host runs on the host, and this is the copy of gitguardfs for guests"
         raise UserError(what, "run it on the host", Exit.SYSTEM) from None
+
+    def as_user(*call: Any) -> str:
+        try:
+            return str(run_as.run_as(*call, user=found))
+        except run_as.NoAnswer as error:
+            raise Unread(str(error)) from None
+
     try:
-        return host_checks.check(host_checks.HostContext(found, directory))
+        return host_checks.check(directory, found.uid, as_user)
     except SwitchUserFailed as error:
         return [untried(error)]

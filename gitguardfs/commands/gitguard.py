@@ -110,7 +110,7 @@ Exit codes: 0 done, 1 findings, 2 wrong usage, 3 anything else.
 
 @click.command(
     cls=_Lazy,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )
 @click.version_option(__version__, prog_name="gitguard", message="%(prog)s %(version)s")

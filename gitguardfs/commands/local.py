@@ -37,7 +37,6 @@ move and remove what is in use. docs/local-directories.md says more.
 \b
 Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _STORE = click.option(
     "--local-store",
     "place",
@@ -58,7 +57,7 @@ _ENDS = {
 }
 
 
-@click.group(name="local", cls=CommandGroup, epilog=EPILOG, context_settings=_SETTINGS)
+@click.group(name="local", cls=CommandGroup, epilog=EPILOG)
 def command() -> None:
     """List, remove and move the directories that --local keeps on the guest's disk."""
 

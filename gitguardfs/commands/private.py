@@ -34,7 +34,6 @@ the store. docs/private-git-store.md of the source says what is kept there.
 Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 LOCK_SECONDS = 30.0
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
 _STORE = click.option(
     "--store",
     "store_path",
@@ -47,7 +46,7 @@ _PATH = click.argument("path", metavar="PATH")
 _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-@click.group(name="private", cls=CommandGroup, epilog=EPILOG, context_settings=_SETTINGS)
+@click.group(name="private", cls=CommandGroup, epilog=EPILOG)
 def command() -> None:
     """List and delete the agent's own repositories, in the guest."""
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from gitguardfs.base import config_files, installation
+from gitguardfs.base import installation
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL, RespelledCommand
 from gitguardfs.guest import fstab, systemd
-from gitguardfs.options import accounts, fstab_entries
+from gitguardfs.options import accounts, config_files, fstab_entries
 from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 from gitguardfs.options.id_maps import AUTO
 from gitguardfs.options.parsing import split_values
@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 files differ (--check), 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=RespelledCommand, epilog=EPILOG)
 @click.argument("label", metavar="[TAG]", required=False)
 @click.option("--tag", metavar="TAG", help="The share's mount tag, instead of TAG.")
 @click.option(

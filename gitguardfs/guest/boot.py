@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from gitguardfs.base import config_files
-from gitguardfs.base.config_files import FileChange
 from gitguardfs.base.errors import UserError
 from gitguardfs.guest import fstab, systemd
 from gitguardfs.guest.changes import Changes
 from gitguardfs.guest.facts import Facts, SystemPaths
 from gitguardfs.guest.request import Style
 from gitguardfs.linux.programs import call
-from gitguardfs.options import fstab_entries
+from gitguardfs.options import config_files, fstab_entries
+from gitguardfs.options.config_files import FileChange
 from gitguardfs.options.guarded_share import GuardedShare
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass, field
 
-from gitguardfs.base import config_files, installation
+from gitguardfs.base import installation
 from gitguardfs.base.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest import systemd
@@ -19,7 +19,7 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
 from gitguardfs.linux.run_as import NoAnswer, run_as
 from gitguardfs.mounting import guards, lid, seal
-from gitguardfs.options import accounts
+from gitguardfs.options import accounts, config_files
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
 

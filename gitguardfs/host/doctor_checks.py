@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
 from errno import EIO
 
 from gitguardfs.base import quote
@@ -16,28 +16,21 @@ from gitguardfs.base.walk import Unread
 from gitguardfs.host.audit import rows, trust
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.share import selinux
-from gitguardfs.linux import run_as
-from gitguardfs.linux.run_as import NoAnswer, User
 from gitguardfs.options import accounts
 
 LABELS = frozenset({selinux.LABEL, "svirt_image_t", "virt_content_t", "container_file_t"})
 """Types that a QEMU confined by libvirt may use."""
 
 
-@dataclass(frozen=True)
-class HostContext:
-    """The input of the checks: a shared directory of the host, and its user."""
-
-    user: User
-    directory: str | None = None
-    search_path: str = SYSTEM_PATH
+AsUser = Callable[..., str]
+"""Calls a function with arguments as the directory's user. Raises its OSError, Unread."""
 
 
-def check(context: HostContext) -> list[Result]:
-    """Run all checks of the host."""
-    results = [_bare(context)]
-    if context.directory is not None:
-        results.insert(0, judge_label(context.directory, _enforcing(), _label(context.directory)))
+def check(directory: str | None, uid: int, as_user: AsUser) -> list[Result]:
+    """Run all checks of the host: of a shared directory, and of its user's git."""
+    results = [_bare(uid, as_user)]
+    if directory is not None:
+        results.insert(0, judge_label(directory, _enforcing(), _label(directory)))
     return results
 
 
@@ -80,23 +73,17 @@ def judge_label(directory: str, enforcing: bool | None, label: str) -> Result:
 # git
 
 
-def _bare(context: HostContext) -> Result:
-    user = context.user
+def _bare(uid: int, as_user: AsUser) -> Result:
     # Another user's environment says nothing of this user's git.
-    environment = os.environ if user.uid == os.geteuid() else {}
-    git = Git.installed(environment, home_of(user), context.search_path)
+    environment = os.environ if uid == os.geteuid() else {}
+    home = accounts.find(str(uid)).home
+    git = Git.installed(environment, home if home.startswith("/") else "/", SYSTEM_PATH)
     if git is None:
         return rows.TRUST.ok("git is not installed")
     try:
-        return trust.judge(run_as.run_as(bare_repositories, git, user=user))
-    except (NoAnswer, OSError) as error:
+        return trust.judge(as_user(bare_repositories, git))
+    except (Unread, OSError) as error:
         return rows.TRUST.unknown(error, "git config --global --list")
-
-
-def home_of(user: User) -> str:
-    """Return the user's home, for git's configuration."""
-    home = accounts.find(str(user.uid)).home
-    return home if home.startswith("/") else "/"
 
 
 def bare_repositories(git: Git) -> str:

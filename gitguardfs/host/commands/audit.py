@@ -39,7 +39,7 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG)
 @click.argument("directory", metavar="DIR")
 @click.option(
     "--protect",

@@ -17,8 +17,8 @@ import click
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, counted, shown
 from gitguardfs.base.quote import shell_printable
-from gitguardfs.base.size import mebibytes
 from gitguardfs.commands.command_line import Command
+from gitguardfs.host.commands.shared_options import size
 from gitguardfs.host.fetch import bundle, merging, summary
 from gitguardfs.host.fetch.bundle import HEADS, TAGS, Written
 from gitguardfs.host.fetch.git import LISTING, WRITING, GitError, HostRepository, find_repository
@@ -53,7 +53,7 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG)
 @click.argument("repository", metavar="[REPO]", default=".")
 @click.argument("branches", metavar="[BRANCH...]", nargs=-1)
 @click.option("--merge", metavar="BRANCH", help="Then merge agent/BRANCH into the branch that is"
@@ -62,8 +62,7 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
               " commit, the one that you have looked at, by its whole id.")  # fmt: skip
 @click.option("--drop", is_flag=True, help="Remove the agent's refs and the bundle; with --merge"
               " after that, alone without fetching.")  # fmt: skip
-@click.option("--limit", metavar="SIZE", default="512M", show_default=True,
-              help="The largest bundle that is read.")  # fmt: skip
+@size("--limit", "The largest bundle that is read.", "512M")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def command(
     repository: str,
@@ -71,7 +70,7 @@ def command(
     merge: str | None,
     expect: str | None,
     drop: bool,
-    limit: str,
+    limit: int,
     as_json: bool,
 ) -> int:
     """Fetch what an agent committed in its own repository (--git private).
@@ -81,7 +80,6 @@ def command(
     directory if you name none.
     """
     wanted = _Wanted(branches, merge, expect)
-    most = mebibytes(limit, "--limit") << 20
     if expect is not None and merge is None:
         hint = "gitguard fetch --merge BRANCH --expect COMMIT"
         raise UserError("--expect goes with --merge", hint)
@@ -109,7 +107,7 @@ def command(
     if merge is not None:
         merging.check_ready(found)
     if merge is not None or not drop:
-        written, commit = _fetch(found, wanted, most, report)
+        written, commit = _fetch(found, wanted, limit << 20, report)
     if merge is not None and commit is not None:
         report.merge = merging.merge(found, merge, commit)
         if report.merge.outcome is Outcome.CONFLICT:

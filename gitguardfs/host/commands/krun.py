@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import click
 
 from gitguardfs.base import quote
 from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.base.size import mebibytes
-from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, CommandGroup
+from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.shared_options import (
-    CPUS,
-    MEMORY,
     PROJECT,
-    guard_options,
+    choice,
+    of_guard,
+    of_machine,
     warn_of_secrets,
 )
 from gitguardfs.host.share import krun_text as krun
@@ -69,44 +69,19 @@ def command() -> None:
 
 @command.command("init", short_help="Write .agent-sandbox for a project.", epilog=INIT_EPILOG)
 @PROJECT
-@CPUS
-@MEMORY
-@click.option(
-    "--network",
-    type=click.Choice([network.value for network in ContainerNetwork]),
-    default=ContainerNetwork.OPEN.value,
-    show_default=True,
-    help="What the agent reaches: what containers reach, or nothing.",
-)
-@GUARD_OPTIONS
-@LOCAL_OR_DEPS
-@NO_LOCAL
+@of_machine
+@choice("--network", kind=ContainerNetwork, default=ContainerNetwork.OPEN,
+        text="What the agent reaches: what containers reach, or nothing.")  # fmt: skip
+@of_guard
 @click.option("--force", is_flag=True, help="Overwrite files that were changed by hand.")
-def init(
-    project: str,
-    cpus: int,
-    memory: str,
-    network: str,
-    o: tuple[str, ...],
-    local: tuple[str, ...],
-    no_local: bool,
-    force: bool,
-) -> int:
+def init(project: str, force: bool, **given: Any) -> int:
     """Write .agent-sandbox: Dockerfile, compose file and entrypoint, to be read and changed.
 
     The directory is in your own state directory, never in the project: there the agent could
     change what you build next.
     """
     real = existing_directory(project)
-    spec = KrunSpec(
-        project=real,
-        uid=os.geteuid(),
-        gid=os.getegid(),
-        cpus=cpus,
-        memory=mebibytes(memory, "--memory"),
-        network=ContainerNetwork(network),
-        options=guard_options(o, local, no_local),
-    )
+    spec = KrunSpec(project=real, uid=os.geteuid(), gid=os.getegid(), **given)
     path, written = sandbox.write(spec, force=force)
     for name in written:
         click.echo(f"{path}/{name}: written")

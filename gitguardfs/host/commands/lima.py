@@ -5,26 +5,29 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+from typing import Any
 
 import click
 
-from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base import installation, quote
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.base.size import mebibytes
-from gitguardfs.commands.command_line import GUARD_OPTIONS, LOCAL_OR_DEPS, NO_LOCAL, Command
+from gitguardfs.commands.command_line import Command
 from gitguardfs.host.commands.shared_options import (
-    CPUS,
-    MEMORY,
     PROJECT,
-    guard_options,
+    choice,
+    of_guard,
+    of_machine,
+    size,
     warn_of_secrets,
 )
 from gitguardfs.host.share import lima_yaml as lima
 from gitguardfs.host.share import selinux, state
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.lima_yaml import Distribution, LimaSpec, Tool
+from gitguardfs.host.share.share_spec import Transport
 from gitguardfs.host.share.template import fill
 from gitguardfs.host.share.this_host import this_host
+from gitguardfs.options import config_files
 
 STDOUT = "-"
 
@@ -44,44 +47,23 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 """
 
 
-@click.command(cls=Command, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=Command, epilog=EPILOG)
 @PROJECT
 @click.option(
     "--name", metavar="NAME", help="The instance's name.  [default: agent-, and the project's]"
 )
-@CPUS
-@MEMORY
-@click.option(
-    "--disk",
-    metavar="SIZE",
-    default="60G",
-    show_default=True,
-    help="The greatest size of its disk.",
-)
-@click.option(
-    "--image",
-    type=click.Choice([distribution.value for distribution in Distribution]),
-    default=Distribution.UBUNTU.value,
-    show_default=True,
-    help="The guest's distribution: its cloud image, pinned by its checksum.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(["9p", "virtiofs"]),
-    help="What carries the project.  [default: virtiofs on a Mac, otherwise 9p]",
-)
-@click.option(
-    "--tool",
-    "tools",
-    type=click.Choice([tool.value for tool in Tool]),
-    multiple=True,
-    help="What to install for the agent; repeatable, replaces the default.  [default: claude]",
-)
+@of_machine
+@size("--disk", "The greatest size of its disk.", "60G")
+@choice("--image", "distribution", kind=Distribution, default=Distribution.UBUNTU,
+        text="The guest's distribution: its cloud image, pinned by its checksum.")  # fmt: skip
+@choice("--transport", kind=Transport,
+        text="What carries the project.  [default: virtiofs on a Mac, otherwise 9p]")  # fmt: skip
+@click.option("--tool", "tools", type=click.Choice([tool.value for tool in Tool]), multiple=True,
+              help="What to install for the agent; repeatable, replaces the default.  "
+              "[default: claude]")  # fmt: skip
 @click.option("--no-tools", is_flag=True, help="Install nothing but gitguardfs.")
 @click.option("--proxy", metavar="URL", help="The proxy that the guest's programs are set to use.")
-@GUARD_OPTIONS
-@LOCAL_OR_DEPS
-@NO_LOCAL
+@of_guard
 @click.option(
     "--output",
     metavar="FILE",
@@ -90,18 +72,11 @@ Exit codes: 0 done, 2 wrong usage, 3 anything else.
 def command(
     project: str,
     name: str | None,
-    cpus: int,
-    memory: str,
-    disk: str,
-    image: str,
-    transport: str | None,
+    transport: Transport | None,
     tools: tuple[str, ...],
     no_tools: bool,
-    proxy: str | None,
-    o: tuple[str, ...],
-    local: tuple[str, ...],
-    no_local: bool,
     output: str | None,
+    **given: Any,
 ) -> int:
     """Write the file of a Lima instance for the project, and print the lines that start it.
 
@@ -116,15 +91,10 @@ def command(
         project=real,
         name=name if name is not None else lima.instance_name(real),
         setup=state.directory("guest-files"),
-        cpus=cpus,
-        memory=mebibytes(memory, "--memory"),
-        disk=mebibytes(disk, "--disk"),
-        distribution=Distribution(image),
-        transport=transport or ("virtiofs" if is_mac else "9p"),
+        transport=transport or (Transport.VIRTIOFS if is_mac else Transport.P9),
         is_mac=is_mac,
         tools=() if no_tools else tuple(Tool(tool) for tool in tools) or (Tool.CLAUDE,),
-        proxy=proxy,
-        options=guard_options(o, local, no_local),
+        **given,
     )
     file = _file(spec, output)
     state.check_apart(spec.setup, real)

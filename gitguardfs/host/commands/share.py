@@ -6,14 +6,16 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from gitguardfs.base import config_files, installation
+from gitguardfs.base import installation
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands.command_line import RespelledCommand
 from gitguardfs.host.audit import trust
+from gitguardfs.host.commands.shared_options import choice, cpus, size
 from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.directory import directory_elsewhere, existing_directory, secrets_in
 from gitguardfs.host.share.share_spec import (
@@ -24,6 +26,7 @@ from gitguardfs.host.share.share_spec import (
     Transport,
 )
 from gitguardfs.host.share.this_host import RUNTIME, this_host
+from gitguardfs.options import config_files
 
 EPILOG = """\b
 Examples:
@@ -52,54 +55,28 @@ OTHERWISE = "; --elsewhere if another machine has it"
 """What else this command can do about a directory that does not exist."""
 
 
-@click.command(cls=RespelledCommand, epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.command(cls=RespelledCommand, epilog=EPILOG)
 @click.argument("directory", required=False)
-@click.option(
-    "--tag",
-    metavar="TAG",
-    default=UTM_TAG,
-    show_default=True,
-    help="The name by which the guest mounts the share: 31 bytes at most.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice([transport.value for transport in Transport]),
-    default=Transport.P9.value,
-    show_default=True,
-    help="What carries the share.",
-)
-@click.option(
-    "--for",
-    "hypervisor",
-    type=click.Choice([hypervisor.value for hypervisor in Hypervisor]),
-    default=Hypervisor.QEMU.value,
-    show_default=True,
-    help="What runs the virtual machine.",
-)
-@click.option(
-    "--guard",
-    type=click.Choice([guard.value for guard in GuardPlacement]),
-    default=GuardPlacement.GUEST.value,
-    show_default=True,
-    help="Where .git is guarded; on the host, root in the guest cannot bypass it.",
-)
+@click.option("--tag", metavar="TAG", default=UTM_TAG, show_default=True,
+              help="The name by which the guest mounts the share: 31 bytes at most.")  # fmt: skip
+@choice("--transport", kind=Transport, default=Transport.P9, text="What carries the share.")
+@choice("--for", "hypervisor", kind=Hypervisor, default=Hypervisor.QEMU,
+        text="What runs the virtual machine.")  # fmt: skip
+@choice("--guard", kind=GuardPlacement, default=GuardPlacement.GUEST,
+        text="Where .git is guarded; on the host, root in the guest cannot bypass it.")  # fmt: skip
 @click.option("--run", is_flag=True, help="With --guard host: start the guard now.")
-@click.option("--memory", metavar="MIB", type=int, help="The machine's memory.  [default: 2048]")
-@click.option("--cpus", metavar="N", type=int, help="The machine's processors.  [default: 2]")
+@size("--memory", "The machine's memory.  [default: 2G]")
+@cpus("The machine's processors.  [default: 2]")
 @click.option(
     "--disk", metavar="PATH", help="The machine's disk.  [default: agent.qcow2 beside DIRECTORY]"
 )
-@click.option(
-    "--network",
-    type=click.Choice([network.value for network in MachineNetwork]),
-    help="What the machine may reach: open is the internet, your network and services on this "
-    "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  [default: open]",
-)
-@click.option(
-    "--elsewhere",
-    is_flag=True,
-    help="DIRECTORY is on another machine, for example a Mac: do not check it here.",
-)
+@choice("--network", kind=MachineNetwork,
+        text="What the machine may reach: open is the internet, your network and services on this "
+        "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  "
+        "[default: open]")  # fmt: skip
+@click.option("--elsewhere", is_flag=True,
+              help="DIRECTORY is on another machine, for example a Mac: do not check it "
+              "here.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 @click.option(
     "--bundle",
@@ -109,19 +86,17 @@ OTHERWISE = "; --elsewhere if another machine has it"
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     directory: str | None,
     tag: str,
-    transport: str,
-    hypervisor: str,
-    guard: str,
+    transport: Transport,
+    hypervisor: Hypervisor,
+    guard: GuardPlacement,
     run: bool,
-    memory: int | None,
-    cpus: int | None,
-    disk: str | None,
-    network: str | None,
     elsewhere: bool,
     as_json: bool,
     bundle: str | None,
+    **machine: Any,
 ) -> int:
     """Show how to share DIRECTORY with a virtual machine, and what to do in the guest then.
 
@@ -134,26 +109,24 @@ def command(
         return _write_bundle(bundle)
     if directory is None:
         raise click.UsageError("Missing argument 'DIRECTORY'.")
-    disk = disk and os.path.realpath(disk)
-    machine = {"memory": memory, "cpus": cpus, "disk": disk, "network": network}
     stated = {name: value for name, value in machine.items() if value is not None}
     if stated and hypervisor != Hypervisor.QEMU:
         raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")
+    if "disk" in stated:
+        stated["disk"] = os.path.realpath(stated["disk"])
     if run and guard != GuardPlacement.HOST:
         raise UserError("--run starts the guard on the host", "add --guard host")
     if run and elsewhere:
         raise UserError("--run starts the guard here", "leave --elsewhere out")
-    if network is not None:
-        stated["network"] = MachineNetwork(network)
     real = directory_elsewhere(directory) if elsewhere else existing_directory(directory, OTHERWISE)
     spec = ShareSpec(
         directory=real,
         tag=tag,
-        transport=Transport(transport),
-        hypervisor=Hypervisor(hypervisor),
-        guard=GuardPlacement(guard),
+        transport=transport,
+        hypervisor=hypervisor,
+        guard=guard,
         host=this_host(),
-        **stated,  # type: ignore[arg-type]
+        **stated,
     )
     warnings = list(_warnings(real, elsewhere))
     if spec.uses_runtime and not (elsewhere or os.path.isdir(spec.host.runtime)):

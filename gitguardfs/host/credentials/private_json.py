@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.options import config_files
 
 MAX_BYTES = 16 << 20
 """The longest file that is read: the proxy reads one at every request."""

@@ -7,14 +7,10 @@ that client. A hook that raises an exception approves nothing, so the request is
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 from mitmproxy import http, tcp
 from mitmproxy.connection import Client
@@ -25,16 +21,8 @@ from gitguardfs.base.errors import UserError
 from gitguardfs.host.egress import blocked, exchange, replies, reports, requests, urls, websocket
 from gitguardfs.host.egress.allowlist import Allowlist, BlockKind, Decision
 from gitguardfs.host.egress.blocked import BlockedLog
-from gitguardfs.host.egress.clients import (
-    MAX_CONNECTIONS,
-    MAX_KEPT,
-    MAX_WHOLE,
-    TOO_MANY,
-    Clients,
-    LimitedReader,
-    limit_client,
-)
-from gitguardfs.host.egress.closing import close_on_error
+from gitguardfs.host.egress.clients import MAX_KEPT, MAX_WHOLE
+from gitguardfs.host.egress.connections import Approval, Connection, Connections
 from gitguardfs.host.egress.exchange import Head, MisplacedError
 from gitguardfs.host.egress.files import StateFiles, read_allowlist
 from gitguardfs.host.egress.request_secrets import RequestSecrets
@@ -53,34 +41,9 @@ log = logging.getLogger("gitguardfs.host.egress")
 
 DNS_PORTS = (53, 5353)
 """Ports to which mitmproxy would read a tunnel as DNS."""
-COLLECT_AFTER = 32
-"""Connections that ended, after which memory is collected. Each may have left some MiB."""
 _APPROVED, _AWAITED, _SECRETS = (f"gitguardfs-{name}" for name in ("ok", "wait", "secrets"))
 _QUESTION = ("GET", urls.BLOCKED_URL)
 """The request that the proxy answers itself."""
-
-
-class Approval(NamedTuple):
-    """The target to which the current request of a client may be sent."""
-
-    host: str
-    port: int
-    is_tls: bool
-    is_private_allowed: bool
-    method: str
-    url: str
-
-
-@dataclass
-class _Connection:
-    """A client's connection."""
-
-    reader: LimitedReader
-    tunnel: tuple[str, int] | None = None
-    """Host and port of its CONNECT."""
-    approval: Approval | None = None
-    private: set[tuple[str, int]] = field(default_factory=set)
-    """Hosts and ports to which it has a connection by a line with ``private-address``."""
 
 
 class AllowlistAddon:
@@ -94,58 +57,19 @@ class AllowlistAddon:
     ) -> None:
         self._files = files
         self._upstream = upstream
-        self._handlers = handlers
         self._log = BlockedLog(files.blocked)
         self._usage = UsageLog(files.usage)
-        self._clients = Clients(self.close)
-        self._connections: dict[str, _Connection] = {}
-        """The connections that are served, by the client's id."""
-        self._uncollected = 0
+        self._connections = Connections(handlers, self._record)
+        self._clients = self._connections.clients
+        self.close = self._connections.close
 
     async def client_connected(self, client: Client) -> None:
-        """Count a connection; if there are too many, let it wait, or refuse it with status 503."""
-        handler = self._handlers[client.id]
-        io = handler.transports[client]
-        assert isinstance(io.reader, asyncio.StreamReader)
-        assert isinstance(io.writer, asyncio.StreamWriter)
-        limit_client(io.writer.get_extra_info("socket"))
-        if not await self._clients.add(client.id):
-            log.warning("refused a connection: there are %d already", MAX_CONNECTIONS)
-            client.error = TOO_MANY
-            method, url = await replies.first_words(io.reader)
-            self._record(method, exchange.url_without_secrets(url), TOO_MANY, BlockKind.BUSY)
-            io.writer.write(replies.busy(TOO_MANY))
-            return
-        reader = LimitedReader(io.reader)
-        self._connections[client.id] = _Connection(reader)
-        io.reader = reader  # type: ignore[assignment]  # only read() is called
-        close_on_error(handler, partial(self.close, client.id))
+        """Serve a connection, or refuse it."""
+        await self._connections.open(client)
 
     def client_disconnected(self, client: Client) -> None:
-        """Forget a client. mitmproxy's own objects of it are in cycles, until a collection."""
-        self._clients.remove(client.id)
-        connection = self._connections.pop(client.id, None)
-        if b"h2" in client.alpn_offers and b"http/1.1" not in client.alpn_offers:
-            tunnel = connection.tunnel if connection else None
-            where = urls.authority("", *(tunnel or ("?", 443)))
-            self._record("CONNECT", where, requests.ONLY_HTTP_2, BlockKind.REQUEST)
-        self._uncollected += 1
-        if self._uncollected >= COLLECT_AFTER:
-            self._uncollected = 0
-            gc.collect()
-
-    def close(self, client: str) -> None:
-        """Close a client's connection, and those to servers that it uses.
-
-        mitmproxy's own time limit, which is longer, closes connections in the same way.
-        """
-        self._clients.remove(client)
-        handler = self._handlers.get(client)
-        io = handler.transports.get(handler.client) if handler else None
-        if io is not None and io.handler is not None:
-            io.handler.cancel("closed by the addon")
-        elif io is not None and io.writer is not None:  # mitmproxy does not read from it yet
-            io.writer.close()
+        """Forget a connection."""
+        self._connections.forget(client)
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Accept a CONNECT. The tunnel ends here; each request in it is decided on by itself."""
@@ -283,7 +207,7 @@ class AllowlistAddon:
             log.error("cannot write %s: %s", self._files.blocked, error.strerror)
 
     def _pass_on(
-        self, flow: http.HTTPFlow, connection: _Connection, part: bytes
+        self, flow: http.HTTPFlow, connection: Connection, part: bytes
     ) -> bytes | list[bytes]:
         """Return a part of a request's body, for the server, to which a connection is now open.
 
@@ -325,7 +249,7 @@ class AllowlistAddon:
         server.alpn_offers = (b"http/1.1",)  # else those of the client, any text
         server.error = None
 
-    async def _resolve(self, approval: Approval, connection: _Connection) -> ResolvedHost:
+    async def _resolve(self, approval: Approval, connection: Connection) -> ResolvedHost:
         """Return the addresses of the approved host to which the proxy may connect.
 
         Raises OSError if there is none.

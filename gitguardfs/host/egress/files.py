@@ -7,12 +7,12 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.egress import allowlist_lock
 from gitguardfs.host.egress.allowlist import CREATED_TEXT, Allowlist, parse_line, validate_line
 from gitguardfs.host.egress.allowlist_lock import AllowlistLock
 from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.options import config_files
 
 MAX_ALLOWLIST = 1 << 20
 """Bytes. The proxy reads the allowlist at every request, so its size is bounded."""

@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.egress import blocked, connecting, upstream_proxy
 from gitguardfs.host.egress.clients import limit_server
@@ -31,6 +30,7 @@ from gitguardfs.host.egress.files import StateFiles, create_files
 from gitguardfs.host.egress.resolved import RESOLVED, ResolvedHost
 from gitguardfs.host.egress.start import LISTENING
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
+from gitguardfs.options.config_files import make_private_directory
 
 if TYPE_CHECKING:
     from mitmproxy.addons.proxyserver import Proxyserver

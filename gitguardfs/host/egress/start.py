@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gitguardfs.base import installation
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.egress import die_with_parent
+from gitguardfs.options.config_files import make_private_directory
 
 LISTENING = "listening on "
 """Begins the line that the proxy prints once it listens; HOST:PORT follows."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.host.egress import addresses, urls
 from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.options import config_files
 
 OPTION, VARIABLE = "--upstream-proxy", "HTTPS_PROXY"
 _HINTS = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
+from gitguardfs.options import config_files
 
 log = logging.getLogger("gitguardfs.host.egress")
 
@@ -70,7 +70,7 @@ class UsageLog:
     def _write(self) -> None:
         text = json.dumps({"since": self._usage.since, "used": self._usage.used})
         try:
-            config_files.write(config_files.plan(str(self._path), f"{text}\n", 0o600))
+            config_files.put(self._path, f"{text}\n")
         except (OSError, UserError) as error:
             log.error("cannot write %s: %s", self._path, error)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from enum import StrEnum
 from gitguardfs.base import installation, quote
 from gitguardfs.base.constants import AGENT_HOME, LOCAL_STORE, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.paths import mark, slug
 from gitguardfs.host.share.template import fill
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options.guarded_share import (
@@ -69,18 +68,12 @@ class KrunSpec:
     @property
     def name(self) -> str:
         """Return the name from which the names of image and volumes are made."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.project.rpartition("/")[2].lower())[:40].strip("-")
-        return f"gitguard-{slug or 'project'}-{mark(self.project)}"
+        return f"gitguard-{slug(self.project, 40) or 'project'}-{mark(self.project)}"
 
     @property
     def image(self) -> str:
         """Return the image's name; localhost/ keeps podman from asking a registry for it."""
         return f"localhost/{self.name}"
-
-
-def mark(project: str) -> str:
-    """Return eight digits of the path's checksum, which distinguish projects of the same name."""
-    return hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
 
 
 def volumes(spec: KrunSpec) -> dict[str, str]:

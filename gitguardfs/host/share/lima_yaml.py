@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gitguardfs.base import installation, quote
 from gitguardfs.base.constants import AGENT_HOME, NOT_PROXIED
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.paths import slug
 from gitguardfs.options.guarded_share import check_guard_options
 from gitguardfs.options.parsing import quote_o
 
@@ -106,8 +107,7 @@ def location_of(project: str) -> str:
 
 def instance_name(project: str) -> str:
     """Return a name for the instance of a project."""
-    slug = re.sub(r"[^a-z0-9]+", "-", project.rpartition("/")[2].lower()).strip("-")
-    return f"agent-{slug}"[:NAME_LIMIT].rstrip("-")
+    return f"agent-{slug(project, NAME_LIMIT)}"[:NAME_LIMIT].rstrip("-")
 
 
 def render(spec: LimaSpec) -> str:

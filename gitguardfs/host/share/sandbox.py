@@ -12,11 +12,13 @@ import json
 import os
 from dataclasses import asdict
 
-from gitguardfs.base import config_files, installation, quote
+from gitguardfs.base import installation, quote
 from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.paths import mark
 from gitguardfs.host.share import agent_rules, state
 from gitguardfs.host.share import krun_text as krun
 from gitguardfs.host.share.krun_text import ContainerNetwork, KrunSpec
+from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import git_mode, local_globs
 
 NAME = ".agent-sandbox"
@@ -27,7 +29,7 @@ SETUP = "setup"
 
 def path_of(project: str) -> str:
     """Return the path of a project's directory; projects of the same name have different ones."""
-    name = f"{os.path.basename(project)}-{krun.mark(project)}"
+    name = f"{os.path.basename(project)}-{mark(project)}"
     return state.directory("krun", name, NAME)
 
 
@@ -60,9 +62,7 @@ def write(spec: KrunSpec, *, force: bool) -> tuple[str, list[str]]:
     written = [name for name, change in changes.items() if change.is_needed]
     for change in changes.values():
         config_files.write(change)
-    config_files.write(
-        config_files.plan(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n")
-    )
+    config_files.put(os.path.join(path, SETTINGS), json.dumps(settings, indent=2) + "\n", 0o644)
     if refresh(path):
         written.append(SETUP)
     return path, written

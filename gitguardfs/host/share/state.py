@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
-from contextlib import suppress
-from stat import S_ISDIR
 
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base import store_directory
+from gitguardfs.base.errors import UserError
 from gitguardfs.base.paths import is_inside
 
 
@@ -26,18 +24,9 @@ def make_directory(path: str) -> None:
     uses the files in it, with this user's rights. Raises OSError.
     """
     step = directory()
-    os.makedirs(os.path.dirname(step), exist_ok=True)
     for name in ("", *os.path.relpath(path, step).split("/")):
         step = os.path.normpath(os.path.join(step, name))
-        with suppress(FileExistsError):
-            os.mkdir(step, 0o700)
-        st = os.lstat(step)
-        if not S_ISDIR(st.st_mode) or st.st_uid != os.geteuid() or st.st_mode & 0o022:
-            raise UserError(
-                f"{step} is not a directory that you alone can change",
-                f"chmod go-w {shlex.quote(step)}, or move it away",
-                Exit.SYSTEM,
-            )
+        store_directory.make(step, 0o700, "XDG_DATA_HOME")
 
 
 def check_apart(path: str, project: str) -> None:

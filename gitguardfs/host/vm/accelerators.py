@@ -11,10 +11,10 @@ import os
 import platform
 from contextlib import suppress
 
-from gitguardfs.base import config_files
 from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import warn
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
 
 FILE = "accelerator"
 EMULATION = "tcg"
@@ -33,7 +33,7 @@ def remember_failure(state: State, accelerator: str) -> None:
     """Warn that an accelerator does not work here; remember it if it is KVM."""
     warn(f"{accelerator} does not work here: the VM is emulated, which takes many times as long")
     if accelerator == "kvm":
-        config_files.write(config_files.plan(state.path(FILE), f"{platform.release()}\n", 0o600))
+        config_files.put(state.path(FILE), f"{platform.release()}\n")
 
 
 def _failed(state: State) -> bool:

@@ -8,7 +8,6 @@ import urllib.request
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError, shown, warn
 from gitguardfs.host.credentials import store
 from gitguardfs.host.egress import upstream_proxy, urls
@@ -16,6 +15,7 @@ from gitguardfs.host.egress.files import StateFiles
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
 from gitguardfs.host.vm import keyboard
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
 
 
 def prepare(state: State, given: str | None) -> None:
@@ -46,8 +46,7 @@ def _remember(files: StateFiles, new: UpstreamProxy | None) -> None:
     if config_files.read(path) is not None:
         with suppress(UserError):  # damaged: it names no password
             old = upstream_proxy.chosen(files)
-    text = None if new is None else f"{new.setting}\n"
-    config_files.write(config_files.plan(path, text, 0o600))
+    config_files.put(path, None if new is None else f"{new.setting}\n")
     if old is not None and old.user and (new is None or new.key != old.key):
         _forget_password(old)
 

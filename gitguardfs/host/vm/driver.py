@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
 from gitguardfs.host.egress import upstream_proxy
@@ -52,6 +51,7 @@ from gitguardfs.host.vm.launch import Launch, boot
 from gitguardfs.host.vm.qemu_command import IS_ARM
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
 
 MIN_FREE_BYTES = 1 << 30
 """Bytes that must be free for the VM's disk at the start; it grows."""
@@ -137,7 +137,7 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
             file=sys.stderr,
         )
     if authority is not None:
-        config_files.write(config_files.plan(str(state.files.upstream_ca), authority, 0o600))
+        config_files.put(state.files.upstream_ca, authority)
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:

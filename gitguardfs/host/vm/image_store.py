@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.vm import fetching, images, ready
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.state import State
+from gitguardfs.options.config_files import make_private_directory
 
 _LOCK = "lock"
 _REMOVED = "removed-"

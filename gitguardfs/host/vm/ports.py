@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.vm.state import State, is_held, take
+from gitguardfs.options.config_files import make_private_directory
 
 PUBLISH, FORWARD = "--publish", "vm forward"
 HIGHEST = 65535

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import gitguardfs
-from gitguardfs.base import config_files
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.files import StateFiles, create_files, read_allowlist
@@ -33,6 +31,8 @@ from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.launch import Launch, boot
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
+from gitguardfs.options.config_files import make_private_directory
 
 PREFIX, BUILD = "ready-", "build-"
 """Beginnings of the names of ready disks, and of the directories in which they are made."""
@@ -244,7 +244,7 @@ def _make(
         "gitguardfs": gitguardfs.__version__,
     }
     text = json.dumps(made, indent=2) + "\n"
-    config_files.write(config_files.plan(os.path.join(done, RECORD), text, 0o400))
+    config_files.put(os.path.join(done, RECORD), text, 0o400)
     os.sync()  # a power failure must not leave a complete name on half a disk
     os.rename(done, directory)
     shutil.rmtree(state.directory)
@@ -271,8 +271,7 @@ def _set_up(
             (files.upstream_ca, own.upstream_ca),
             (files.upstream_proxy, own.upstream_proxy),
         ):
-            text = config_files.read(str(theirs))
-            config_files.write(config_files.plan(str(path), text, 0o600))
+            config_files.put(path, config_files.read(str(theirs)))
         ca = ca_certificate(own.directory)
         proxy = StartedProxy(own.directory)
         stack.callback(proxy.stop)

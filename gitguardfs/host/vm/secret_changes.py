@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.host.credentials import secrets, store
 from gitguardfs.host.credentials.presets import PRESETS
@@ -21,6 +20,7 @@ from gitguardfs.host.egress.presets import PRESETS as ALLOWED
 from gitguardfs.host.egress.urls import BadUrlError
 from gitguardfs.host.vm.guest_files import environment
 from gitguardfs.host.vm.state import State, create, take
+from gitguardfs.options import config_files
 
 LOCK = "secrets.lock"
 """Held while secrets are changed. It lies beside the states, so that a reset does not delete it."""

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.vm import ports
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
 
 FILE = "settings.json"
@@ -104,7 +104,7 @@ def load(state: State) -> Settings:
 def save(state: State, settings: Settings) -> None:
     """Save the settings. Raises OSError."""
     text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    config_files.write(config_files.plan(state.path(FILE), text, 0o600))
+    config_files.put(state.path(FILE), text)
 
 
 def before_start(old: Settings, new: Settings) -> Settings:

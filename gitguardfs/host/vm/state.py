@@ -8,9 +8,7 @@ the last process that holds it has ended.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -21,11 +19,11 @@ from pathlib import Path
 import platformdirs
 
 from gitguardfs.base import quote
-from gitguardfs.base.config_files import make_private_directory
 from gitguardfs.base.errors import Exit, UserError, shown
-from gitguardfs.base.paths import is_inside
+from gitguardfs.base.paths import is_inside, mark, slug
 from gitguardfs.host.egress import allowlist_lock
 from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.options.config_files import make_private_directory
 
 SOCKET_PATH_BYTES = 103
 """The longest path of a Unix socket on macOS, without the final NUL; Linux allows 107."""
@@ -97,9 +95,7 @@ def check_socket(state: State, variable: str) -> None:
 
 def name_of(project: str) -> str:
     """Return a readable and unique name for the VM of the resolved path ``project``."""
-    readable = re.sub(r"[^a-z0-9]+", "-", os.path.basename(project).lower()).strip("-")[:20]
-    digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
-    return f"{readable.strip('-') or 'vm'}-{digest}"
+    return f"{slug(project, 20) or 'vm'}-{mark(project)}"
 
 
 def find(project: str | None) -> State:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress import requests, upstream_proxy, usage
@@ -24,6 +23,7 @@ from gitguardfs.host.vm import ports, provision, qmp, running, settings
 from gitguardfs.host.vm.qemu_command import CHANNEL, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State, is_held
+from gitguardfs.options import config_files
 
 TO_GUEST, TO_HOST, BOTH = "to guest", "to host", "both"
 """Directions in which data can pass."""

@@ -17,7 +17,6 @@ from pathlib import Path
 import click
 import pytest
 
-from gitguardfs.base.config_files import BACKUP_SUFFIX
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands import vm_mount
 from gitguardfs.guest import facts, guard
@@ -28,6 +27,7 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.mounting import unmount as unmounting
 from gitguardfs.options import fstab_entries
+from gitguardfs.options.config_files import BACKUP_SUFFIX
 from tests.support.mounting import LIMIT, unmount
 from tests.support.people import AGENT, as_user
 from tests.support.vm_world import FOREIGN, World, is_guarded, mountinfo

@@ -25,7 +25,7 @@ from gitguardfs.doctor import (
     writable_checks,
 )
 from gitguardfs.doctor.attack_checks import Outcome, OutcomeKind
-from gitguardfs.doctor.context import CheckedSystem, Context, Table, find_user
+from gitguardfs.doctor.context import CheckedSystem, Context, Table
 from gitguardfs.doctor.privilege_checks import ProgramOutput
 from gitguardfs.doctor.search import SearchResult
 from gitguardfs.host import doctor_checks as host_checks
@@ -426,16 +426,16 @@ def test_the_users_own_environment_counts_as_git_takes_it(
     (tmp_path / ".gitconfig").write_text("[safe]\n\tbareRepository = explicit\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    own = host_checks.HostContext(find_user(str(os.geteuid())))
-    (result,) = host_checks.check(own)
+    own = (None, os.geteuid(), lambda function, git: function(git))
+    (result,) = host_checks.check(*own)
     assert result.status is Status.OK
     for name, value in (("COUNT", "1"), ("KEY_0", "safe.bareRepository"), ("VALUE_0", "all")):
         monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
-    (result,) = host_checks.check(own)
+    (result,) = host_checks.check(*own)
     assert result.status is Status.FINDING
     monkeypatch.delenv("GIT_CONFIG_COUNT")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    (result,) = host_checks.check(own)
+    (result,) = host_checks.check(*own)
     assert result.status is Status.FINDING
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands import vm_mount
 from gitguardfs.guest import boot, facts, fstab, guard, mountpoint, raw_share, removal, systemd
@@ -32,6 +31,7 @@ from gitguardfs.linux.safe_open import PathComponent
 from gitguardfs.linux.selinux import Confined
 from gitguardfs.mounting import guards, unmount
 from gitguardfs.names.rules import GitMode
+from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import GuardedShare
 from gitguardfs.options.table import OPTIONS
 

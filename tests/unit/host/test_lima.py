@@ -270,4 +270,4 @@ def test_a_state_directory_that_others_can_change_is_refused(
         (here / "state/gitguardfs").mkdir(parents=True)
         (here / "state/gitguardfs").chmod(0o777)
         monkeypatch.setenv("XDG_DATA_HOME", str(here / "state"))
-        assert "you alone can change" in str(run("--project", here / "shop").exception)
+        assert "its owner alone can change" in str(run("--project", here / "shop").exception)

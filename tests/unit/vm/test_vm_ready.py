@@ -21,7 +21,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs.base import config_files
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.vm import group as command
 from gitguardfs.host.egress.files import StateFiles
@@ -33,6 +32,7 @@ from gitguardfs.host.vm.launch import Launch
 from gitguardfs.host.vm.ready import ReadyDisk
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.options import config_files
 from tests.support.mounting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")

@@ -12,7 +12,6 @@ from gitguardfs.commands.command_line import Command
 
 NEEDED = ("platformdirs", "yaml", "pycdlib", "qemu.qmp", "mitmproxy", "keyring")
 """Modules of the packages that the extra ``vm`` installs."""
-SETTINGS: dict[str, Any] = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 WORDS: dict[str, Any] = {"allow_interspersed_args": False}
 """Everything from the first argument on is the command for the guest."""
 

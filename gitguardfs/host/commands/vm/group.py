@@ -6,7 +6,6 @@ import click
 
 from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.vm import egress, guest, images, machine, secret, up
-from gitguardfs.host.commands.vm.common import SETTINGS
 
 EPILOG = """\b
 Examples:
@@ -32,7 +31,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-@click.group(name="vm", cls=CommandGroup, epilog=EPILOG, context_settings=SETTINGS)
+@click.group(name="vm", cls=CommandGroup, epilog=EPILOG)
 def command() -> None:
     """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 

@@ -6,7 +6,7 @@ import click
 
 from gitguardfs.base.errors import shown
 from gitguardfs.commands.command_line import CommandGroup
-from gitguardfs.host.commands.vm.common import SETTINGS, NeedsExtra
+from gitguardfs.host.commands.vm.common import NeedsExtra
 
 EPILOG = """\b
 Examples:
@@ -20,7 +20,6 @@ Examples:
     cls=CommandGroup,
     short_help="List the images that VMs start from; delete unused ones.",
     epilog=EPILOG,
-    context_settings=SETTINGS,
 )
 def images() -> None:
     """List the images that VMs start from, or delete those that no VM uses.

@@ -9,7 +9,7 @@ import click
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.commands.command_line import CommandGroup
-from gitguardfs.host.commands.vm.common import PROJECT, SETTINGS, NeedsExtra
+from gitguardfs.host.commands.vm.common import PROJECT, NeedsExtra
 from gitguardfs.host.credentials.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Presets, each with its usual variable:
 
 
 @click.group(
-    cls=CommandGroup, epilog=EPILOG, context_settings=SETTINGS,
+    cls=CommandGroup, epilog=EPILOG,
     short_help="Keys that the guest can use, but never has.",
 )  # fmt: skip
 def secret() -> None:
@@ -52,7 +52,7 @@ def secret() -> None:
 
 
 @secret.command(
-    name="set", cls=NeedsExtra, epilog=SET_EPILOG, context_settings=SETTINGS,
+    name="set", cls=NeedsExtra, epilog=SET_EPILOG,
     short_help="Add a secret.",
 )  # fmt: skip
 @PROJECT
@@ -111,7 +111,7 @@ def set_secret(
 
 
 @secret.command(
-    name="list", cls=NeedsExtra, context_settings=SETTINGS,
+    name="list", cls=NeedsExtra,
     short_help="Show the secrets, without their values.",
 )  # fmt: skip
 @PROJECT
@@ -131,7 +131,7 @@ def list_secrets(project: str | None) -> None:
         click.echo("This VM has no secrets; gitguard vm secret set adds one.")
 
 
-@secret.command(cls=NeedsExtra, context_settings=SETTINGS, short_help="Change a secret's value.")
+@secret.command(cls=NeedsExtra, short_help="Change a secret's value.")
 @PROJECT
 @click.argument("name")
 def rotate(project: str | None, name: str) -> None:
@@ -145,7 +145,7 @@ def rotate(project: str | None, name: str) -> None:
     click.echo(f"{name} has its new value in {changed.kept}; it counts from the next request on.")
 
 
-@secret.command(cls=NeedsExtra, context_settings=SETTINGS, short_help="Remove a secret.")
+@secret.command(cls=NeedsExtra, short_help="Remove a secret.")
 @PROJECT
 @click.argument("name")
 def remove(project: str | None, name: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from gitguardfs.base.errors import shown
-from gitguardfs.base.size import mebibytes
 from gitguardfs.commands.command_line import LOCAL_OR_DEPS, NO_LOCAL, local_names
-from gitguardfs.host.commands.vm.common import PROJECT, SETTINGS, WORDS, NeedsExtra
+from gitguardfs.host.commands.shared_options import cpus, size
+from gitguardfs.host.commands.vm.common import PROJECT, WORDS, NeedsExtra
 from gitguardfs.host.egress.presets import PRESETS
 
 GIT_MODES = ("private", "readonly", "deny")
@@ -33,16 +33,13 @@ Settings are remembered for the next start; vm status shows them, vm reset delet
     cls=NeedsExtra,
     short_help="Start the VM and open a shell in the project.",
     epilog=UP_EPILOG,
-    context_settings={**SETTINGS, **WORDS},
+    context_settings=WORDS,
 )
 @PROJECT
 @click.option("--image", metavar="IMAGE", help="A name (debian-13), a file, a directory with a "
               "kernel, or URL#sha512=HEX.  [default: debian-13]")  # fmt: skip
-@click.option(
-    "--memory", metavar="SIZE", help="The guest's memory, such as 8G or 4096M.  [default: 8G]"
-)
-@click.option("--cpus", metavar="N", type=int,
-              help="The guest's processors.  [default: this machine's, 4 at most]")  # fmt: skip
+@size("--memory", "The guest's memory, such as 8G or 4096M.  [default: 8G]")
+@cpus("The guest's processors.  [default: this machine's, 4 at most]")
 @click.option("--guard", type=click.Choice(["guest", "host"]),
               help="Where .git is guarded.  [default: guest]")  # fmt: skip
 @click.option("--git", type=click.Choice(GIT_MODES),
@@ -75,7 +72,6 @@ def up(
     words: tuple[str, ...],
     upstream_ca: str | None,
     upstream_proxy: str | None,
-    memory: str | None,
     image: str | None,
     hide: tuple[str, ...],
     publish: tuple[str, ...],
@@ -96,7 +92,6 @@ def up(
     old = settings.load(where)
     wanted = {
         **given,
-        "memory": None if memory is None else mebibytes(memory, "--memory"),
         "image": None if image is None else images.resolved(image),
         "hide": hide,
         "publish": publish,

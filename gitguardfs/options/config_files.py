@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from gitguardfs.base.constants import MAX_SYMLINKS, SELINUX_LABEL
-from gitguardfs.base.errors import GitguardExit, UserError, os_error, shown
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, os_error, shown
 
 BACKUP_SUFFIX = ".before-gitguardfs"
 
@@ -98,6 +98,11 @@ def write(change: FileChange, *, backup: bool = False) -> None:
             place.put(change.after, place, change.mode)
             return
     _remove(change.path)
+
+
+def put(path: str | os.PathLike[str], after: bytes | str | None, mode: int = 0o600) -> None:
+    """Give a file this content, whatever it has; None removes it. Raises as ``write``."""
+    write(plan(os.fspath(path), after, mode))
 
 
 def revert(change: FileChange) -> None:
@@ -268,7 +273,9 @@ def make_private_directory(path: str | os.PathLike[str]) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_uid != os.geteuid():
-            raise UserError(f"{os.fspath(path)} belongs to another user", "move it away")
+            raise UserError(
+                f"{os.fspath(path)} belongs to another user", "move it away", Exit.SYSTEM
+            )
         os.fchmod(fd, 0o700)
     finally:
         os.close(fd)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gitguardfs.base import config_files
-from gitguardfs.base.config_files import BACKUP_SUFFIX, FileChange
 from gitguardfs.base.errors import UserError
+from gitguardfs.options import config_files
+from gitguardfs.options.config_files import BACKUP_SUFFIX, FileChange
 from tests.support.bending import exchanged_in_a_loop
 from tests.support.mounting import area
 
