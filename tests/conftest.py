@@ -1,7 +1,5 @@
 """Rules for all tiers: mounts are the test process's own, none stays, nothing is skipped in CI."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

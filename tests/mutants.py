@@ -4,8 +4,6 @@ The copy stands in the place of the checkout, in mount and process namespaces of
 and no child of a test leads to the code as it is, and nothing outlives a run.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ processor's caches for itself. With guests, as many long tiers run at a time as 
 processors, each on its own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

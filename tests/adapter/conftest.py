@@ -1,7 +1,5 @@
 """A world for each test, which has to leave no descriptor behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

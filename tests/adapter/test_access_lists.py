@@ -1,7 +1,5 @@
 """Access lists (acl(5)) that programs set: their permissions are, as a mode."""
 
-from __future__ import annotations
-
 import errno
 import stat
 import struct

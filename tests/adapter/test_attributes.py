@@ -1,7 +1,5 @@
 """Every reply that carries attributes leaves through AttributeMapper.report, with ids mapped."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Awaitable, Callable

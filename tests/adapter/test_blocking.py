@@ -1,7 +1,5 @@
 """Calls that may wait run on a thread, unless the last ones were quick."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import threading

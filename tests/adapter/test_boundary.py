@@ -1,7 +1,5 @@
 """The error boundary: whatever happens below, pyfuse3 sees FUSEError or an answer."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

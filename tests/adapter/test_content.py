@@ -1,7 +1,5 @@
 """Reading and writing, and what the kernel may keep in its page cache."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """Lookup counts and descriptors: nothing is left when the kernel has forgotten everything."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """Making files and directories: completely or not at all, and never with the wrong owner."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """Requests far down in a tree: what they cost, and that nothing above them is overlooked."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

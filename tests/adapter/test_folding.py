@@ -1,7 +1,5 @@
 """A source that takes names for a repository's parts by a folding that no rule of names knows."""
 
-from __future__ import annotations
-
 import errno
 import os
 import unicodedata

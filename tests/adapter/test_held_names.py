@@ -1,7 +1,5 @@
 """Over 9p, a name of which a descriptor is held shows the number and type of what it was once."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -14,7 +12,7 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.path_client import PathClient
-from tests.adapter.world import Later, World, refused
+from tests.adapter.world import Later, World, read, refused
 
 PATHS = {"is_local": False, "is_ninep": True}
 
@@ -23,14 +21,6 @@ PATHS = {"is_local": False, "is_ninep": True}
 def world(make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     PathClient(tmp_path / "source", monkeypatch)
     return make_world(**PATHS)
-
-
-async def read(world: World, node: int) -> bytes:
-    handle = (await world.ops.open(node, os.O_RDONLY, world.ctx)).fh
-    try:
-        return bytes(await world.ops.read(handle, 0, 100))
-    finally:
-        await world.ops.release(handle)
 
 
 async def hold_directory_head(world: World, is_open: bool) -> int:

@@ -1,7 +1,5 @@
 """Where symlinks may stand, and how their texts are stored (rule G6)."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -214,11 +212,7 @@ async def test_the_longest_texts(world: World) -> None:
 # Links and moves
 
 
-SOURCES = {
-    "local": {},
-    "share": {"is_local": False},
-    "9p": {"is_local": False, "is_ninep": True},
-}
+SOURCES = {"local": {}, "share": {"is_local": False}, "9p": {"is_local": False, "is_ninep": True}}
 PLACES = [
     # a text, where it is made, and where it may not, and where it may come to stand
     (b"../x", "r/d/e/l", ["r/l", "r/n/l", "l"], ["r/f/l", "r/d/l", "r/d/e/m", "x/l", "x/y/l"]),

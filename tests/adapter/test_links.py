@@ -1,7 +1,5 @@
 """Symlinks that are resolved: what is shown in their place, and what never is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Awaitable, Callable
 from stat import S_IFLNK, S_IFMT, S_IFREG, S_IMODE
@@ -14,7 +12,7 @@ from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.options.change_policy import Deletion, SymlinkPolicy
 from gitguardfs.options.idmap import IdMap
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import World, refused
+from tests.adapter.world import World, read, refused
 
 
 @pytest.fixture
@@ -41,14 +39,6 @@ def fill(world: World) -> None:
 
 def link(world: World, name: str, target: str) -> None:
     (world.source / name).symlink_to(target)
-
-
-async def content(world: World, path: str) -> bytes:
-    handle = await world.open(path)
-    try:
-        return bytes(await world.ops.read(handle, 0, 100))
-    finally:
-        await world.ops.release(handle)
 
 
 FORBIDDEN = [
@@ -83,7 +73,7 @@ async def test_what_leads_out_or_to_something_guarded_is_denied(
 
 async def test_a_link_that_comes_to_lead_to_something_guarded_is_denied(world: World) -> None:
     link(world, "link", "dir/file")
-    assert await content(world, "link") == b"near"
+    assert await read(world, await world.id("link")) == b"near"
     (world.source / "link").unlink()
     link(world, "link", ".git/config")
     assert (await world.entry("link")).st_mode == S_IFLNK
@@ -119,7 +109,7 @@ async def test_what_may_only_be_read_is_not_removed_by_a_link(
     world = make_world(symlinks=SymlinkPolicy(deletion), rules=GuardRules(GitMode.READONLY))
     fill(world)
     link(world, "link", target)
-    assert await content(world, "link") == b"secret"
+    assert await read(world, await world.id("link")) == b"secret"
     await refused(world.ops.unlink(ROOT_ID, b"link", world.ctx))
     assert (world.source / "link").read_text() == "secret"
 
@@ -276,7 +266,7 @@ async def test_a_deep_way_needs_no_more_descriptors_than_there_are(make_world: M
         link(world, f"link{i}", f"{deep}/file")
     found = await world.list("")
     assert all(S_IFMT(found[b"link%d" % i].st_mode) == S_IFREG for i in range(30))
-    assert await content(world, "link7") == b"deep"
+    assert await read(world, await world.id("link7")) == b"deep"
     (world.source / "newer").write_text("newer")
     await world.rename("newer", "link3")
     await world.ops.unlink(ROOT_ID, b"link4", world.ctx)
@@ -299,7 +289,7 @@ async def test_an_absolute_link_starts_at_the_root(world: World) -> None:
     (world.source / "top").write_text("at the root")
     (world.source / "dir/top").write_text("beside the link")
     link(world, "dir/l", f"{world.source}/top")
-    assert await content(world, "dir/l") == b"at the root"
+    assert await read(world, await world.id("dir/l")) == b"at the root"
 
 
 async def test_no_way_leads_through_what_is_denied(world: World) -> None:

@@ -1,7 +1,5 @@
 """Listings with names only: which processes get them, and what is in them."""
 
-from __future__ import annotations
-
 import os
 from stat import S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG
 

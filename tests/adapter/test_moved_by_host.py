@@ -1,7 +1,5 @@
 """Directories that the host moves while a process is in them: the rule for links follows them."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """A name that the kernel remembers, while its inode number is found at another name on the host."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path
@@ -13,21 +11,12 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import World, refused
+from tests.adapter.world import World, read, refused
 
 LOCAL: dict[str, bool] = {}
 SHARE = {"is_local": False}
 PATHS = {"is_local": False, "is_ninep": True}
 every_source = pytest.mark.parametrize("kind", [LOCAL, SHARE, PATHS], ids=["local", "share", "9p"])
-
-
-async def read(world: World, node: int) -> bytes:
-    """Open, read and close a node."""
-    handle = (await world.ops.open(node, os.O_RDONLY, world.ctx)).fh
-    try:
-        return bytes(await world.ops.read(handle, 0, 100))
-    finally:
-        await world.ops.release(handle)
 
 
 def reuse_number(old: Path, new: Path, text: str) -> None:

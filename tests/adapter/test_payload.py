@@ -1,7 +1,5 @@
 """What makes git run programs is closed in a directory that is half a repository (rule G4)."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Awaitable, Callable

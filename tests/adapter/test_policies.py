@@ -1,7 +1,5 @@
 """The policies: what each allows and refuses; the rules on repositories."""
 
-from __future__ import annotations
-
 import errno
 import os
 import unicodedata

@@ -1,7 +1,5 @@
 """Where nodes are after a rename, and what happens to those that were replaced."""
 
-from __future__ import annotations
-
 import errno
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """A directory that a process stays in is classified again after VERDICT_TTL."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """Times are set as they are given; "now" on a share is what the share's clock says."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A change that turns out to be wrong is undone where it was made, and nowhere else."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

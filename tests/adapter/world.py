@@ -1,7 +1,5 @@
 """A source directory with Operations and Handlers over it, and the parts of a kernel."""
 
-from __future__ import annotations
-
 import copy
 import errno
 import os
@@ -282,6 +280,15 @@ def stand_ins() -> Iterator[None]:
         patch.setattr(handlers, "RequestContext", Context)
         patch.setattr(pyfuse3, "readdir_reply", readdir_reply)
         yield
+
+
+async def read(world: World, node: int) -> bytes:
+    """Open, read and close a node."""
+    handle = (await world.ops.open(node, os.O_RDONLY, world.ctx)).fh
+    try:
+        return bytes(await world.ops.read(handle, 0, 4096))
+    finally:
+        await world.ops.release(handle)
 
 
 async def touch(world: World, path: str) -> None:

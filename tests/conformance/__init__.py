@@ -6,8 +6,6 @@ plain directory, where they prove themselves, and on whatever is to be compared 
 ``python -m tests.conformance DIRECTORY`` runs them without pytest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 

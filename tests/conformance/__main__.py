@@ -3,8 +3,6 @@
 Prints one line of JSON for each check.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Between processes: locks, FIFOs, sockets; working directories; ids and umask of each caller."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,22 +1,11 @@
 """Data: offsets, appending, truncation, holes, copies, synchronous and direct I/O."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil
 import threading
 
-from tests.conformance.tools import (
-    ALICE,
-    call,
-    calls,
-    content,
-    descriptor,
-    equal,
-    file,
-    folder,
-)
+from tests.conformance.tools import ALICE, call, calls, content, descriptor, equal, file, folder
 
 RDWR_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 GIB = 1 << 30

@@ -1,7 +1,5 @@
 """link, unlink and rmdir; what is left of an unlinked open file."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

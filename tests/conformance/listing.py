@@ -1,7 +1,5 @@
 """readdir: completeness, offsets, types and inode numbers; statvfs."""
 
-from __future__ import annotations
-
 import os
 import stat
 

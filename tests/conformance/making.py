@@ -1,7 +1,5 @@
 """mkdir, mkfifo, mknod, symlink and bind: what the new object is like."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable
@@ -143,11 +141,7 @@ def check_stamps(d: str) -> None:
     parent = folder(f"{d}/parent")
     makers: dict[str, Callable[..., object]] = {**MAKERS, "regular": _regular}
     for kind, maker in makers.items():
-        stamps(
-            f"make {kind}",
-            partial(maker, f"{parent}/{kind}"),
-            {parent: "mc", d: ""},
-        )
+        stamps(f"make {kind}", partial(maker, f"{parent}/{kind}"), {parent: "mc", d: ""})
         born = os.lstat(f"{parent}/{kind}")
         equal(f"{kind} born in one moment", born.st_mtime_ns, born.st_ctime_ns)
         stamps(

@@ -1,7 +1,5 @@
 """mmap and exec."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import shutil

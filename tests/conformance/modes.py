@@ -1,7 +1,5 @@
 """chmod, access and what permission bits allow."""
 
-from __future__ import annotations
-
 import os
 import stat
 from functools import partial

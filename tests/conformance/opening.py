@@ -1,7 +1,5 @@
 """open(2): flags, creation, errors."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 

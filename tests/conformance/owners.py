@@ -1,7 +1,5 @@
 """chown: who may, what it clears, which stamps it moves."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 
@@ -89,9 +87,7 @@ def check_chown_stamps(d: str) -> None:
         path = make(kind, f"{d}/{kind}", ALICE)
         for uid, gid in ((1000, 1000), (65534, -1), (-1, 65533), (0, 0), (-1, -1)):
             stamps(
-                f"chown {kind} {uid}:{gid}",
-                partial(os.lchown, path, uid, gid),
-                {path: "c", d: ""},
+                f"chown {kind} {uid}:{gid}", partial(os.lchown, path, uid, gid), {path: "c", d: ""}
             )
 
 

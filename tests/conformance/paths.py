@@ -1,7 +1,5 @@
 """Errors of path resolution, alike for every system call; long, deep and odd names."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

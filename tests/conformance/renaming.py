@@ -1,7 +1,5 @@
 """rename and renameat2."""
 
-from __future__ import annotations
-
 import os
 import stat
 from functools import partial
@@ -118,11 +116,7 @@ def check_stamps(d: str) -> None:
         make(kind, f"{one}/{kind}")
         old, new = f"{one}/{kind}", f"{two}/{kind}"
         before = os.lstat(old)
-        stamps(
-            f"rename {kind}",
-            partial(os.rename, old, new),
-            {one: "mc", two: "mc", d: ""},
-        )
+        stamps(f"rename {kind}", partial(os.rename, old, new), {one: "mc", two: "mc", d: ""})
         after = os.lstat(new)
         equal(f"mtime of {kind}", after.st_mtime_ns, before.st_mtime_ns)
         equal(f"ctime of {kind} moves", after.st_ctime_ns > before.st_ctime_ns, True)

@@ -1,7 +1,5 @@
 """Who may remove and rename in a directory with the sticky bit, and without."""
 
-from __future__ import annotations
-
 import os
 from itertools import product
 

@@ -1,7 +1,5 @@
 """utimensat and what else moves the time stamps."""
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Helpers of the checks: users, outcomes of system calls, time stamps, raw calls."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

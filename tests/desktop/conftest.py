@@ -1,7 +1,5 @@
 """The root file system in which vm-setup.sh has been run, and a session of its desktop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A session of the desktop: an X server, a message bus, and Awesome, asked by awesome-client."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """vm-setup.sh, run for real in Debian 13: what it leaves, and that it may be run again."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Awesome's configuration under an X server: its menu, and what the entries do."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

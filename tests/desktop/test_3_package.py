@@ -1,7 +1,5 @@
 """The Debian package on Debian 13: apt installs it, apt removes all of it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

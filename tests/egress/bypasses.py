@@ -4,8 +4,6 @@ Each is sent with `ALLOWED` as the allowlist. SECRET is in a part that must not 
 path, a header field, a body), or the request is for another host, whose server then records it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A company's proxy: it records what it is asked, and answers as the test says."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

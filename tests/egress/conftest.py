@@ -1,7 +1,5 @@
 """A network of our own, servers in it, and the proxy that stands before them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

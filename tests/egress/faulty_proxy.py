@@ -1,6 +1,7 @@
-"""The proxy with a fault put into its addon: ``faulty_proxy.py FAULT STATE_DIR``."""
+"""The proxy with a fault put into its addon: ``faulty_proxy.py FAULT STATE_DIR``.
 
-from __future__ import annotations
+A fault can name the most connections: "trailers of 8".
+"""
 
 import asyncio
 import gc
@@ -18,7 +19,8 @@ def broken(*_: object) -> None:
 
 
 def main() -> int:
-    fault = sys.argv.pop(1)
+    fault, _, most = sys.argv.pop(1).partition(" of ")
+    clients.MAX_CONNECTIONS = int(most or clients.MAX_CONNECTIONS)
     if fault == "judge":
         Allowlist.decide = broken  # type: ignore[assignment, method-assign]
     elif fault == "requestheaders":

@@ -4,8 +4,6 @@ A network namespace has one address to connect to, the proxy's. A mount namespac
 the guest gets, over those of this machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Responses whose end servers announce in odd ways: repaired as curl reads them, or refused."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The page on which the proxy tells its VM what it has blocked, and the guest's program for it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

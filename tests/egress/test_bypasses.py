@@ -1,7 +1,5 @@
 """Attempts to bypass the allowlist: none reaches a server, and no name is resolved."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.egress.bypasses import ALLOWED, BYPASSES, Bypass, leaked

@@ -1,7 +1,5 @@
 """QEMU's own guestfwd between the proxy and a guest; a tap device of ours is the guest's card."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """What would keep the proxy from its other clients: it is refused while it arrives."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

@@ -1,7 +1,5 @@
 """Clients that offer HTTP/2 with a request for an http:// URL, as Java does, or speak only that."""
 
-from __future__ import annotations
-
 import pytest
 
 from gitguardfs.host.egress import reports, requests

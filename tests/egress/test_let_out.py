@@ -1,7 +1,5 @@
 """Allowed requests arrive as they were sent, and their answers come back."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import socket
@@ -295,8 +293,7 @@ def test_a_private_address_needs_its_word_and_a_name_never_leads_to_loopback(wor
 
 
 @pytest.mark.parametrize(
-    "host",
-    ["own.test", OWN, f"[{OWN_6}]", "neighbour.test", NEIGHBOUR, f"[{NEIGHBOUR_6}]"],
+    "host", ["own.test", OWN, f"[{OWN_6}]", "neighbour.test", NEIGHBOUR, f"[{NEIGHBOUR_6}]"]
 )
 def test_addresses_of_this_machine_and_its_networks_are_not_public(world: World, host: str) -> None:
     world.allow(f"GET http://{host}/ok")

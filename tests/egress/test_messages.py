@@ -1,7 +1,5 @@
 """What HTTP/1 allows beside a plain request and response, and a proxy that fails within one."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gitguardfs.host.egress.clients import MAX_CONNECTIONS
 from tests.egress.bypasses import head
 from tests.egress.upstream import PUBLIC, FakeDns, Upstream
 from tests.egress.world import LIMIT, SLOW, SLOW_PORT, Client, World, running
@@ -18,6 +15,8 @@ from tests.egress.world import LIMIT, SLOW, SLOW_PORT, Client, World, running
 FAULTY = Path(__file__).with_name("faulty_proxy.py")
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nxx"
+FEW = 8
+"""Connections at a time, where a test looks whether each leaves its place."""
 
 
 @contextlib.contextmanager
@@ -93,7 +92,9 @@ def test_a_message_that_the_proxy_cannot_handle_closes_both_sides(
     upstream: Upstream, dns: FakeDns, state: Path
 ) -> None:
     """The trailers of mitmproxy's own HTTP/1 raise an exception in it."""
-    with running(state, upstream, dns, [sys.executable, str(FAULTY), "trailers"]) as world:
+    with running(
+        state, upstream, dns, [sys.executable, str(FAULTY), f"trailers of {FEW}"]
+    ) as world:
         with served(world) as (server, client):
             client.send(head(f"GET http://{SLOW}/a", host=SLOW))
             with accept(server) as peer:
@@ -103,7 +104,7 @@ def test_a_message_that_the_proxy_cannot_handle_closes_both_sides(
             assert is_closed(client.socket)
         world.allow("GET http://allowed.test/ok", "POST http://allowed.test/post")
         request = head("POST http://allowed.test/post", "Transfer-Encoding: chunked")
-        for _ in range(MAX_CONNECTIONS + 1):  # each of them leaves its place
+        for _ in range(FEW + 1):  # each of them leaves its place
             with world.client() as client:
                 client.send(request + b"4\r\ndata\r\n0\r\nX: y\r\n\r\n")
                 assert is_closed(client.socket)
@@ -120,10 +121,12 @@ def test_a_message_that_the_proxy_cannot_handle_closes_both_sides(
 def test_an_exception_in_any_hook_closes_both_sides(
     upstream: Upstream, dns: FakeDns, state: Path, hook: str
 ) -> None:
-    with running(state, upstream, dns, [sys.executable, str(FAULTY), f"hook {hook}"]) as world:
+    with running(
+        state, upstream, dns, [sys.executable, str(FAULTY), f"hook {hook} of {FEW}"]
+    ) as world:
         world.allow(f"GET http://{SLOW}/*")
         before = world.open_sockets()
-        for _ in range(MAX_CONNECTIONS + 1):  # each of them leaves its place
+        for _ in range(FEW + 1):  # each of them leaves its place
             ask_slow(world, hook)
         world.wait_until(lambda: world.open_sockets() <= before)
         world.wait_until(lambda: "broken on purpose" in world.log)

@@ -1,7 +1,5 @@
 """The proxy as a process: how it starts, what it leaves, and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

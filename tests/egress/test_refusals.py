@@ -1,7 +1,5 @@
 """Refusals: answers and logs; a request that the proxy cannot decide on is denied."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """Secrets: their values get to their places in requests to their hosts, and nowhere else."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """The proxy is started in the project as a rule, where the agent may put a file of any name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Each does its smallest real act through the proxy: it fetches or installs a pack
 address of the registry is that of a server of the tests.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

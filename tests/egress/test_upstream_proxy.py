@@ -1,7 +1,5 @@
 """Through the company's proxy: by the address that was checked, and never past it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

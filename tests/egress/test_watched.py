@@ -1,7 +1,5 @@
 """What the user is shown of a real proxy: what it blocks, as it comes, and which lines it used."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """WebSockets: refused with 426 unless a line allows them, then passed on unseen."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

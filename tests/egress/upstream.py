@@ -1,7 +1,5 @@
 """Servers that the proxy talks to in tests, and that record every byte they are sent."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import ipaddress

@@ -1,7 +1,5 @@
 """Fixtures of this tier: umount(8) finds the umount helper of this checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

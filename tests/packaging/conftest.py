@@ -1,7 +1,5 @@
 """Fixtures that are built once: the source distribution, the Debian package, their contents."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The files of the Debian package. The guest and desktop tiers test its life on a system."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The source distribution is the repository; the wheel is whole."""
 
-from __future__ import annotations
-
 import email
 import os
 import subprocess

@@ -3,8 +3,6 @@
 Two things are stand-ins: Fedora's own macros, and pyfuse3, which is not built here.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Nothing here knows of pytest or of the mount under attack, so that the attacks c
 directory, on a mount and inside a virtual machine.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -45,11 +43,7 @@ BY_HANDLE = tuple(
     Attack("U3", "directory", ("handle", "{g}", "{parent}", flags), (ROOT, *ACTORS[:2]))
     for flags in ("O_RDONLY", "O_PATH")
 )
-ALL = (
-    *TABLE,
-    *BY_HANDLE,
-    Attack("R2a", "file", ("exchange", "{g}", "{parent}/../linked/.git")),
-)
+ALL = (*TABLE, *BY_HANDLE, Attack("R2a", "file", ("exchange", "{g}", "{parent}/../linked/.git")))
 ROWS = tuple(dict.fromkeys(attack.row for attack in ALL))
 UNSERVED = LACKING.keys() - {"exchange", "noreplace", "assemble"}
 """Verbs that a mount answers by itself, or does not serve by default (--xattr)."""

@@ -3,8 +3,6 @@
 ``view`` is the project as the attacker sees it. Standard library only, as in ``attacks``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``python -m tests.support.audit_precision`` writes it into docs/audit.md.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import Counter

@@ -6,8 +6,6 @@ post-commit hook of bash.
 
 # ruff: noqa: E501
 
-from __future__ import annotations
-
 RUN_BY_GIT = {
     "a file by its name": [
         "./{file}", "{file} || exit 1", "sh {file}", ". {file}", 'exec sh "{file}" "$@"',

@@ -1,7 +1,5 @@
 """A developer's home with a shared directory in it, for tests of ``gitguard audit``."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A user who exchanges two names in a loop while root uses them."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

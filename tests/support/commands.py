@@ -1,7 +1,5 @@
 """All commands of all programs, as click knows them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import NamedTuple

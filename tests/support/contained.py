@@ -4,8 +4,6 @@ A link may lead strictly below the nearest directory above it that holds a ``.gi
 share if there is none. Otherwise its text begins so that it leads nowhere on the host.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Collection, Iterator

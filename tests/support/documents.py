@@ -1,7 +1,5 @@
 """Links in Markdown: what they lead to, in the checkout and where a package installs it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

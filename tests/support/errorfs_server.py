@@ -4,8 +4,6 @@
 ``CONTROL`` holds the faults by number, as JSON; those that were met are noted in ``CONTROL.hits``.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """A human's repository and an agent's beside it, for tests of ``gitguard fetch``."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

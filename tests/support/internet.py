@@ -3,8 +3,6 @@
 The proxy notes the hosts that it is asked for and refuses those that are not allowed.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import subprocess

@@ -7,8 +7,6 @@ included, end with it, and it ends with the process that runs this, even if that
 Imports nothing of the project, since it also starts the interpreters of the test workers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

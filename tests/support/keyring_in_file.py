@@ -8,8 +8,6 @@ character for each question to the locked keyring.
     PYTHON_KEYRING_BACKEND=tests.support.keyring_in_file.Keyring
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -4,8 +4,6 @@ Each is locked while its run is alive, so that runs beside each other keep their
 library only: what is called before anything is installed imports this.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -7,8 +7,6 @@ bindfs 1.14.7 lets the kernel remember names and attributes for a second: what a
 on the source itself has to be done before it looks at that through the view.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -211,10 +209,7 @@ def alike(
 
 
 def recorded(
-    here: Path,
-    script: Script,
-    build: Callable[[Path], None],
-    mounted: Callable[[], Any],
+    here: Path, script: Script, build: Callable[[Path], None], mounted: Callable[[], Any]
 ) -> dict[str, Any]:
     """Return the results of a script on one mount over a new tree."""
     source, view = here / "source", here / "view"

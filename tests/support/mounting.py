@@ -1,7 +1,5 @@
 """Start and stop real mounts for the tests: gitguardfs as a subprocess, and bindfs."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.support.preloaded import Process, starter
 
@@ -68,6 +66,14 @@ class Mounted:
 def command(*arguments: str | Path) -> list[str]:
     """The command line that runs this checkout's gitguardfs."""
     return [sys.executable, "-m", "gitguardfs", *map(str, arguments)]
+
+
+def run_to_end(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run this checkout's gitguardfs to its end."""
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(
+        command(*arguments), env=env, capture_output=True, text=True, timeout=START_LIMIT, **more
+    )
 
 
 @contextmanager

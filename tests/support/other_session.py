@@ -4,8 +4,6 @@ It finds the method for a request by its name in ``GUARDED_BY``, as one that spe
 itself would by the opcode, and answers with objects that look like pyfuse3's to the tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -14,14 +12,7 @@ from typing import Any
 
 import trio
 
-from gitguardfs.base.protocol import (
-    Caller,
-    DirEntry,
-    EntryReply,
-    OpenReply,
-    RequestError,
-    SetAttr,
-)
+from gitguardfs.base.protocol import Caller, DirEntry, EntryReply, OpenReply, RequestError, SetAttr
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.view.view import View
 from tests.support.request_table import GUARDED_BY, GuardedBy

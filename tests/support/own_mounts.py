@@ -1,7 +1,5 @@
 """FUSE mounts that an ordinary user gets by setuid fusermount3, wherever that user may write."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

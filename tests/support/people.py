@@ -1,7 +1,5 @@
 """Run a function as another user, in a child process, and bring its result back."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

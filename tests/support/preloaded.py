@@ -5,8 +5,6 @@ does: with its own arguments, environment, user and descriptors, in the same nam
 tests/mount/mounting/test_lifecycle.py and others start the real command.
 """
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import gc

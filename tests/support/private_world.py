@@ -3,8 +3,6 @@
 The view is a copy of the work tree that belongs to the agent, with the virtual ``.git`` as a file.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

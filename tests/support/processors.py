@@ -5,8 +5,6 @@ compete there take turns, and overlap only where the scheduler interrupts one; t
 them to run at the same time.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

@@ -3,8 +3,6 @@
 Standard library only: they run in a guest too.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

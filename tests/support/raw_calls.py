@@ -3,8 +3,6 @@
 Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -70,23 +68,14 @@ def become_fake_root() -> None:
 
 
 class _FileHandle(ctypes.Structure):
-    _fields_ = [
-        ("size", ctypes.c_uint),
-        ("kind", ctypes.c_int),
-        ("data", ctypes.c_ubyte * 128),
-    ]
+    _fields_ = [("size", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128)]
 
 
 def name_to_handle(path: Path) -> tuple[int, bytes]:
     """Return the kind and the bytes of the kernel's file handle for ``path``."""
     handle, mount_id = _FileHandle(size=128), ctypes.c_int()
     _call(
-        "name_to_handle_at",
-        AT_FDCWD,
-        bytes(path),
-        ctypes.byref(handle),
-        ctypes.byref(mount_id),
-        0,
+        "name_to_handle_at", AT_FDCWD, bytes(path), ctypes.byref(handle), ctypes.byref(mount_id), 0
     )
     return handle.kind, bytes(handle.data[: handle.size])
 

@@ -3,8 +3,6 @@
 Standard library only: they are tried in a guest too.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Real git repositories for the tests: a project with every kind of metadata in it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

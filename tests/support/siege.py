@@ -1,7 +1,5 @@
 """Carry out attacks on projects seen through bindfs, a plain directory or gitguardfs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A program in a terminal of its own, whose keys a test presses."""
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Trees of directories that are deeper than people make them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A guest for vm-mount in a directory: real files, real guards; the share is a tmpfs called 9p."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

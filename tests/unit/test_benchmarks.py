@@ -1,7 +1,5 @@
 """What the benchmarks measure: the way of a request, its system calls, and only what is right."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

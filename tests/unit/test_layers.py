@@ -3,11 +3,10 @@
 A room is a package of gitguardfs, or a package of its ``host``.
 """
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -116,9 +115,15 @@ def test_a_start_loads_no_large_module_that_mounting_does_not_need() -> None:
     assert not loaded.intersection({"difflib", "filecmp", "json", "pickle", "tarfile"})
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -182,7 +187,7 @@ def test_pure_parts_have_no_files_programs_or_users_of_their_own(path: Path) -> 
     tops = {name.partition(".")[0] for name in imports(path)}
     assert not tops & IMPURE_IMPORTS
     assert [call for call in calls_of(path, "os") if call[1] in PATH_CALLS] == []
-    names = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+    names = {n.id for n in ast.walk(parsed(path)) if isinstance(n, ast.Name)}
     assert "open" not in names
 
 
@@ -208,7 +213,7 @@ def test_what_decides_on_requests_is_pure() -> None:
 def calls_of(path: Path, module: str) -> list[tuple[int, str]]:
     return [
         (node.lineno, node.attr)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == module
@@ -224,7 +229,7 @@ def test_only_two_modules_name_things_in_the_source(path: Path) -> None:
     assert [call for call in calls_of(path, "os") if call[1] in PATH_CALLS] == []
     assert [call for call in calls_of(path, "syscalls") if call[1] in SYSCALL_WRAPPERS] == []
     assert not {name for name in imports(path) if name.startswith(("os.", "pathlib", "shutil"))}
-    names = {n.id for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Name)}
+    names = {n.id for n in ast.walk(parsed(path)) if isinstance(n, ast.Name)}
     if path != PACKAGE / "fs/audit_log.py":  # reads the names of processes, in /proc
         assert "open" not in names
 

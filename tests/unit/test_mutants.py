@@ -1,7 +1,5 @@
 """The table of faults (tests/mutants.sh) fits the code and the tests."""
 
-from __future__ import annotations
-
 import ast
 
 from tests.mutants import Mutant, read_table

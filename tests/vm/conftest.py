@@ -1,7 +1,5 @@
 """One project and one VM for the whole tier; the modules are numbered because they share it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

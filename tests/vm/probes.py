@@ -1,7 +1,5 @@
 """Probes of the network, run in the guest: it prints the names of those that are answered."""
 
-from __future__ import annotations
-
 from tests.vm.world import World
 
 PROBE = r"""

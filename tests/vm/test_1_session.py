@@ -1,7 +1,5 @@
 """The first `vm up`: what the guest is like inside, and the commands beside a running VM."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

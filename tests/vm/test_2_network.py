@@ -1,7 +1,5 @@
 """Packages through the proxy leave the guest, and nothing else does."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

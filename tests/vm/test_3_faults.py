@@ -1,7 +1,5 @@
 """The next start repairs what `kill -9` leaves at any moment. And the hardened VM."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -10,15 +8,7 @@ from pathlib import Path
 
 from tests.vm.conftest import OPTIONS
 from tests.vm.probes import probe
-from tests.vm.world import (
-    LIMIT,
-    UNRESTRICTED,
-    Session,
-    World,
-    command,
-    is_running,
-    pid_of_qemu,
-)
+from tests.vm.world import LIMIT, UNRESTRICTED, Session, World, command, is_running, pid_of_qemu
 
 
 def test_a_killed_driver_leaves_a_vm_that_the_next_up_mends(host: World, first: Session) -> None:

@@ -1,7 +1,5 @@
 """Leaving the VM, coming back to it, and deleting it."""
 
-from __future__ import annotations
-
 import os
 
 from gitguardfs.host.vm.state import is_held

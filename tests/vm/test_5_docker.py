@@ -1,7 +1,5 @@
 """The guest's Docker builds images, and reaches what the allowlist allows and nothing else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Waiting for requests: a poll first, then trio's loop if none comes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,9 +51,7 @@ async def test_what_is_there_is_not_waited_for_in_the_loop(
     assert waited == [pipe[0]]
 
 
-async def test_something_else_is_waited_for_until_there_is_a_request(
-    pipe: tuple[int, int],
-) -> None:
+async def test_something_else_is_waited_for_until_there_is_a_request(pipe: tuple[int, int]) -> None:
     low = _low()
     other, make_readable = os.pipe()
     try:

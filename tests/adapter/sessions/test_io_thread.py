@@ -1,7 +1,5 @@
 """Calls that may be slow: quick ones end at once, slow ones do not hold up other requests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Results of threads are delivered although the read of the next request does not return."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The session's calls between two requests, and its question to a new mount."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from pathlib import Path

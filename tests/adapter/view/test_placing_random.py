@@ -5,8 +5,6 @@ makes no symlink of the agent's lead out by moving it or by making a repository 
 step the symlinks are resolved by the kernel, which knows nothing of the rule.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile
@@ -322,11 +320,7 @@ def run(steps: list[Step], **options: bool) -> None:
     assert open_descriptors() == before
 
 
-SOURCES = {
-    "local": {},
-    "share": {"is_local": False},
-    "9p": {"is_local": False, "is_ninep": True},
-}
+SOURCES = {"local": {}, "share": {"is_local": False}, "9p": {"is_local": False, "is_ninep": True}}
 
 
 @pytest.mark.parametrize("source", SOURCES)

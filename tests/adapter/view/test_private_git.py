@@ -1,7 +1,5 @@
 """The virtual file ``.git`` of ``--git=private``."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Every handler of pyfuse3 is classed, and every class is kept: driven from the table."""
 
-from __future__ import annotations
-
 import errno
 import inspect
 import os

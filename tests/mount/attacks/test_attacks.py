@@ -1,7 +1,5 @@
 """Every attack of the doctor's table, and some more, as each actor that can try it."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

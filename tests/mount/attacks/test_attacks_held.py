@@ -3,8 +3,6 @@
 And two that are not about git: set-id bits and floods.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -4,8 +4,6 @@ Each is first carried out where the guard is off, and has to succeed there. No a
 who is faster: git on the host waits where the attacker needs it to.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -290,10 +288,7 @@ TARGETS: dict[str, str] = {
     "by a link that comes later": "../later/store.git/hooks",
     **{name: "{" + name.replace(" ", "_") + "}" for name in ("out of the share", "by climbing")},
 }
-WRITERS = {
-    "checkout": ("checkout", "."),
-    "without a lock": ("checkout-index", "--all", "--force"),
-}
+WRITERS = {"checkout": ("checkout", "."), "without a lock": ("checkout-index", "--all", "--force")}
 writes = pytest.mark.parametrize(
     ("target", "swap", "writer"),
     [

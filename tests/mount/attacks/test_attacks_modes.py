@@ -1,7 +1,5 @@
 """The other verdicts: --git=readonly and hide, and --deny, --protect and --hide by name."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -123,13 +121,7 @@ def test_private_shows_nothing_of_the_hosts(field: Siege, actor: str) -> None:
 
 # --------------------------------------------------------------- --deny, --protect and --hide
 
-RULES = (
-    "--deny=.env",
-    "--deny=*.pem",
-    "--protect=.husky",
-    "--protect=Makefile",
-    "--hide=secret*",
-)
+RULES = ("--deny=.env", "--deny=*.pem", "--protect=.husky", "--protect=Makefile", "--hide=secret*")
 
 
 Steps = Callable[[Path], dict[str, Callable[[], object]]]

@@ -1,7 +1,5 @@
 """What is a repository and what is not: races for one, and other spellings of ``.git``."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Ways to the raw share beside the mount, and the seal over it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -22,16 +20,7 @@ from tests.support.raw_calls import (
     pivot_root,
     umount,
 )
-from tests.support.raw_share import (
-    BINDING,
-    BY_DAEMON,
-    READING,
-    WAYS,
-    Share,
-    Way,
-    by_writing,
-    opens,
-)
+from tests.support.raw_share import BINDING, BY_DAEMON, READING, WAYS, Share, Way, by_writing, opens
 from tests.support.repos import MAP, check_git_works, make_project, metadata
 from tests.support.siege import act
 

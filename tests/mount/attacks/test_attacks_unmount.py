@@ -1,7 +1,5 @@
 """Attempts of users to remove root's view or seal by FUSE mounts of their own."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -14,7 +12,16 @@ import pytest
 from gitguardfs.base.errors import UserError, os_error
 from gitguardfs.linux import mountinfo, syscalls
 from gitguardfs.mounting import seal
-from tests.support.mounting import LIMIT, Mounted, area, command, gitguardfs, unmount, until
+from tests.support.mounting import (
+    LIMIT,
+    Mounted,
+    area,
+    command,
+    gitguardfs,
+    run_to_end,
+    unmount,
+    until,
+)
 from tests.support.own_mounts import (
     AS_AGENT,
     exchange_mount_points,
@@ -69,10 +76,6 @@ def _is_open(share: Path) -> bool:
 def _unmount_twice(path: Path) -> None:
     for _ in range(2):
         unmount_own(path).wait(LIMIT)
-
-
-def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT)
 
 
 # ------------------------------------------------------------ Unmounting root's view
@@ -145,7 +148,7 @@ def test_umount_without_the_helper_leaves_the_seal(here: Path) -> None:
 @pytest.mark.parametrize("place", ["raw/share", "home/view"])
 def test_a_mount_of_a_user_s_is_refused_and_left(here: Path, place: str, served: bool) -> None:
     with own_mount(here / place, "subtype=gitguardfs", served):
-        done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
+        done = run_to_end(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
         assert f"user {AGENT}" in done.stderr and f"umount -i -l {here / place}" in done.stderr
         assert "Traceback" not in done.stderr
@@ -162,7 +165,7 @@ def test_so_is_one_below_a_mount_of_root_s(here: Path, place: str) -> None:
     with own_mount(here / place):
         subprocess.run(["mount", "--bind", here / "elsewhere", here / place], check=True)
         try:
-            done = _run(here / "raw/share", here / "home/view", "--no-seal", "--map", MAP)
+            done = run_to_end(here / "raw/share", here / "home/view", "--no-seal", "--map", MAP)
         finally:
             subprocess.run(["umount", here / place], check=True)
         assert done.returncode == 32, done.stderr
@@ -177,7 +180,7 @@ def test_no_seal_is_claimed_that_would_not_hold(here: Path) -> None:
         subprocess.run(
             ["mount", "--bind", here / "elsewhere", here / "raw/share"], check=True
         )  # stands in for a mount that the agent's own server lets it make
-        done = _run(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
+        done = run_to_end(here / "raw/share", here / "home/view", "--seal", "--map", MAP)
         assert done.returncode == 32, done.stderr
         assert "is sealed" not in done.stderr
         assert f"{here / 'raw/share'} is NOT sealed" in done.stderr
@@ -259,10 +262,10 @@ def test_a_mount_that_root_can_use_is_refused_unless_its_owner_is_named(here: Pa
     share, view = here / "raw/share", here / "home/view"
     with _shared_by_its_owner(here, share):
         for options in ((), ("--source-owner", "2000")):
-            done = _run(share, view, *options)
+            done = run_to_end(share, view, *options)
             assert done.returncode == 32, done.stderr
             assert f"user {AGENT}" in done.stderr
-        done = _run(share, view, "--source-owner", str(AGENT))
+        done = run_to_end(share, view, "--source-owner", str(AGENT))
         assert done.returncode == 0, done.stderr
         assert (view / "file").read_text() == "text"
         subprocess.run(["umount", view], check=True)
@@ -276,7 +279,7 @@ def test_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Path) 
             with gitguardfs(share, view, *options) as mounted:
                 mounted.process.kill()
                 mounted.process.wait()
-        done = _run(share, view, *options)
+        done = run_to_end(share, view, *options)
         assert done.returncode == 0, done.stderr
         assert (view / "file").read_text() == "text"
         assert seal.is_sealed(str(share))
@@ -286,7 +289,7 @@ def test_a_named_owner_s_is_guarded_again_below_the_seal_of_a_crash(here: Path) 
 
 def test_at_the_mount_point_it_is_refused_whoever_is_named(here: Path) -> None:
     with _shared_by_its_owner(here, here / "home/view"):
-        done = _run(here / "raw/share", here / "home/view", "--source-owner", str(AGENT))
+        done = run_to_end(here / "raw/share", here / "home/view", "--source-owner", str(AGENT))
         assert done.returncode == 32, done.stderr
         assert f"user {AGENT}" in done.stderr
 

@@ -1,7 +1,5 @@
 """gitguard doctor on real mounts: no finding where all is well, and one for each fault."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,13 +17,7 @@ import pytest
 from gitguardfs.base.errors import Exit, GitguardExit, UserError
 from gitguardfs.base.findings import Result, Status
 from gitguardfs.commands import doctor
-from gitguardfs.doctor import (
-    attack_checks,
-    attacks,
-    policy_checks,
-    privilege_checks,
-    search,
-)
+from gitguardfs.doctor import attack_checks, attacks, policy_checks, privilege_checks, search
 from gitguardfs.doctor.attack_checks import AttackRun, Outcome, OutcomeKind
 from gitguardfs.doctor.attacks import Attack
 from gitguardfs.doctor.context import CheckedSystem, find_user
@@ -62,6 +54,19 @@ def place() -> Iterator[Path]:
         os.chown(path / "hidden", HOST_UID, HOST_GID)
         make_project(path / "hidden/project")
         yield path
+
+
+@pytest.fixture(scope="module")
+def project(place: Path) -> Path:
+    """A project with no further guard: of two guards on one source the doctor attacks both."""
+    return copy_project(place / "hidden/project", place / "hidden/own")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One attack for each threat, where a test is not about the attacks."""
+    table = {attack.row: attack for attack in attack_checks.refused_by("deny")}
+    monkeypatch.setattr(attacks, "TABLE", tuple(table.values()))
 
 
 @pytest.fixture(scope="module")
@@ -149,25 +154,25 @@ def rows_of(results: list[Result]) -> dict[str, Status]:
 
 @pytest.mark.parametrize("writable", [True, False], ids=["rw", "ro"])
 def test_the_agents_own_repository_is_no_hole_and_nothing_is_below_the_hosts(
-    place: Path, writable: bool
+    place: Path, project: Path, writable: bool
 ) -> None:
-    before = metadata(place / "hidden/project")
+    before = metadata(project)
     options = ("--map", MAP, "--git=private", "--private-store", str(place / "store"))
     options = options if writable else (*options, "-r")
-    with gitguardfs(place / "hidden/project", place / "other", *options):
+    with gitguardfs(project, place / "other", *options):
         for attack in (False, True):
             results = examine(place / "other", attack=attack)
             assert findings(results) == []
             policies = [result.detail for result in results if result.id == "guard.policy"]
             # A .git that is a symlink is denied, and the search may come by that one first.
             assert any("(--git=private)" in detail for detail in policies), policies
-        assert not left_in(place / "hidden/project")
+        assert not left_in(project)
     shown = {id for id, status in rows_of(results).items() if status is Status.OK}
     assert {"attack.M2", "attack.U1", "attack.U2", "attack.S1", "attack.P4"} <= shown
     if writable:
         assert {f"attack.{row}" for row in (*attack_checks.TITLES, "G6")} <= shown
         assert [r for r in results if "not tried" in r.detail] == []
-    assert metadata(place / "hidden/project") == before
+    assert metadata(project) == before
 
 
 def test_only_a_file_that_leads_out_of_the_view_to_the_users_own_directory_is_private(
@@ -207,6 +212,7 @@ def test_only_a_file_that_leads_out_of_the_view_to_the_users_own_directory_is_pr
     assert policy() == "unsure"
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("option", ["--git=readonly", "--git=deny"])
 def test_a_tree_whose_only_repository_is_a_worktree_tells_its_policy(
     place: Path, option: str
@@ -225,11 +231,11 @@ def test_a_tree_whose_only_repository_is_a_worktree_tells_its_policy(
 
 
 @pytest.mark.parametrize("option", ["--git=readonly", "--git=hide", "-r", "--xattr=rw"])
-def test_guards_of_other_kinds_give_no_finding(place: Path, option: str) -> None:
-    with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, option):
+def test_guards_of_other_kinds_give_no_finding(place: Path, project: Path, option: str) -> None:
+    with gitguardfs(project, place / "other", "--map", MAP, option):
         results = examine(place / "other", attack=True)
         assert findings(results) == []
-        assert not left_in(place / "hidden/project")
+        assert not left_in(project)
     noted = {result.id for result in results if result.status is Status.NOTE}
     expected = {
         "--git=readonly": {"guard.policy", "attack.U1", "attack.U2", "attack.S1"},
@@ -240,6 +246,7 @@ def test_guards_of_other_kinds_give_no_finding(place: Path, option: str) -> None
     assert noted == expected[option]
 
 
+@pytest.mark.usefixtures("few")
 def test_a_tree_without_a_repository_is_noted(place: Path) -> None:
     (place / "empty").mkdir(exist_ok=True)
     os.chown(place / "empty", HOST_UID, HOST_GID)
@@ -264,22 +271,25 @@ def test_a_guard_that_is_off_is_found(place: Path) -> None:
     assert not left_in(place / "hidden/project")
 
 
-def test_a_guard_without_the_rules_about_bare_repositories_is_found(place: Path) -> None:
-    with gitguardfs(place / "hidden/project", place / "other", "--map", MAP, "--allow-bare"):
+def test_a_guard_without_the_rules_about_bare_repositories_is_found(
+    place: Path, project: Path
+) -> None:
+    with gitguardfs(project, place / "other", "--map", MAP, "--allow-bare"):
         results = examine(place / "other", attack=True)
     assert findings(results) == [f"attack.{row}" for row in ("P1", "P2", "P4", "V4", "G4")]
-    assert not left_in(place / "hidden/project")
-    check_git_works(place / "hidden/project")
+    assert not left_in(project)
+    check_git_works(project)
 
 
-def test_a_guard_that_stores_symlinks_as_given_is_found(place: Path) -> None:
+def test_a_guard_that_stores_symlinks_as_given_is_found(place: Path, project: Path) -> None:
     options = ("--map", MAP, "-o", "links=raw")
-    with gitguardfs(place / "hidden/project", place / "other", *options):
+    with gitguardfs(project, place / "other", *options):
         assert findings(examine(place / "other")) == ["guard.links"]
         assert findings(examine(place / "other", attack=True)) == ["guard.links", "attack.G6"]
-    assert not left_in(place / "hidden/project")
+    assert not left_in(project)
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("links", ["guarded", "raw"])
 def test_where_symlinks_lead_below_a_seal_is_known_by_what_can_be_moved(
     open_share: Path, links: str
@@ -678,6 +688,7 @@ def test_without_a_guard_every_attack_succeeds_and_does_no_harm(place: Path) -> 
     check_git_works(project)
 
 
+@pytest.mark.usefixtures("few")
 def test_the_scratch_directory_goes_whatever_happens(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -746,6 +757,7 @@ def test_the_scratch_directory_goes_however_often_the_command_is_stopped(
     assert codes[-1] == 128 + numbers[0]
 
 
+@pytest.mark.usefixtures("few")
 def test_a_hole_in_the_guard_is_found_by_its_row(
     guarded: Mounted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -792,6 +804,7 @@ def test_the_command_reports_as_text_and_json_and_by_its_exit_code(
     assert refused.returncode == GitguardExit.FAILED and "by design" in refused.stderr
 
 
+@pytest.mark.usefixtures("few")
 def test_the_user_himself_checks_what_he_can_and_is_told(guarded: Mounted) -> None:
     results = [Result(**row) for row in as_user(_examine_as_dicts, str(guarded.path))]
     assert findings(results) == []

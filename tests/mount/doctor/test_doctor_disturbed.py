@@ -4,8 +4,6 @@ The doctor's children have the agent's uid, so the agent can send them signals a
 Each attack is carried out by a process of the agent's on a child that has an open share to find.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

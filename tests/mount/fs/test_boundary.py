@@ -1,7 +1,5 @@
 """A daemon with bugs put in by the tests: a request may fail by one, the mount never does."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """The host edits the same files at the same time, and the mount shows it."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess
@@ -396,11 +394,7 @@ def test_lines_that_host_and_guest_append_at_once_are_all_there(pair: Pair) -> N
     (pair.host / "log").chmod(0o666)
     writers = [
         subprocess.Popen([sys.executable, "-c", APPEND, path / "log", name])
-        for path, name in (
-            (pair.host, "host"),
-            (pair.guest, "guest"),
-            (pair.guest, "second"),
-        )
+        for path, name in ((pair.host, "host"), (pair.guest, "guest"), (pair.guest, "second"))
     ]
     while any(writer.poll() is None for writer in writers):
         os.stat(pair.guest / "log")  # the kernel gets sizes while it writes

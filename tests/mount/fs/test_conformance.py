@@ -19,8 +19,6 @@ Where they do differ, a FUSE file system of this kind cannot or must not answer 
 - Locks are kept by the guest's kernel and say nothing to the host.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The source is a share of our own making, the view most often one without a kerne
 request of the daemon can be made to fail, one after the other.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Errors are reported in one line, and a fault of the source does not harm the mount."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os
@@ -22,8 +20,8 @@ from tests.support.mounting import (
     Mounted,
     area,
     bindfs,
-    command,
     gitguardfs,
+    run_to_end,
     unmount,
     until,
 )
@@ -50,13 +48,6 @@ def here() -> Iterator[Path]:
             unmount(path / "source")
 
 
-def _run(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT,
-        check=False, **more,
-    )  # fmt: skip
-
-
 def _check(done: subprocess.CompletedProcess[str], code: int, pattern: str) -> None:
     assert "Traceback" not in done.stderr
     assert re.fullmatch(r"gitguardfs: [^\n]+\n", done.stderr), done.stderr
@@ -66,7 +57,7 @@ def _check(done: subprocess.CompletedProcess[str], code: int, pattern: str) -> N
 
 def _refused(here: Path, code: int, pattern: str, *arguments: str | Path) -> None:
     before = Path("/proc/self/mountinfo").read_text().count(f" {here}")
-    _check(_run(*arguments), code, pattern)
+    _check(run_to_end(*arguments), code, pattern)
     assert Path("/proc/self/mountinfo").read_text().count(f" {here}") == before
 
 
@@ -164,7 +155,7 @@ def test_a_dead_guard_at_the_mount_point_is_cleared_away(here: Path) -> None:
 @contextmanager
 def _started_again(here: Path) -> Iterator[None]:
     """As a user starts it; a dead mount point would stop the harness."""
-    done = _run(here / "source", here / "view")
+    done = run_to_end(here / "source", here / "view")
     assert (done.returncode, done.stderr) == (0, "")
     yield
     subprocess.run(["umount", here / "view"], check=True)
@@ -174,7 +165,7 @@ def _started_again(here: Path) -> Iterator[None]:
 def test_a_user_clears_his_own_dead_guard_away(here: Path) -> None:
     user: dict[str, Any] = {"user": AGENT, "group": AGENT, "extra_groups": [], "cwd": "/"}
     for _ in range(2):
-        done = _run(here / "source", here / "view", **user)
+        done = run_to_end(here / "source", here / "view", **user)
         assert done.returncode == 0, done.stderr
         assert _mounts_at(here / "view") == ["fuse.gitguardfs"]
         assert as_user(os.listdir, str(here / "view")) == ["file"]
@@ -244,7 +235,7 @@ def _start_there(
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     prepare(here)
     who: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []} if uid else {}
-    done = _run(here / "source", here / "view", cwd="/", **who)
+    done = run_to_end(here / "source", here / "view", cwd="/", **who)
     subprocess.run(["umount", "-l", here / "view"], check=False, capture_output=True)
     return done
 
@@ -293,7 +284,9 @@ def test_a_user_without_fusermount3(here: Path) -> None:
 def test_a_mount_point_that_is_not_the_users(here: Path) -> None:
     os.chown(here / "view", 0, 0)
     (here / "view").chmod(0o755)
-    done = _run(here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/")
+    done = run_to_end(
+        here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
+    )
     assert done.returncode == MOUNT
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"gitguardfs: cannot mount at {here}/view")

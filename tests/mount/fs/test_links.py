@@ -1,7 +1,5 @@
 """Symlinks: as given in the view, and on the source below their work tree or leading nowhere."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

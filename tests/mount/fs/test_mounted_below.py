@@ -1,7 +1,5 @@
 """File systems that are mounted below the source are part of the view."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

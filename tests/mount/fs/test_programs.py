@@ -1,7 +1,5 @@
 """Real programs do their work on the mount, and git on the host sees it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Programs that read or watch a whole tree, and what they say of a repository in it."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -4,8 +4,6 @@ The views have no kernel, and their shares are test servers: one folds names in 
 two show one directory, as to two guests.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """The entrypoint of the microVM, run for real: a mount of its own, and an agent without rights."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """``gitguard share --guard host --run``: the guarded view on the host, as root and as a user."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

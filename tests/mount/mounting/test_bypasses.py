@@ -1,7 +1,5 @@
 """Users' processes and mount namespaces that reach the raw share from before the seal."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 
 from gitguardfs.linux import mountinfo, processes
 from gitguardfs.mounting import bypasses, seal
-from tests.support.mounting import LIMIT, area, command, gitguardfs, unmount, until
+from tests.support.mounting import area, command, gitguardfs, run_to_end, unmount, until
 from tests.support.own_mounts import AS_AGENT
 from tests.support.people import AGENT
 
@@ -101,10 +99,7 @@ def _held(place: Path, what: str) -> Iterator[int]:
 
 
 def _run(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(here / "source", here / "view", "--seal", *options),
-        capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
+    return run_to_end(here / "source", here / "view", "--seal", *options)
 
 
 def _is_sealed(here: Path) -> bool:

@@ -1,7 +1,5 @@
 """An error that a server reports at close(2) reaches each process that closes, every time."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

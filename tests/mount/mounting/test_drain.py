@@ -1,7 +1,5 @@
 """The end of a daemon whose source's server takes requests and does not answer."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

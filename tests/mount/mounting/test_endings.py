@@ -1,7 +1,5 @@
 """How a view ends, and what is left of its seal and its lid: the table in docs/internals.md."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The place of a view stays closed while no view is there, and an old view stops nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -24,6 +22,7 @@ from tests.support.mounting import (
     command,
     daemons,
     gitguardfs,
+    run_to_end,
     unmount,
     until,
 )
@@ -89,10 +88,7 @@ def here() -> Iterator[Path]:
 
 
 def _run(here: Path, *options: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(here / "source", here / "view", *options), env=ENVIRONMENT, capture_output=True,
-        text=True, timeout=LIMIT, check=False, **more,
-    )  # fmt: skip
+    return run_to_end(here / "source", here / "view", *options, **more)
 
 
 def _start(here: Path, *options: str, before: Callable[[], object] | None = None) -> int:

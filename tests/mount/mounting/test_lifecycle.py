@@ -1,7 +1,5 @@
 """From the command to the end of the daemon: background, readiness, signals, fstab, seal."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -13,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +23,7 @@ from tests.support.mounting import (
     command,
     daemons,
     gitguardfs,
+    run_to_end,
     unmount,
     until,
 )
@@ -55,13 +53,6 @@ def here() -> Iterator[Path]:
                 unmount(path / name)
             for pid in daemons(path):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _run(*arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=LIMIT,
-        check=False, **more,
-    )  # fmt: skip
 
 
 def _mounts_at(path: Path) -> list[list[str]]:
@@ -108,7 +99,7 @@ def _kill(*pids: int) -> None:
 
 def test_the_command_returns_when_the_mount_answers(here: Path) -> None:
     """The daemon closes captured pipes: otherwise the caller waits for its end."""
-    done = _run(here / "private/source", here / "view")
+    done = run_to_end(here / "private/source", here / "view")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (here / "view/file").read_text() == "text"
     assert _mounts_at(here / "view") == [LID, ["fuse.gitguardfs", str(here / "private/source")]]
@@ -119,7 +110,7 @@ def test_the_command_returns_when_the_mount_answers(here: Path) -> None:
 
 
 def test_relative_paths_are_those_of_the_caller(here: Path) -> None:
-    done = _run("private/source", "view", "--audit-log", "private/audit", cwd=here)
+    done = run_to_end("private/source", "view", "--audit-log", "private/audit", cwd=here)
     assert (done.returncode, done.stderr) == (0, "")
     assert (here / "view/file").read_text() == "text"
     assert (here / "private/audit").exists()
@@ -508,7 +499,7 @@ def test_an_ordinary_user_can_guard_a_directory_for_himself(
     (here / "source/.git").mkdir()
     with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
-        done = _run(
+        done = run_to_end(
             here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
         )
         assert done.returncode == 0, done.stderr
@@ -527,7 +518,7 @@ def test_an_ordinary_user_can_guard_a_directory_for_himself(
             as_user(os.listdir, view, uid=2000)
         with pytest.raises(PermissionError):
             os.listdir(view)  # not even root
-        again = _run(
+        again = run_to_end(
             here / "source", here / "view", user=AGENT, group=AGENT, extra_groups=[], cwd="/"
         )
         assert again.returncode == Exit.MOUNT
@@ -542,7 +533,7 @@ def test_an_ordinary_user_cannot_seal(here: Path, monkeypatch: pytest.MonkeyPatc
     os.chown(here / "view", AGENT, AGENT)
     with reachable_python() as python:
         monkeypatch.setattr(sys, "executable", python)
-        done = _run(
+        done = run_to_end(
             here / "source", here / "view", "--seal",
             user=AGENT, group=AGENT, extra_groups=[], cwd="/",
         )  # fmt: skip
@@ -554,7 +545,7 @@ def test_an_ordinary_user_cannot_seal(here: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_ordinary_directory_stays_open_and_the_user_is_told(here: Path) -> None:
-    done = _run(here / "source", here / "view")
+    done = run_to_end(here / "source", here / "view")
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"gitguardfs: warning: {here}/source stays open to other users")
@@ -563,7 +554,7 @@ def test_an_ordinary_directory_stays_open_and_the_user_is_told(here: Path) -> No
 
 
 def test_nobody_is_warned_of_a_source_that_only_root_can_reach(here: Path) -> None:
-    done = _run(here / "private/source", here / "view")
+    done = run_to_end(here / "private/source", here / "view")
     assert (done.returncode, done.stderr) == (0, "")
     assert (here / "private/source/file").read_text() == "text", "and it is not sealed"
 
@@ -589,7 +580,7 @@ def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
     with gitguardfs(here / "source", here / "view", "--seal"):
         (here / "second").mkdir()
         for options in ((), ("--seal",), ("--no-seal",)):
-            done = _run(here / "source", here / "second", *options)
+            done = run_to_end(here / "source", here / "second", *options)
             assert done.returncode == 32, done.stderr
             line = done.stderr.splitlines()[-1]
             assert line.startswith("gitguardfs: "), done.stderr
@@ -601,7 +592,7 @@ def test_a_second_guard_over_a_sealed_source_is_refused(here: Path) -> None:
 
 
 def _crash_sealed(here: Path) -> None:
-    assert _run(here / "source", here / "view", "--seal").returncode == 0
+    assert run_to_end(here / "source", here / "view", "--seal").returncode == 0
     _kill(*daemons(here))
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
@@ -609,7 +600,7 @@ def _crash_sealed(here: Path) -> None:
 def test_a_restart_that_fails_leaves_the_seal_of_the_crashed_daemon(here: Path) -> None:
     """Otherwise the raw share would be open, without a view to use instead."""
     _crash_sealed(here)
-    done = _run(here / "source", here / "view", "-o", "fsname=" + "x" * 5000)
+    done = run_to_end(here / "source", here / "view", "-o", "fsname=" + "x" * 5000)
     assert done.returncode == 32, done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
 
@@ -640,7 +631,7 @@ def test_a_restart_never_opens_the_raw_share_for_a_moment(here: Path) -> None:
     try:
         assert spy.stdout.readline() == "watching\n"
         for _ in range(5):
-            assert _run(here / "source", here / "view").returncode == 0
+            assert run_to_end(here / "source", here / "view").returncode == 0
             _kill(*daemons(here))
     finally:
         (here / "stop").touch()
@@ -659,12 +650,12 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
     here: Path, arguments: list[str], code: int
 ) -> None:
     """At boot nobody would see that the raw share is open."""
-    done = _run(here / "source", here / "view", "--seal", *arguments)
+    done = run_to_end(here / "source", here / "view", "--seal", *arguments)
     assert done.returncode == code, done.stderr
     assert "is sealed until it is guarded" in done.stderr
     assert done.stderr.count("\n") <= 2, done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
-    assert _run(here / "source", here / "view").returncode == 0
+    assert run_to_end(here / "source", here / "view").returncode == 0
     assert (here / "view/file").read_text() == "text"
     _umount(here / "view")
     _ended(here)
@@ -673,7 +664,7 @@ def test_a_guard_that_does_not_start_seals_what_it_was_to_guard(
 
 def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> None:
     """Another namespace keeps the view mounted; its mount number is reused by then."""
-    assert _run(here / "source", here / "view", "--seal").returncode == 0
+    assert run_to_end(here / "source", here / "view", "--seal").returncode == 0
     number = _numbers_at(here / "view")[-1]
     keeper = subprocess.Popen(["unshare", "-m", "--propagation", "private", "sleep", "60"])
     others = []
@@ -702,7 +693,7 @@ def test_a_daemon_that_outlives_its_view_unmounts_nothing_else(here: Path) -> No
 
 def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
     (here / "home/view").mkdir(parents=True)
-    assert _run(here / "source", here / "home/view", "--seal").returncode == 0
+    assert run_to_end(here / "source", here / "home/view", "--seal").returncode == 0
     (here / "home").rename(here / "house")
     _umount(here / "house/view", "-l")  # without -l, umount(8) looks for the helper by the path
     _ended(here)
@@ -711,7 +702,7 @@ def test_a_view_that_was_moved_with_its_parent_ends_cleanly(here: Path) -> None:
 
 def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here: Path) -> None:
     for arguments in ([], ["--no-seal"]):
-        done = _run(here / "source", here / "none", *arguments)
+        done = run_to_end(here / "source", here / "none", *arguments)
         assert done.returncode == 32 and "sealed" not in done.stderr, done.stderr
         assert _mounts_at(here / "source") == []
 

@@ -1,7 +1,5 @@
 """The seal's mounts, one by one, without a daemon."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

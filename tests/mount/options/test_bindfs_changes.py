@@ -1,7 +1,5 @@
 """What may be changed, as in bindfs: owners, attributes, names."""
 
-from __future__ import annotations
-
 import errno
 import os
 from itertools import product

@@ -1,7 +1,5 @@
 """The owners and permissions of new files, as in bindfs."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -1,7 +1,5 @@
 """No option of bindfs opens .git, least of all symlinks that are resolved."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

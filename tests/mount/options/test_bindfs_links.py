@@ -1,7 +1,5 @@
 """Options that show links, devices and times differently, as in bindfs."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Options that change permissions, as in bindfs: its permission language and chmod."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rates, threads, direct I/O, and other options that command lines for bindfs have."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The owners that files show, as in bindfs: forced owners, mirrors, maps and offsets."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Each option has its effect on a real mount, on the command line and through -o."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

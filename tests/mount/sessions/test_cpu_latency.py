@@ -1,7 +1,5 @@
 """The limit on this machine's CPU latency: set during requests, dropped after them."""
 
-from __future__ import annotations
-
 import os
 import struct
 import time

@@ -1,7 +1,5 @@
 """Directories of the guest's own in a view: ``--local``."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """``gitguard local`` in the guest: real stores, real views."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

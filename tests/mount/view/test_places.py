@@ -1,7 +1,5 @@
 """Users who own a directory on a path cannot redirect root that walks it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import raw_calls
-from tests.support.mounting import LIMIT, area, command, unmount, until
+from tests.support.mounting import LIMIT, area, command, run_to_end, unmount, until
 from tests.support.people import AGENT
 
 
@@ -31,17 +29,13 @@ def here() -> Iterator[Path]:
                 unmount(Path(line.split()[4]))
 
 
-def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=LIMIT)
-
-
 @pytest.mark.parametrize("bent", ["home/dev/projects", "home/dev"])
 def test_root_follows_no_symlink_of_another_user_to_a_mount_point(here: Path, bent: str) -> None:
     (here / bent).rename(here / "aside")
     (here / bent).symlink_to(here / "victim")
     os.chown(here / bent, AGENT, AGENT, follow_symlinks=False)
     (here / "victim/projects").mkdir()
-    done = _run(here / "source", here / "home/dev/projects")
+    done = run_to_end(here / "source", here / "home/dev/projects")
     assert done.returncode == 1
     assert "is a symlink that is not root's" in done.stderr
     assert (here / "victim/passwd").read_text() == "of the system"
@@ -49,7 +43,7 @@ def test_root_follows_no_symlink_of_another_user_to_a_mount_point(here: Path, be
 
 def test_root_s_own_symlinks_are_followed(here: Path) -> None:
     (here / "link").symlink_to("home/dev")
-    assert _run(here / "source", here / "link/projects").returncode == 0
+    assert run_to_end(here / "source", here / "link/projects").returncode == 0
     assert (here / "home/dev/projects/file").read_text() == "of the share"
     subprocess.run(["umount", here / "home/dev/projects"], check=True)
 
@@ -70,7 +64,7 @@ def test_a_parent_that_is_swapped_all_the_time_never_leads_root_elsewhere(here: 
     swapper.start()
     try:
         for _ in range(10):
-            _run(here / "source", here / "home/dev/projects")
+            run_to_end(here / "source", here / "home/dev/projects")
             mounted = Path("/proc/self/mountinfo").read_text()
             assert f"{here}/victim" not in mounted
             for line in mounted.splitlines():
@@ -86,7 +80,7 @@ def test_the_end_unmounts_this_view_and_nothing_else(here: Path) -> None:
     (here / "other").mkdir()
     (here / "other/secret").write_text("secret")
     (here / "view").mkdir()
-    first = _run(here / "other", here / "view", "--seal")
+    first = run_to_end(here / "other", here / "view", "--seal")
     assert first.returncode == 0, first.stderr
     try:
         process = subprocess.Popen(
@@ -109,7 +103,9 @@ def test_the_end_unmounts_this_view_and_nothing_else(here: Path) -> None:
 def test_an_audit_log_is_not_written_through_a_symlink_of_another_user(here: Path) -> None:
     (here / "home/logs").symlink_to(here / "victim")
     os.chown(here / "home/logs", AGENT, AGENT, follow_symlinks=False)
-    done = _run(here / "source", here / "home/dev/projects", "--audit-log", here / "home/logs/cron")
+    done = run_to_end(
+        here / "source", here / "home/dev/projects", "--audit-log", here / "home/logs/cron"
+    )
     assert done.returncode == 1
     assert not (here / "victim/cron").exists()
 
@@ -124,7 +120,7 @@ def test_an_audit_log_that_another_user_placed_is_not_written(here: Path, how: s
     else:
         log.touch()
         os.chown(log, AGENT, AGENT)
-    done = _run(here / "source", here / "home/dev/projects", "--audit-log", log)
+    done = run_to_end(here / "source", here / "home/dev/projects", "--audit-log", log)
     assert done.returncode in (1, 2), done.stderr
     assert "audit log" in done.stderr or "have one link" in done.stderr
     assert (here / "victim/passwd").read_text() == "of the system"
@@ -143,6 +139,6 @@ def test_ids_are_not_read_from_a_file_that_another_user_placed(
     else:
         ids.write_text(text)
         os.chown(ids, AGENT, AGENT)
-    done = _run(here / "source", here / "home/dev/projects", option, ids)
+    done = run_to_end(here / "source", here / "home/dev/projects", option, ids)
     assert done.returncode == 1, done.stderr
     assert str(ids) in done.stderr

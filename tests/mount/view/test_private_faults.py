@@ -1,7 +1,5 @@
 """``--git=private`` when a disk is full, and when the daemon is killed while the hook writes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

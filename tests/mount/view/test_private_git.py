@@ -1,7 +1,5 @@
 """The agent's own repository on a live tree: ``--git=private``, by git itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

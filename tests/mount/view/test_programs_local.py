@@ -3,8 +3,6 @@
 The host has its own directory at the same path, and both are in use at once.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -23,14 +21,7 @@ from typing import NamedTuple
 import pytest
 from uv import find_uv_bin
 
-from tests.mount.fs.test_programs import (
-    PATH,
-    SQLITE_WRITER,
-    TRANSACTIONS,
-    Desk,
-    needs,
-    wheel,
-)
+from tests.mount.fs.test_programs import PATH, SQLITE_WRITER, TRANSACTIONS, Desk, needs, wheel
 from tests.mount.fs.test_programs_links import (
     NPM,
     test_a_virtual_environment_is_made_and_moved,

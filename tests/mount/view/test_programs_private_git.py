@@ -1,7 +1,5 @@
 """Programs that use git work in the agent's own repository, while the human goes on with theirs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

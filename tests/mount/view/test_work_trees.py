@@ -1,7 +1,5 @@
 """Work trees of the agent's git in directories of the guest's own: ``--local=deps``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

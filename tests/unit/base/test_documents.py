@@ -1,7 +1,5 @@
 """The documents: their links, and the commands, options, paths and modules that they name."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

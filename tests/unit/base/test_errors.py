@@ -1,7 +1,5 @@
 """Messages on root's terminal: names that others have chosen are escaped."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

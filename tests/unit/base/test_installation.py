@@ -1,7 +1,5 @@
 """A guest gets the files of this installation, wherever that is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

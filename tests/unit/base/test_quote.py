@@ -1,7 +1,5 @@
 """Quoting: the format's own reader gets the original text back from the quoted one."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

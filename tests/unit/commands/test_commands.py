@@ -1,7 +1,5 @@
 """For all commands: their help and their exit codes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

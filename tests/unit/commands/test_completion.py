@@ -1,7 +1,5 @@
 """Completion by click's own scripts, with the values that our options take."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Host commands on macOS: run here without anything that only Linux has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

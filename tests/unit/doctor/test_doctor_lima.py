@@ -1,7 +1,5 @@
 """The doctor looks at the socket of Lima's guest agent, as the user."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Functions that run in a child process: their results, and what is left after a failure."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """The doctor's verdicts on what it has found: pure functions."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Refusals are counted and written as JSON, and no request waits for that."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The descriptor cache on a real directory: bounded, and never the wrong object."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

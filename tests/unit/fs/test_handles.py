@@ -1,7 +1,5 @@
 """Snapshots of directories: their total is bounded, and reading goes on without one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

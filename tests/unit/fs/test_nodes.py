@@ -1,7 +1,5 @@
 """The node table against a simple model, and the cases worth a name of their own."""
 
-from __future__ import annotations
-
 import os
 from stat import S_IFDIR, S_IFLNK, S_IFREG
 

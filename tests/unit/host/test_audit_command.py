@@ -1,7 +1,5 @@
 """The command ``gitguard audit``; the commands that it prints work."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

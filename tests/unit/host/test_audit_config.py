@@ -1,7 +1,5 @@
 """Configuration by which git runs files of the agent: shown with git itself, found, and fixed."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 

@@ -1,7 +1,5 @@
 """Hooks and helpers that run files of the work tree: shown with git, found, and fixed."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -57,8 +55,7 @@ def commit_runs(world: World) -> bool:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["./tools/x", '"$(git rev-parse --show-toplevel)/tools/x"', "{share}/project/tools/x"],
+    "line", ["./tools/x", '"$(git rev-parse --show-toplevel)/tools/x"', "{share}/project/tools/x"]
 )
 def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> None:
     world.script(world.project / "tools/x")
@@ -69,8 +66,7 @@ def test_a_hook_that_runs_a_file_of_the_work_tree(world: World, line: str) -> No
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["[ -f tools/x ] && tools/x", "[ -e y ] && source y", "sh <<END\ntools/x\nEND"],
+    "line", ["[ -f tools/x ] && tools/x", "[ -e y ] && source y", "sh <<END\ntools/x\nEND"]
 )
 def test_a_hook_that_runs_a_file_which_the_agent_may_yet_make(world: World, line: str) -> None:
     hook(world, f"#!/bin/bash\n{line}\n")

@@ -1,7 +1,5 @@
 """Git directories in odd places, bare repositories, and directories that could become one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from unittest.mock import patch

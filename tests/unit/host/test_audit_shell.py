@@ -1,7 +1,5 @@
 """What a shell script runs in a roundabout way: shown with git, found, and ordinary hooks free."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

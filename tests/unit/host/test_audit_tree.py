@@ -1,7 +1,5 @@
 """Symlinks and secrets in the work tree, files that cannot be read; an audit runs nothing."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@ The trap is a repository, with the user's configuration, in which git has a prog
 to run. Each is a file of the work tree, which leaves a mark.
 """
 
-from __future__ import annotations
-
 import os
 import pty
 import re

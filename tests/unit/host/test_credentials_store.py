@@ -1,7 +1,5 @@
 """The store of secret values: a keyring if there is a real one, else one file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The matcher of the allowlist: the meaning of lines, and requests that no line can allow."""
 
-from __future__ import annotations
-
 import re
 import string
 from urllib.parse import unquote

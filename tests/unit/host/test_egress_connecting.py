@@ -1,7 +1,5 @@
 """Which of a host's addresses is connected to, and in which order they are tried."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Placeholders in requests: the value gets to one place of one host, and to no other."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import itertools

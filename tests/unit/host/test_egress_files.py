@@ -1,7 +1,5 @@
 """The proxy's files: the allowlist as it is made and extended, and the log of blocked requests."""
 
-from __future__ import annotations
-
 import json
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Requests that no line can allow, and addresses that no name may lead to."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import pytest

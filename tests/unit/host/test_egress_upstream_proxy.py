@@ -1,7 +1,5 @@
 """The company's proxy: its URL, who names it, what is reached through it, and its password."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl

@@ -3,8 +3,6 @@
 Each attack is shown to be real first: git alone takes the same bundle.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -83,8 +81,7 @@ def test_a_tree_that_git_would_not_write(world: World, entries: list[tuple[str, 
     blob = world.put("blob", b"content\n")
     inner = world.tree(("100644", b"x", blob))
     world.write_tree(
-        *((mode, name, inner if mode == "40000" else blob) for mode, name in entries),
-        more=[inner],
+        *((mode, name, inner if mode == "40000" else blob) for mode, name in entries), more=[inner]
     )
     with world.is_real() as copy:
         assert world.git(copy, "rev-parse", "refs/agent/heads/evil")
@@ -292,8 +289,7 @@ def test_a_commit_of_the_agents_with_forgotten_objects(world: World) -> None:
     listed = entry("100644", b"secret", blob)
     content = commit_text(object_id("tree", listed), b"mine", base(world))
     pack = pack_of(
-        packed(TYPES["tree"], len(listed), listed),
-        packed(TYPES["commit"], len(content), content),
+        packed(TYPES["tree"], len(listed), listed), packed(TYPES["commit"], len(content), content)
     )
     world.write(header({"refs/heads/x": object_id("commit", content)}, [base(world)]) + pack)
     with world.is_real() as copy:
@@ -457,22 +453,22 @@ def spent(world: World, *words: str) -> tuple[subprocess.CompletedProcess[str], 
 
 
 def test_zeros_without_end(world: World) -> None:
-    """400 MB of zeros: refused by --limit, harmless without."""
-    blob = object_id("blob", bytes(400 << 20))
+    """200 MB of zeros: refused by --limit, harmless without."""
+    blob = object_id("blob", bytes(200 << 20))
     entries = entry("100644", b"zeros", blob)
     tree = object_id("tree", entries)
     commit = commit_text(tree, b"work")
     pack = pack_of(
-        packed_zeros(400),
+        packed_zeros(200),
         packed(TYPES["tree"], len(entries), entries),
         packed(TYPES["commit"], len(commit), commit),
     )
     world.write(header({"refs/heads/zeros": object_id("commit", commit)}) + pack)
     assert world.bundle.stat().st_size < 2 << 20
-    world.refused("it unpacks to more than 320 MiB", words=["--limit", "40M"])
+    world.refused("it unpacks to more than 160 MiB", words=["--limit", "20M"])
     done, memory = spent(world)
     assert done.returncode == 0 and "binary" in done.stdout, done.stderr
-    assert memory < 1500
+    assert memory < 750
 
 
 def copies(base_size: int, count: int) -> bytes:

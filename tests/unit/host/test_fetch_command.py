@@ -1,7 +1,5 @@
 """``gitguard fetch`` in daily use: what comes, where it goes, and what is said."""
 
-from __future__ import annotations
-
 import grp
 import json
 import os

@@ -1,7 +1,5 @@
 """The header of a bundle: what is not as git writes it is refused, and shown escaped."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

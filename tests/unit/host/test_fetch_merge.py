@@ -1,7 +1,5 @@
 """``gitguard fetch --merge``: history and index move, and no file of the work tree is written."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """``gitguard krun``: its three files, podman's command lines, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

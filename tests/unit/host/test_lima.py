@@ -1,7 +1,5 @@
 """``gitguard lima``: the file has only fields that Lima knows, and all that it must have."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ It runs for real, with the real install.sh, below a directory; stand-ins are wha
 the share that findmnt sees, useradd, and vm-mount, which writes down how it was called.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Missing programs: all at once, with the packages of this machine's distribution."""
 
-from __future__ import annotations
-
 import platform
 from pathlib import Path
 

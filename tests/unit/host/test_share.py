@@ -1,7 +1,5 @@
 """``gitguard share``: what it refuses, and that text and JSON say the same, for any name."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

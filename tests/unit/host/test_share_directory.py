@@ -1,7 +1,5 @@
 """Directories that `gitguard share` accepts, warns about and refuses."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

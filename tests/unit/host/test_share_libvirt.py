@@ -1,7 +1,5 @@
 """The XML for libvirt: valid by libvirt's own schema, and read back by a parser."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

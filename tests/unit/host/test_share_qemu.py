@@ -1,7 +1,5 @@
 """The printed arguments work with a real QEMU and a real virtiofsd; the machine does not run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

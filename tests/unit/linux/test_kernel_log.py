@@ -1,7 +1,5 @@
 """Reading the kernel's messages from now on."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

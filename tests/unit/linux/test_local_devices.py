@@ -1,7 +1,5 @@
 """Which devices count as local: only those that are known to be."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """mountinfo: its escapes, and which mount is where."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reading about a process in /proc."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calls that take no blocks which a disk reserves for root."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Opening a path as root: which symlinks are followed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether the policy lets fstab start a guard at boot, by the answers of selinuxfs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -69,9 +67,7 @@ def test_a_missing_capability_is_named_with_the_domain(policy: Policy, name: str
     assert policy.confined() == Confined("mount_t", (name,))
 
 
-def test_nothing_is_kept_from_a_permissive_domain_or_on_a_permissive_system(
-    policy: Policy,
-) -> None:
+def test_nothing_is_kept_from_a_permissive_domain_or_on_a_permissive_system(policy: Policy) -> None:
     policy.allowed = 0
     assert policy.confined() == Confined("mount_t", NEEDED)
     policy.flags = 1

@@ -1,7 +1,5 @@
 """The daemon's log: no request waits for it or fails by it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Root's signals to the daemon: each is noted at once and acted on between two requests."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """When an ending daemon stops waiting for its source."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from threading import Event

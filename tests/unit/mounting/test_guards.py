@@ -1,7 +1,5 @@
 """The records by which a guard's daemon is found, and the spelling of its options."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The process that starts a killed daemon again, with daemons that mount nothing."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The seal's decisions; the mounts themselves are made in tests/mount."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names that are ``.git``: tables, properties, a slow reference and git itself as the oracle."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

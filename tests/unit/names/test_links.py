@@ -1,7 +1,5 @@
 """Which texts of symlinks are contained: a table, properties, and a model that resolves paths."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """What makes a directory a repository, and which names must not be added to a directory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from itertools import product

@@ -1,7 +1,5 @@
 """The verdicts of rules, and names that complete a repository."""
 
-from __future__ import annotations
-
 import errno
 import unicodedata
 from typing import Literal

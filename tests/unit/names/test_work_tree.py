@@ -1,7 +1,5 @@
 """Names in a work tree that git opens without a check of their type."""
 
-from __future__ import annotations
-
 from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK
 
 import pytest

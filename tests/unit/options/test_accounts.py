@@ -1,7 +1,5 @@
 """Looking up users and groups."""
 
-from __future__ import annotations
-
 import os
 import pwd
 from pathlib import Path

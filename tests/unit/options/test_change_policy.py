@@ -1,7 +1,5 @@
 """Which changes the policies allow, and in what form."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -1,7 +1,5 @@
 """The command: precedence, exit codes, and errors of one line. Nothing here mounts."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The writer of files: it writes them whole, compares them first, and can undo that."""
 
-from __future__ import annotations
-
 import os
 import stat
 from contextlib import suppress

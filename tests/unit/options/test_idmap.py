@@ -1,7 +1,5 @@
 """Mapping ids to the guest and back."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

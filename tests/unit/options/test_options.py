@@ -1,7 +1,5 @@
 """The syntax of --map and -o."""
 
-from __future__ import annotations
-
 import grp
 import pwd
 import re

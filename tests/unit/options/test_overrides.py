@@ -1,7 +1,5 @@
 """Overrides of attributes beyond the id map; the guard comes last."""
 
-from __future__ import annotations
-
 import os
 from stat import S_IFBLK, S_IFDIR, S_IFLNK, S_IFREG
 from typing import Any

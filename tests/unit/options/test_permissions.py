@@ -1,7 +1,5 @@
 """The permission language: each rule by example, and properties of all rules."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from stat import S_IFDIR, S_IFIFO, S_IFREG, S_IMODE

@@ -1,7 +1,5 @@
 """The table of options: complete, consistent, and the same everywhere it shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

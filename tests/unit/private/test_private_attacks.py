@@ -1,7 +1,5 @@
 """A host's repository that is hostile, damaged or special; a full disk; kill -9."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A host's repository that is not finished yet, or that another one has taken the place of."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

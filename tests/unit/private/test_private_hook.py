@@ -1,7 +1,5 @@
 """The agent's commits are published by the hook or `git sync`, or the agent is told why not."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -1,7 +1,5 @@
 """Which directories of a tree a view with ``--local`` does not show."""
 
-from __future__ import annotations
-
 import pytest
 
 from gitguardfs.names.local_names import LocalNames

@@ -1,7 +1,5 @@
 """The human's clone is partial: what its objects are missing for does not take files away."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

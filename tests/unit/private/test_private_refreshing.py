@@ -1,7 +1,5 @@
 """The human moves on; the agent commits; repositories are reset and removed."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The agent's own repository: what is in it, and what of the host's is not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What the human commits later below a directory of the guest's own is no change of the agent's."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The limit on CPU latency is set while it is wanted, on machines that have it."""
 
-from __future__ import annotations
-
 import os
 import struct
 from pathlib import Path

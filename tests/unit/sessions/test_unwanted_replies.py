@@ -1,7 +1,5 @@
 """The records of pyfuse3 about failed replies that are dropped."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

@@ -1,7 +1,5 @@
 """The guest's clock: the program that keeps it in step, and the session that waits for that."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from pathlib import Path

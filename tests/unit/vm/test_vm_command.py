@@ -1,7 +1,5 @@
 """The command group: help, what is missing, and the small parts around a VM."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re
@@ -302,9 +300,7 @@ def test_a_start_that_fails_leaves_no_size_that_fails_the_next(
 @needs_qemu
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError("no packages")])
 def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
-    world: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: type[BaseException] | BaseException,
+    world: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | BaseException
 ) -> None:
     state = states.state_of(str(world / "project"))
     certificate = proxy.ca_certificate(world / "ca")
@@ -323,8 +319,7 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
     raised = error if isinstance(error, type) else type(error)
     with pytest.raises(raised):
         driver.up(
-            state,
-            driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem")),
+            state, driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem"))
         )
     kept = settings.load(state)
     assert kept == dataclasses.replace(given, image=Settings(state.project).image)

@@ -1,7 +1,5 @@
 """Ports that lead into the VM: how they are written, opened, noted, and closed."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """The functions of the program in the guest, run here with a state and a seed of their own."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

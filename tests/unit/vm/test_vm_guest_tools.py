@@ -1,7 +1,5 @@
 """Settings of the guest for toolchains; test_toolchains.py tries them with real programs."""
 
-from __future__ import annotations
-
 import pytest
 
 from gitguardfs.host.vm import guest_tools

@@ -1,7 +1,5 @@
 """Images: fetched from a real server, resumed, checked; and local ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """QEMU's and ssh's command lines, and which accelerator is tried."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The machine that sets a guest up is left out here, and only here: tests/vm boots it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

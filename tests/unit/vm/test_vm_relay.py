@@ -1,7 +1,5 @@
 """The relay: a real process between a socket, as QEMU gives it, and a listening proxy."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

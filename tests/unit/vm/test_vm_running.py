@@ -1,7 +1,5 @@
 """Finding and ending a VM: with real processes, and a real QEMU where it is installed."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

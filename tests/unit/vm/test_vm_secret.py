@@ -1,7 +1,5 @@
 """``gitguard vm secret``: what it keeps and where, what it refuses, and what the guest gets."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

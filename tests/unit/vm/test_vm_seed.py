@@ -1,7 +1,5 @@
 """The files for the guest: user-data, settings for each tool, the running package."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

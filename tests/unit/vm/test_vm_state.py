@@ -1,7 +1,5 @@
 """Where a VM's state lies, and the locks: with real processes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The table of what crosses the border, and the same as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Programs that run on the host must be where the agent cannot write."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

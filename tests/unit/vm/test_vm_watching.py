@@ -1,7 +1,5 @@
 """What the proxy blocks is shown as it comes, and one key allows the line that was shown."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
