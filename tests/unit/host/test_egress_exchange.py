@@ -91,6 +91,21 @@ def test_to_another_host_port_or_scheme_nothing_is_sent(name: str, asked: Checke
         sent(RIGHT[name][0], asked)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        head(b"/v1", (b"X-Api-Key", P), (b"X-Api-Key", b"2")),
+        head(b"/v1?key=" + P + b"&key=2"),
+        head(b"/v1", (b"Authorization", b"Token " + P)),
+        head(b"/v1", (b"Authorization", basic(b"you", P))),
+    ],
+    ids=["two fields", "two parameters", "another word", "another user"],
+)
+def test_where_it_does_not_belong_nothing_is_sent(wrong: Head) -> None:
+    with pytest.raises(MisplacedError, match="TOKEN"):
+        sent(wrong)
+
+
 def escaped(text: bytes) -> bytes:
     return b"".join(b"%%%02X" % byte for byte in text)
 

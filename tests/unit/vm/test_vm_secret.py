@@ -410,6 +410,14 @@ def test_a_damaged_record_is_an_error(vm: State, text: str) -> None:
     assert "damaged" in refused(vm, "list")
 
 
+def test_two_secrets_of_one_name_are_damage(vm: State) -> None:
+    """They would share a value, which each could send to its own host."""
+    done(vm, "set", "TOKEN", *BEARER)
+    file = Path(vm.path(secrets.FILE))
+    file.write_text(json.dumps(2 * json.loads(file.read_text())))
+    assert "damaged" in refused(vm, "list")
+
+
 def typed(vm: State, keys: str) -> tuple[int, str]:
     """Set TOKEN at a terminal; return the exit status, and what was on the screen."""
     code = "import sys; from gitguardfs.commands.gitguard import main; main()"
