@@ -1,5 +1,6 @@
 """Refusals: answers and logs; a request that the proxy cannot decide on is denied."""
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -165,10 +166,10 @@ def seconds_until_closed(client: Client) -> float:
 
 
 def test_what_is_very_long_is_logged_in_part(world: World) -> None:
-    world.allow("GET http://allowed.test/ok")
+    world.allow("POST http://allowed.test/post")
     before = len(world.log)
     with world.client() as client:
-        client.send(head("GET http://allowed.test/ok"))
+        client.send(head("POST http://allowed.test/post", "Content-Length: 1") + b"x")
         assert client.answer().status == 200
         client.send(head(f"POST http://allowed.test/{'a' * 100_000}", "Content-Length: 500000"))
         client.send(b"x" * 500_000)
@@ -249,6 +250,19 @@ def test_an_exception_in_the_addon_denies(
         assert dns.asked == []
         assert "broken on purpose" in world.log
         assert world.proxy.process.poll() is None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_no_connection_is_opened_without_an_approved_request(tmp_path: Path) -> None:
+    from mitmproxy.connection import Client, Server
+    from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+
+    from gitguardfs.host.egress.addon import AllowlistAddon
+
+    client = Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2))
+    data = ServerConnectionHookData(Server(address=(PUBLIC, 443)), client)
+    asyncio.run(AllowlistAddon(files.StateFiles(tmp_path), {}).server_connect(data))
+    assert data.server.error is not None
 
 
 def test_an_exception_denies_where_a_connection_is_open_already(

@@ -299,7 +299,6 @@ class AllowlistAddon:
             connection.reader.permit(sys.maxsize)  # mitmproxy waits for its server
         else:
             self._clients.set_idle(flow.client_conn.id)
-            connection.reader.permit(MAX_WHOLE)
 
     def error(self, flow: http.HTTPFlow) -> None:
         """Note that the request has failed: the connection is idle."""
