@@ -632,9 +632,8 @@ def test_a_guess_in_a_body_is_found_before_the_body_is_complete(vm: Secrets, len
     else:
         with vm.world.client() as client:
             client.tunnel()
-            client.send(head("POST /post", own, "Transfer-Encoding: chunked"))
-            for part in (body[:75], body[75:], b""):
-                client.send(b"%x\r\n%s\r\n" % (len(part), part))
+            chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in (body[:75], body[75:], b"")]
+            client.send(head("POST /post", own, "Transfer-Encoding: chunked") + b"".join(chunks))
             assert client.answer("POST").status == 0
         raw = vm.world.upstream.raw.replace(b"\r\n", b"").partition(b"chunked")[2]
         assert guessed.value.encode() not in raw.replace(b"4b", b"").replace(b"51", b"")
@@ -651,6 +650,14 @@ def test_a_body_of_more_than_a_mebibyte_ends_before_it_is_complete(vm: Secrets) 
     vm.get(f"https://{HOST}/post", method="POST", body=body)
     assert guessed.value.encode() not in vm.world.upstream.raw
     assert [entry["kind"] for entry in vm.world.blocked] == ["secret"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_error_page_quotes_none_of_the_bytes_that_mitmproxy_quotes() -> None:
+    from gitguardfs.host.egress import http1
+
+    for message in ("HTTP/1 protocol error: bad: b'a-value'", "Received b'a-value', refusing it"):
+        assert b"a-value" not in http1._error_page(502, message)
 
 
 def test_a_request_under_way_confirms_no_guess_when_its_value_is_suspended(vm: Secrets) -> None:
