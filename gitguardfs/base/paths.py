@@ -31,14 +31,14 @@ def mode_at(directory: str, name: bytes) -> int | None:
 
 
 def slug(path: str, most: int) -> str:
-    """Return the last name in a path as letters, digits and single ``-``; ``most`` characters.
+    """Return the last name in a path as a-z, 0-9 and single ``-``, at most ``most`` characters.
 
-    It is empty if the name has none of these letters.
+    It is empty if the name has no such letter or digit.
     """
     name = re.sub(r"[^a-z0-9]+", "-", os.path.basename(path).lower()).strip("-")
     return name[:most].rstrip("-")
 
 
-def mark(path: str) -> str:
-    """Return eight digits of a path's checksum, which distinguish paths with the same last name."""
+def checksum(path: str) -> str:
+    """Return eight hexadecimal digits that distinguish paths with the same last name."""
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:8]

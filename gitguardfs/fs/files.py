@@ -44,7 +44,7 @@ class Files(NewEntries):
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
         """Open a file; the reply says whether the kernel may keep cached pages and attributes.
 
-        Raises OSError(ENXIO) as well for an object without content.
+        Also raises OSError(ENXIO) for an object without content.
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self.check.node(node_id, change=writes or bool(flags & os.O_TRUNC))
@@ -136,7 +136,7 @@ class Files(NewEntries):
     ) -> tuple[OpenReply, EntryReply]:
         """Make a file and open it.
 
-        Raises for a file that exists OSError: EEXIST with O_EXCL, else ESTALE.
+        Also raises OSError for a file that exists: EEXIST with O_EXCL, otherwise ESTALE.
         The kernel has not checked the permissions of a file that was made meanwhile. After ESTALE
         it looks the name up again and opens what it finds (do_filp_open).
         """

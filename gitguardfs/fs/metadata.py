@@ -56,7 +56,7 @@ class Metadata(Parts):
     ) -> EntryReply:
         """Change attributes; ``handle`` is that of the open file if it is changed by descriptor.
 
-        Raises OSError(EINVAL) as well for the size of an object without one.
+        Also raises OSError(EINVAL) for the size of an object without one.
         """
         node = self.check.node(node_id, change=True)
         fd = self.descriptors.of(node)
@@ -129,7 +129,7 @@ class Metadata(Parts):
     # Extended attributes
 
     def getxattr(self, caller: Caller, node_id: NodeId, name: bytes) -> bytes:
-        """Return a value. Raises OSError(ENODATA) as well outside of ``user.``."""
+        """Return a value. Also raises OSError(ENODATA) for names outside of ``user.``."""
         node = self._read_node(node_id)
         if not name.startswith(b"user."):
             raise os_error(errno.ENODATA)
@@ -148,7 +148,7 @@ class Metadata(Parts):
     def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
         """Set a value; of an access list, the permissions in it.
 
-        Raises OSError as well: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
+        Also raises OSError: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
         EACCES if they are read-only, EPERM for the access list of another user's file.
         """
         if not self._is_list(name):

@@ -76,7 +76,10 @@ class NinepDescriptors(DescriptorCache):
         super().keep(node, fd)
 
     def _is_below_mount(self, node: Node) -> bool:
-        """Return whether the node is of another file system; 9p would ask the server for more."""
+        """Return whether the node is on another file system.
+
+        To compare mounts instead, 9p would ask the server.
+        """
         return node.dev != self._device
 
     def note_replaced(self, node: Node) -> None:

@@ -101,8 +101,8 @@ class NodeTable:
         """Return the node of the object found at ``name``; add one if there is none.
 
         Counts no lookup. ``subtree`` is the linked subtree that begins at this object, if one does.
-        ``is_same`` returns whether a known node of a file with this inode number, last seen under
-        another name or several, stands for the object, and not for one that is gone.
+        ``is_same`` is asked about a known file with this inode number, last seen under another name
+        or under several. It returns whether that node still stands for the object.
         """
         file_type = S_IFMT(st.st_mode)
         subtree = (subtree or parent.subtree) if file_type == S_IFDIR else None
@@ -151,7 +151,7 @@ class NodeTable:
         node.name = name
 
     def close_unknown(self, directory: Directory | None) -> None:
-        """Close the descriptors of a directory and those above it, up to one that is known."""
+        """Close the descriptors of a directory and those above it, below the first known one."""
         if directory is not None:
             for step in takewhile(lambda step: not step.is_known, ancestors(directory)):
                 self.close_descriptor(step)
@@ -223,7 +223,7 @@ class NodeTable:
             way[step] = None
             step = step.parent
         is_ring = step is not None and step in way
-        # Round a ring twice: the first directory of it has its verdict from the last one.
+        # In a ring, the second round brings the last directory's verdict to the first.
         for step in [*reversed(way)] * (2 if is_ring else 1):
             above = step.parent
             if above is not None and above.verdict > step.verdict:

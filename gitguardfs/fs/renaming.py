@@ -43,7 +43,7 @@ class Renames(Parts):
     def check_rename(self, caller: Caller, old_name: Name, new_name: Name, flags: int) -> Renaming:
         """Check a rename. The caller gives the result to ``finish_rename``, or closes it.
 
-        Raises OSError as well: EINVAL for unknown flags, ENOENT for a missing entry, EXDEV for
+        Also raises OSError: EINVAL for unknown flags, ENOENT for a missing entry, EXDEV for
         symlinks that would lead out of their work tree, EACCES for a symlink's target.
         """
         old = self.check.name(*old_name, change=True)

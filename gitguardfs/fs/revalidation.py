@@ -189,7 +189,10 @@ class Revalidation:
             above = node
 
     def dotgit(self, dir_fd: int) -> ObjectKey | None:
-        """Return device and inode of a directory's ``.git``; None without one, or git rules."""
+        """Return device and inode of a directory's ``.git``; None if it has none.
+
+        Also None if no git rule is on.
+        """
         if not self._guard.guards_git:
             return None
         st = self._source.find_at(dir_fd, DOTGIT)

@@ -75,7 +75,7 @@ class Source:
         return None if st is None else st.st_mode
 
     def find_of_any_length(self, dir_fd: int, name: bytes) -> os.stat_result | None:
-        """Return ``find_at``; None as well for a name that no entry can have, being too long."""
+        """Return the result of ``find_at``; also None if the name is too long for any entry."""
         try:
             return self.find_at(dir_fd, name)
         except OSError as error:
@@ -174,7 +174,10 @@ class Source:
             yield stack.enter_context(self._descriptors.with_room(os.scandir, directory))
 
     def readlink(self, fd: int, name: bytes = b"") -> bytes:
-        """Return the text of an open symlink, or of an entry. Raises OSError(EINVAL) if neither."""
+        """Return the text of a symlink: of ``fd``, or of the entry ``name`` in it.
+
+        Raises OSError if it is no symlink: ENOENT for ``fd`` itself, EINVAL for an entry.
+        """
         return os.readlink(name, dir_fd=fd)
 
     def statvfs(self, fd: int) -> os.statvfs_result:

@@ -138,7 +138,7 @@ def find(source: str, number: int, device: int) -> list[str]:
 
 
 def _until_settled(listed: Callable[[], Iterable[str]]) -> Iterator[str]:
-    """Yield what is listed, and what is new at the next listing, until that is no user's.
+    """Yield the listed processes; list again until no new one can be a user's.
 
     A process that has ended meanwhile may have left a child with all that it held. Raises
     OSError(EAGAIN) after too many listings.
@@ -147,13 +147,13 @@ def _until_settled(listed: Callable[[], Iterable[str]]) -> Iterator[str]:
     for _ in range(MAX_LISTINGS):
         new = [process for process in listed() if process not in seen]
         yield from new
-        if not any(map(_may_be_users, new)):
+        if not any(map(_may_be_of_user, new)):
             return
         seen.update(new)
     raise os_error(errno.EAGAIN)
 
 
-def _may_be_users(process: str) -> bool:
+def _may_be_of_user(process: str) -> bool:
     try:
         return any(processes.uids_of(process))
     except (FileNotFoundError, ProcessLookupError):

@@ -99,7 +99,7 @@ def _run_again(
 ) -> int:
     """Take the place of a daemon that was killed, unless root has unmounted its view since.
 
-    ``former`` is the state that the daemon reported once ready (``closed_places.recognized``).
+    ``former`` is the state that the killed daemon had reported (``closed_places.recognized``).
     """
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):

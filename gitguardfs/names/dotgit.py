@@ -39,7 +39,7 @@ _SHORT = re.compile(
     rb"(?:\.(?:[^.\x80-\xff]|[\x80-\xff][\x80-\xbf]*){1,3})?\Z"
 )
 
-# On every file system, names of these characters fold only as the patterns above do.
+# No file system folds names of these characters in other ways than the patterns above.
 _PORTABLE = re.compile(rb"[A-Za-z0-9._-]+\Z")
 
 

@@ -20,7 +20,7 @@ MESSAGE_BYTES = 262144
 """msize of 9p, in bytes: large, so that transfers take few round trips; larger gained nothing."""
 
 DEFAULT_GIT = GitMode.PRIVATE
-"""Default mode for .git in a guest that is set up here; gitguardfs alone has another default.
+"""Default mode for .git in a guest that these tools set up. The program gitguardfs has its own.
 In a guest without git, the daemon falls back to ``deny``."""
 
 DEFAULT_LOCAL = (DEPS,)
@@ -167,7 +167,7 @@ def check_tag(tag: str, transport: str | None = None) -> None:
 
 
 def check_path(path: str, what: str) -> None:
-    """Raise UserError for a path that is not absolute and plain, or that no file can carry."""
+    """Raise UserError for a path that is not absolute and plain, or not fit for fstab or a unit."""
     if not path.startswith("/"):
         raise UserError(f"{what} {path!r} is not an absolute path")
     if path == "/" or any(part in ("", ".", "..") for part in path[1:].split("/")):

@@ -131,7 +131,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
 
 
 class _Values:
-    """Reads the given values as their types; raises UserError for a bad one."""
+    """Converts the given values to their types; raises UserError for a bad one."""
 
     def __init__(self, given: RawOptions) -> None:
         self._given = given

@@ -291,7 +291,7 @@ class HostRepository:
         pack_fd = open_directory(self._stack, fd, b"pack", why)
         packs, size = [], 0
         for name in names_in(pack_fd):
-            # Opened: git passes over a pack that it cannot read, and calls its objects missing.
+            # Opened, since git would skip a pack that it cannot read, and call its objects missing.
             opened = open_file(pack_fd, name) if _PACK.fullmatch(name) else None
             if opened is not None:
                 packs.append(name)

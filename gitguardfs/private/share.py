@@ -172,7 +172,7 @@ def is_guarded(git_dir: int) -> bool:
 def read(fd: int, path: bytes, limit: int = MAX_TEXT, crosses_mounts: bool = True) -> bytes | None:
     """Return the content of a regular file below ``fd``; None if there is no such file.
 
-    Raises Unusable for anything else and for a longer file, OSError.
+    Raises OSError; Unusable if it is no regular file, or longer than ``limit`` bytes.
     """
     opened = open_file(fd, path, crosses_mounts)
     if opened is None:

@@ -40,11 +40,11 @@ class Decision(NamedTuple):
     is_own: bool
     """Whether a directory of that name is the guest's, or would be if it were made."""
     stand_in: Directory | None = None
-    """The directory of the guest's tree that holds a directory of that name, if one is there."""
+    """The guest's directory in which its own directory of that name is; None if there is none."""
 
 
 SHARE = Decision([], False)
-"""The name leads to the share, if anywhere."""
+"""The decision for a name that leads to the share, if anywhere. Its path was not looked up."""
 
 
 class _Entry(NamedTuple):

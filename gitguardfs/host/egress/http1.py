@@ -1,4 +1,4 @@
-"""Adds to mitmproxy's HTTP/1 limits, trailers, interim responses and repairs.
+"""Completes mitmproxy's HTTP/1: limits, trailers, interim responses and repairs.
 
 What a server has sent is quoted in no log and no error page: it may be the value of a secret.
 

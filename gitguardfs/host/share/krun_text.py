@@ -10,7 +10,7 @@ from enum import StrEnum
 from gitguardfs.base import installation, quote
 from gitguardfs.base.constants import AGENT_HOME, LOCAL_STORE, PRIVATE_STORE, PROJECT_SHARE
 from gitguardfs.base.errors import UserError
-from gitguardfs.base.paths import mark, slug
+from gitguardfs.base.paths import checksum, slug
 from gitguardfs.host.share.template import fill
 from gitguardfs.names.rules import GitMode
 from gitguardfs.options.guarded_share import (
@@ -68,7 +68,7 @@ class KrunSpec:
     @property
     def name(self) -> str:
         """Return the name from which the names of image and volumes are made."""
-        return f"gitguard-{slug(self.project, 40) or 'project'}-{mark(self.project)}"
+        return f"gitguard-{slug(self.project, 40) or 'project'}-{checksum(self.project)}"
 
     @property
     def image(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from gitguardfs.base import installation, quote
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.base.paths import mark
+from gitguardfs.base.paths import checksum
 from gitguardfs.host.share import agent_rules, state
 from gitguardfs.host.share import krun_text as krun
 from gitguardfs.host.share.krun_text import ContainerNetwork, KrunSpec
@@ -29,7 +29,7 @@ SETUP = "setup"
 
 def path_of(project: str) -> str:
     """Return the path of a project's directory; projects of the same name have different ones."""
-    name = f"{os.path.basename(project)}-{mark(project)}"
+    name = f"{os.path.basename(project)}-{checksum(project)}"
     return state.directory("krun", name, NAME)
 
 

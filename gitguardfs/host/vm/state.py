@@ -20,7 +20,7 @@ import platformdirs
 
 from gitguardfs.base import quote
 from gitguardfs.base.errors import Exit, UserError, shown
-from gitguardfs.base.paths import is_inside, mark, slug
+from gitguardfs.base.paths import checksum, is_inside, slug
 from gitguardfs.host.egress import allowlist_lock
 from gitguardfs.host.egress.files import StateFiles
 from gitguardfs.options.config_files import make_private_directory
@@ -95,7 +95,7 @@ def check_socket(state: State, variable: str) -> None:
 
 def name_of(project: str) -> str:
     """Return a readable and unique name for the VM of the resolved path ``project``."""
-    return f"{slug(project, 20) or 'vm'}-{mark(project)}"
+    return f"{slug(project, 20) or 'vm'}-{checksum(project)}"
 
 
 def find(project: str | None) -> State:
