@@ -39,7 +39,7 @@ machines are among them, several run at a time. The tiers:
   sudo ./tests/run.sh --quick
   sudo ./tests/run.sh mount -- -k seal -x
 
-All tiers take about 30 minutes on two processors without hardware virtualisation, --quick 3
+All tiers take 30 to 60 minutes on two processors without hardware virtualisation, --quick 3
 minutes. The first run installs packages of the distribution and a virtual environment in .venv,
 and makes four images for the virtual machines (on Debian and Ubuntu only): 10 minutes more.
 Needs root, for mounts and several users. Mounts and processes of the tests are invisible to

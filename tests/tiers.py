@@ -70,20 +70,20 @@ class Tier:
 OLDEST, SELINUX = "tests/guest/test_8_debian12.py", "tests/guest/test_9_selinux.py"
 FAULTS, DOCKER = "tests/vm/test_3_faults.py", "tests/vm/test_5_docker.py"
 TIERS = {
-    "guest": Tier(["tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}"], 900,
+    "guest": Tier(["tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}"], 2000,
                   has_machine=True),
     "lint": Tier(["sh", "-c", LINT, "lint", str(Path(PYTHON).parent)], 20, is_short=True,
                  is_pytest=False),
-    "mount": Tier(["tests/mount"], 800, has_workers=True),
+    "mount": Tier(["tests/mount"], 1000, has_workers=True),
     # Below a lock: a run beside this one would change what is installed.
     "quickstart": Tier(["flock", "--no-fork", "/opt", "./guest-setup/quickstart.sh"], 10,
                        is_short=True, is_pytest=False),
-    "packaging": Tier(["tests/packaging"], 75, is_short=True),
-    "egress": Tier(["tests/egress"], 210, is_short=True),
-    "desktop": Tier(["tests/desktop"], 60, is_short=True),
-    "vm": Tier(["tests/vm", f"--ignore={FAULTS}", f"--ignore={DOCKER}"], 450, has_machine=True),
+    "packaging": Tier(["tests/packaging"], 130, is_short=True),
+    "egress": Tier(["tests/egress"], 320, is_short=True),
+    "desktop": Tier(["tests/desktop"], 300, is_short=True),
+    "vm": Tier(["tests/vm", f"--ignore={FAULTS}", f"--ignore={DOCKER}"], 900, has_machine=True),
     "vm-faults": Tier([FAULTS], 320, has_machine=True),
-    "unit": Tier(["tests/unit"], 300, has_workers=True),
+    "unit": Tier(["tests/unit"], 450, has_workers=True),
     "guest-selinux": Tier([SELINUX], 280, has_machine=True),
     "guest-old": Tier([OLDEST], 200, has_machine=True),
     "vm-docker": Tier([DOCKER], 200, has_machine=True),
