@@ -207,15 +207,15 @@ def _rename_trees(site: Site, numbers: range, run: str) -> None:
 
 KINDS = (
     Kind("LOOKUP of a file", ((LOOKUP,),), _lookup_files, _lookup_files, expires=True,
-         calls_goal=12),
+         calls_goal=6),
     Kind("LOOKUP of a directory", ((LOOKUP,),), _lookup_directories, _lookup_directories,
-         expires=True, calls_goal=16),
+         expires=True, calls_goal=9),
     Kind("GETATTR", ((GETATTR,),), _getattr, _hold_files, expires=True),
     Kind("OPEN + RELEASE", ((OPEN,), (RELEASE,)), _open, _open),
-    Kind("CREATE", ((CREATE,),), _create, _miss, calls_goal=34),
-    Kind("RENAME of a file", ((RENAME, RENAME2),), _rename_files, calls_goal=36),
-    Kind("UNLINK", ((UNLINK,),), _unlink, calls_goal=25),
-    Kind("MKDIR", ((MKDIR,),), _mkdir, calls_goal=45),
+    Kind("CREATE", ((CREATE,),), _create, _miss, calls_goal=25),
+    Kind("RENAME of a file", ((RENAME, RENAME2),), _rename_files, calls_goal=18),
+    Kind("UNLINK", ((UNLINK,),), _unlink, calls_goal=15),
+    Kind("MKDIR", ((MKDIR,),), _mkdir, calls_goal=25),
     Kind("RMDIR", ((RMDIR,),), _rmdir),
     Kind("RENAME of a directory", ((RENAME, RENAME2),), _rename_trees, _know_trees, calls_goal=50),
 )  # fmt: skip

@@ -172,14 +172,17 @@ class DescriptorCache:
                 # Open files hold the rest. EMFILE would blame the process that asks.
                 raise os_error(errno.ENFILE)
 
-    def keep(self, node: Node, fd: int) -> None:
-        """Cache ``fd`` as the descriptor of ``node``; close ``fd`` if the node has one already."""
+    def keep(self, node: Node, fd: int, is_here: bool = False) -> None:
+        """Cache ``fd`` as the descriptor of ``node``; close ``fd`` if the node has one already.
+
+        ``is_here`` says that it leads through no mount below the source.
+        """
         if node.fd >= 0:
             os.close(fd)
             return
         node.fd = fd
         self._cached[node] = None
-        if self._is_below_mount(node):
+        if not is_here and self._is_below_mount(node):
             self.passing.append(node)
         if len(self._cached) > self._limit:
             self._shrink(self._limit)

@@ -17,6 +17,7 @@ from gitguardfs.base.protocol import (
     OpenReply,
     ReadData,
     RequestError,
+    make,
 )
 from gitguardfs.fs import source as content
 from gitguardfs.fs.attributes import change_key
@@ -62,20 +63,23 @@ class Files(NewEntries):
                 self.source.truncate(fd, 0, writable=writes)
                 st = self.source.stat(fd)
                 node.size = 0
-            # node.size is not updated: the kernel uses its cached size until it asks again.
-            key = change_key(st)
-            is_same = key == node.reported
-            node.reported = key
-            handle = self.handles.add_file(
-                FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
-            )
+            return self.opened(node, fd, st, flags)
         except BaseException:
             os.close(fd)
             raise
-        if self.is_exclusive:
-            return OpenReply(handle, keep_cache=True, direct_io=self.direct_io)
-        keep_cache = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
-        return OpenReply(handle, keep_cache, self.direct_io, not is_same)
+
+    def opened(self, node: Node, fd: int, st: os.stat_result, flags: int) -> OpenReply:
+        """Add the handle of an open file, whose attributes are ``st``; return the reply."""
+        # node.size is not updated: the kernel uses its cached size until it asks again.
+        key = change_key(st)
+        is_same = key == node.reported
+        node.reported = key
+        handle = self.handles.add_file(
+            FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+        )
+        keeps = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
+        keeps, changed = (True, False) if self.is_exclusive else (keeps, not is_same)
+        return make(OpenReply, (handle, keeps, self.direct_io, changed, -1))
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # The kernel does this for truncate(2), but not for O_TRUNC.

@@ -142,9 +142,11 @@ class HandleTable:
 
     def release_file(self, handle_id: HandleId) -> None:
         """Close a file. Raises OSError(EBADF) if the id is not in use."""
-        handle = self.file(handle_id)
-        del self._files[handle_id]
-        handle.node.open_fds = tuple(fd for fd in handle.node.open_fds if fd != handle.fd)
+        handle = self._files.pop(handle_id, None)
+        if handle is None:
+            raise os_error(errno.EBADF)
+        fds = handle.node.open_fds
+        handle.node.open_fds = () if len(fds) == 1 else tuple(fd for fd in fds if fd != handle.fd)
         for fd in (handle.fd, handle.positional_fd):
             if fd >= 0:
                 with suppress(OSError):  # the descriptor is gone whatever close(2) says

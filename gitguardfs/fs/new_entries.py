@@ -93,10 +93,7 @@ class NewEntries(Parts):
             self.new_names.check_type(ref, S_IFMT(mode))
             self.new_names.check_completes_no_repository(ref, S_ISDIR(mode))
         directory = self.source.stat(ref.fd)
-        owner = None
-        if linked is None and self.can_chown:
-            inherits_group = bool(directory.st_mode & S_ISGID)
-            owner = self.new_owner(caller.uid, caller.gid, inherits_group)
+        owner = self.owner_in(directory, caller) if linked is None else None
         try:
             returned = make() if ref.is_plain else self._make(ref, mode, make, linked)
         except FileExistsError:
@@ -104,6 +101,33 @@ class NewEntries(Parts):
                 raise
             returned = self._make(ref, mode, make, linked)
         fd = -1 if returned is None else returned
+        return self.add_made(caller, ref, mode, owner, directory, fd, linked, stored)
+
+    def owner_in(self, directory: os.stat_result, caller: Caller) -> tuple[int, int] | None:
+        """Return the owner in share ids of a new object; None if the daemon cannot give it away.
+
+        -1 leaves an id as the file system sets it. Raises OSError(EOVERFLOW).
+        """
+        if not self.can_chown:
+            return None
+        return self.new_owner(caller.uid, caller.gid, bool(directory.st_mode & S_ISGID))
+
+    def add_made(
+        self,
+        caller: Caller,
+        ref: NodeRef,
+        mode: int,
+        owner: tuple[int, int] | None,
+        directory: os.stat_result,
+        fd: int = -1,
+        linked: Node | None = None,
+        stored: bytes | None = None,
+    ) -> tuple[Node, EntryReply, int]:
+        """Check a name that was made, and give its object to ``owner``; or remove it again.
+
+        ``directory`` has the attributes of the directory before. ``fd`` is a descriptor of the new
+        object, or -1. For the rest see ``add``.
+        """
         made = fd
         is_ours = True
         try:

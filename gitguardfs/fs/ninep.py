@@ -66,14 +66,14 @@ class NinepDescriptors(DescriptorCache):
         """Return -1: a descriptor may lead to another object by now."""
         return -1
 
-    def keep(self, node: Node, fd: int) -> None:
+    def keep(self, node: Node, fd: int, is_here: bool = False) -> None:
         """Cache ``fd`` instead of an older descriptor, which may lead elsewhere by now."""
         if node.fd >= 0 and node.leased == self.request:
             os.dup2(fd, node.fd, inheritable=False)
             os.close(fd)
             return
         self.close(node)
-        super().keep(node, fd)
+        super().keep(node, fd, is_here)
 
     def _is_below_mount(self, node: Node) -> bool:
         """Return whether the node is on another file system.

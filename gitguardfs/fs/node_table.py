@@ -129,7 +129,7 @@ class NodeTable:
                 self.retire(node)
                 node = None
         if node is None:
-            node = self._add(st, variant, verdict, rule)
+            node = self.add(st, variant, verdict, rule)
             node.btime_ns = btime_ns
             if isinstance(node, Directory) and variant != GUARDED:
                 node.subtree = subtree
@@ -162,7 +162,8 @@ class NodeTable:
         node.is_hashed = False
         return node
 
-    def _add(self, st: os.stat_result, variant: int, verdict: Verdict, rule: str) -> Node:
+    def add(self, st: os.stat_result, variant: int, verdict: Verdict, rule: str) -> Node:
+        """Add a node of an object, without a name, that ``find`` did not find."""
         number = NodeId(st.st_ino + self.offset)
         natural = variant == PLAIN_VARIANT and st.st_dev == self._home
         natural &= st.st_ino > ROOT_ID and number < self._first_own

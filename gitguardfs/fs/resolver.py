@@ -79,9 +79,11 @@ class Resolver:
         node = self._nodes.forget(node_id, times)
         if node is None:
             return
-        self._descriptors.close(node)
+        if node.fd >= 0:
+            self._descriptors.close(node)
         # Directories above that were forgotten earlier may have been opened to reach this node.
-        self._nodes.close_unknown(node.parent)
+        if node.parent is not None and not node.parent.lookup_count:
+            self._nodes.close_unknown(node.parent)
 
     def _resolved(
         self,

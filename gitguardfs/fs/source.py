@@ -153,15 +153,14 @@ class Source:
 
     def typed_names(self, fd: int) -> dict[bytes, tuple[int, int]]:
         """Return type (S_IFMT) and inode number by name; S_IFDIR for all but files and symlinks."""
+        found = {}
         with self._entries(fd) as entries:
-            return {
-                os.fsencode(entry.name): (
-                    S_IFREG if entry.is_file(follow_symlinks=False)
-                    else S_IFLNK if entry.is_symlink() else S_IFDIR,
-                    entry.inode(),
-                )
-                for entry in entries
-            }  # fmt: skip
+            for entry in entries:
+                file_type = S_IFREG if entry.is_file(follow_symlinks=False) else S_IFDIR
+                if entry.is_symlink():
+                    file_type = S_IFLNK
+                found[os.fsencode(entry.name)] = file_type, entry.inode()
+        return found
 
     @contextmanager
     def _entries(self, fd: int) -> Iterator[Iterator[os.DirEntry[Any]]]:

@@ -13,9 +13,9 @@ from gitguardfs.base.errors import UserError, failing, warn
 from gitguardfs.base.paths import is_inside
 from gitguardfs.fs.attributes import Override
 from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.fs.lean.changes import tree_of
 from gitguardfs.fs.nodes import LOCAL_NUMBERS
 from gitguardfs.fs.parts import SourceTraits
-from gitguardfs.fs.tree import Tree
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
@@ -62,7 +62,7 @@ def assemble(
     tables = ExitStack()
     with failing(f"source {options.source}"):
         traits = traits_of(options, paths, root_fd)
-        share = Tree(options, traits, reports_names_only)
+        share = tree_of(options, traits, reports_names_only)
     tables.callback(share.close)
     own = None
     if options.local:
@@ -70,7 +70,8 @@ def assemble(
             options.local_store, _name(paths, root_fd).removesuffix(" /"), paths.mountpoint
         )
         tables.callback(store.close)
-        local = Tree(_local_options(options), _local_traits(traits, store.root), reports_names_only)
+        own_options = _local_options(options)
+        local = tree_of(own_options, _local_traits(traits, store.root), reports_names_only)
         tables.callback(local.close)
         own = OwnDirectories(share, local, LocalNames(options.local))
     git_files = None if repositories is None else GitFiles(share, repositories)

@@ -272,6 +272,8 @@ class OwnDirectories:
                 return
             if self._rename_own(caller, old, new, flags):
                 return
+        if self._share.rename_file(old, new, flags):
+            return
         renaming = self._share.check_rename(caller, old, new, flags)
         move = None
         if not is_empty and renaming.moves_directory:

@@ -77,17 +77,21 @@ class View:
         Requests on a handle have no ``caller``. Raises RequestError only.
         """
         try:
-            tree = self._trees.get(args[0] >> TREE_BITS, self._share) if args else self._share
-            if tree is self._share and request in ONE_NAME:
-                if request == "lookup" and args[1] == DOTGIT and self._git_files is not None:
-                    tree = self._git_files
-                elif self._own is not None and self._own.marker(args[1]) is not None:
-                    if request in NO_DIRECTORY:
-                        self._own.check_free(*args[:2])
-                    else:
-                        tree = self._own
-            elif self._own is not None and request in BOTH_TREES and tree is not self._git_files:
-                tree = self._own
+            tree: Any = self._share
+            if self._trees and args:
+                tree = self._trees.get(args[0] >> TREE_BITS, self._share)
+                if tree is self._share and request in ONE_NAME:
+                    if request == "lookup" and args[1] == DOTGIT and self._git_files is not None:
+                        tree = self._git_files
+                    elif self._own is not None and self._own.marker(args[1]) is not None:
+                        if request in NO_DIRECTORY:
+                            self._own.check_free(*args[:2])
+                        else:
+                            tree = self._own
+                elif (
+                    self._own is not None and request in BOTH_TREES and tree is not self._git_files
+                ):
+                    tree = self._own
             verb = getattr(tree, request)
             return verb(*args) if caller is None else verb(caller, *args)
         except Exception as error:

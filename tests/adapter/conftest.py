@@ -29,7 +29,7 @@ SESSIONS = {"pyfuse3": Handlers, "other": OtherSession}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test that makes worlds once with each session."""
+    """Run each test that makes worlds once with each session: pyfuse3's has the lean methods."""
     if "session" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
         is_only = module in PYFUSE3_ONLY or metafunc.function.__name__ in TESTS_OF_PYFUSE3
@@ -45,7 +45,8 @@ def make_world(tmp_path: Path, session: Any) -> Iterator[MakeWorld]:
     made: list[World] = []
 
     def make(**options: Any) -> World:
-        made.append(World(source, **{"session": session, **options}))
+        is_lean = session is not OtherSession
+        made.append(World(source, **{"session": session, "is_lean": is_lean, **options}))
         return made[-1]
 
     with stand_ins():

@@ -18,6 +18,7 @@ from gitguardfs.base.protocol import Attributes, Caller, EntryReply, RequestErro
 from gitguardfs.fs import parts, revalidation
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.fs.lean.changes import tree_of
 from gitguardfs.fs.nodes import ROOT_ID, Node
 from gitguardfs.fs.parts import SourceTraits
 from gitguardfs.fs.tree import Tree
@@ -176,6 +177,7 @@ class World:
         is_ninep: bool = False,
         session: Any = Handlers,
         repositories: Repositories | None = None,
+        is_lean: bool = True,
     ) -> None:
         self.source = source
         self.root_fd = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -191,7 +193,7 @@ class World:
         )  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(parts, "AttributeMapper", CountingView)
-            self.tree = Tree(options, traits, reports_names_only)
+            self.tree = (tree_of if is_lean else Tree)(options, traits, reports_names_only)
         self.attributes = cast("CountingView", self.tree.attributes)
         self.audit = AuditLog(None)
         self.invalidated: list[int] = []

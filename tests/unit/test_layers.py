@@ -72,7 +72,9 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """By imported package, where it may be imported: files, and directories with all in them."""
 
-SERVERS = sorted(path for room in ("names", "fs", "view") for path in (PACKAGE / room).glob("*.py"))
+SERVERS = sorted(
+    path for room in ("names", "fs", "view") for path in (PACKAGE / room).rglob("*.py")
+)
 """Modules that decide on requests and answer them."""
 OPTIONS = sorted((PACKAGE / "options").glob("*.py"))
 PURE = ("names",)
@@ -104,7 +106,9 @@ def loaded_after(statement: str) -> set[str]:
 def test_what_serves_requests_loads_no_session_and_no_command() -> None:
     files = [*SERVERS, *OPTIONS, *(PACKAGE / "linux").glob("*.py")]
     modules = ", ".join(
-        f"gitguardfs.{path.parent.name}.{path.stem}" for path in files if path.stem != "__init__"
+        ".".join(("gitguardfs", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in files
+        if path.stem != "__init__"
     )
     assert not loaded_after(f"import {modules}").intersection({"pyfuse3", "trio", "click"})
 
