@@ -9,9 +9,10 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -23,6 +24,7 @@ from unittest import mock
 
 import pytest
 
+from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import (
     Caller,
     DirEntry,
@@ -35,6 +37,7 @@ from gitguardfs.fs import files, revalidation
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.fs.lean.changes import tree_of
+from gitguardfs.fs.new_entries import CLOCK_TICK_NS
 from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.fs.tree import Tree
 from gitguardfs.linux.syscalls import mount
@@ -299,7 +302,7 @@ class Walk:
         for place in PLACES:
             number = 0
             for name in filter(None, place.encode().split(b"/")):
-                reply = self.pair.ask("lookup", CALLERS[0], self._node(number), name)
+                reply = self.pair.ask("lookup", CALLERS[0], self.node(number), name)
                 if isinstance(reply, str):
                     break
                 number = reply[0]
@@ -322,7 +325,7 @@ class Walk:
         return self._known()
 
     @staticmethod
-    def _node(number: int) -> Callable[[Side], int]:
+    def node(number: int) -> Callable[[Side], int]:
         return lambda side: side.nodes[number]
 
     def _handle(self) -> Callable[[Side], int]:
@@ -349,7 +352,7 @@ class Walk:
 
     def _change(self, change: str) -> None:
         share = self.pair.sides[1].trees[0]
-        parent = share.nodes.by_id.get(self._node(self.directory)(self.pair.sides[1]))
+        parent = share.nodes.by_id.get(self.node(self.directory)(self.pair.sides[1]))
         path = b"." if parent is None else share.check.path(parent)
         is_near = self.random.random() < 0.5
         name, other = self._name(), path if is_near else self.random.choice(PLACES).encode()
@@ -361,8 +364,8 @@ class Walk:
 
     def ask(self, kind: str) -> None:
         """Send a request about the name where the walk is, or the object there."""
-        node = self._node(self.directory)
-        other, there = self._node(self._known(directories=True)), self._node(self._there())
+        node = self.node(self.directory)
+        other, there = self.node(self._known(directories=True)), self.node(self._there())
         other, name = (node if self.random.random() < 0.6 else other), self._name()
         j = self.random.randint(0, 40)
         mode, flags, handle = MODES[j % len(MODES)], FLAGS[j % len(FLAGS)], self._handle()
@@ -389,7 +392,7 @@ class Walk:
             return
         counts = self.pair.sides[0].counts
         times = self.random.randint(1, counts[number])
-        self.pair.ask("forget", None, self._node(number), times)
+        self.pair.ask("forget", None, self.node(number), times)
         for side in self.pair.sides:
             side.counts[number] -= times
 
@@ -399,7 +402,7 @@ class Walk:
             side.listed.append((entry.name, entry.offset, reply, entry.file_type))
             return len(side.listed) < room
 
-        caller, directory = self.random.choice(CALLERS), self._node(self.directory)
+        caller, directory = self.random.choice(CALLERS), self.node(self.directory)
         opened = self.pair.ask("opendir", caller, directory)
         if isinstance(opened, str):
             return
@@ -499,3 +502,91 @@ def test_each_request_after_each_change_is_alike(
             for _ in range(3):
                 walk.ask(kind)
                 walk.ask("lookup")
+
+
+# A step fails, or another guard over the same source was there in between.
+
+
+def fail(number: int, done: Callable[..., Any], *_: Any) -> None:
+    raise os_error(number)
+
+
+def put_another_there(source: Path, done: Callable[..., Any], *args: Any) -> Any:
+    (source / "another").write_text("another")
+    os.replace(source / "another", source / "dir/b")
+    return done(*args)
+
+
+def move_an_old_one_there(source: Path, done: Callable[..., Any], *args: Any) -> Any:
+    done(*args)
+    os.rmdir(source / "dir/new")
+    os.rename(source / "setgid", source / "dir/new")
+
+
+def take_it_away(source: Path, done: Callable[..., Any], *args: Any) -> Any:
+    found = done(*args)
+    (source / "dir/c").rename(source / "dir/d")
+    return found
+
+
+FAILURES: dict[str, tuple[str, str, Callable[[Path], Callable[..., Any]], str, tuple[Any, ...]]] = {
+    "cannot be shown": (
+        "attributes", "report", lambda _: partial(fail, errno.EIO), "create", (b"new", 0o644, 1)
+    ),
+    "directory cannot be shown": (
+        "attributes", "report", lambda _: partial(fail, errno.EIO), "mkdir", (b"new", 0o755)
+    ),
+    "cannot be given away": (
+        "source", "chown", lambda _: partial(fail, errno.EDQUOT), "create", (b"new", 0o644, 1)
+    ),
+    "directory cannot be given away": (
+        "source", "chown", lambda _: partial(fail, errno.EDQUOT), "mkdir", (b"new", 0o755)
+    ),
+    "directory cannot be opened": (
+        "source", "open_node", lambda _: partial(fail, errno.EIO), "mkdir", (b"new", 0o755)
+    ),
+    "older directory": (
+        "source", "mkdir", lambda source: partial(move_an_old_one_there, source), "mkdir",
+        (b"new", 0o755),
+    ),
+    "not the file that was checked": (
+        "source", "rename", lambda source: partial(put_another_there, source), "rename",
+        (b"b", "dir", b"c", 0),
+    ),
+    "gone at once": (
+        "source", "rename", lambda source: partial(take_it_away, source), "rename",
+        (b"b", "dir", b"c", 0),
+    ),
+    "cannot be removed": (
+        "source", "remove", lambda _: partial(fail, errno.EIO), "unlink", (b"b",)
+    ),
+    "cannot be renamed": (
+        "source", "rename", lambda _: partial(fail, errno.EIO), "rename", (b"b", "dir", b"c", 0)
+    ),
+}  # fmt: skip
+"""By what goes wrong: the part and method that is replaced, by what, and the request with that."""
+
+
+@pytest.mark.parametrize("what", FAILURES)
+def test_what_fails_is_undone_alike(area: Path, what: str) -> None:
+    part, method, replacement, request, arguments = FAILURES[what]
+    with walking(area, Random(0), {}, {}) as walk:
+        directory = walk.node(1)
+        for name in (b"b", b"none"):
+            walk.pair.ask("lookup", CALLERS[1], directory, name)
+        time.sleep(2 * CLOCK_TICK_NS / 1e9)  # what is there now is older
+        walk.pair.host(lambda source: (source / "dir/other").touch())
+        with ExitStack() as stack:
+            for side in walk.pair.sides:
+                owner = getattr(side.trees[0], part)
+                call = partial(replacement(side.source), getattr(owner, method))
+                stack.enter_context(mock.patch.object(owner, method, call))
+            given = (directory if each == "dir" else each for each in arguments)
+            reply = walk.pair.ask(request, CALLERS[1], directory, *given)
+        assert isinstance(reply, str), "it has not failed"
+        lean, tree = (
+            sorted((str(path.relative_to(side.source)), path.lstat().st_uid, path.lstat().st_mode)
+                   for path in side.source.rglob("*"))
+            for side in walk.pair.sides
+        )  # fmt: skip
+        assert lean == tree

@@ -58,7 +58,7 @@ class LeanLooks(Tree):
             or parent.verdict is not ALLOW
             or parent.restrictions != restrictions
             or revalidation.clock() - parent.classified_at >= self._ttl
-            or self.descriptors.replaced
+            or (parent_id, name) in self.descriptors.replaced
             or not self._is_plain(name)
         ):
             return super().lookup(caller, parent_id, name, ref)
