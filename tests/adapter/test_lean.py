@@ -44,7 +44,7 @@ from gitguardfs.linux.syscalls import mount
 from gitguardfs.mounting import build
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options import mount_options
-from tests.adapter.world import needs_root
+from tests.adapter.world import needs_root, open_descriptors
 from tests.support.request_table import GUARDED_BY, GuardedBy
 
 pytestmark = needs_root
@@ -576,6 +576,7 @@ def test_what_fails_is_undone_alike(area: Path, what: str) -> None:
             walk.pair.ask("lookup", CALLERS[1], directory, name)
         time.sleep(2 * CLOCK_TICK_NS / 1e9)  # what is there now is older
         walk.pair.host(lambda source: (source / "dir/other").touch())
+        descriptors = open_descriptors()
         with ExitStack() as stack:
             for side in walk.pair.sides:
                 owner = getattr(side.trees[0], part)
@@ -584,6 +585,7 @@ def test_what_fails_is_undone_alike(area: Path, what: str) -> None:
             given = (directory if each == "dir" else each for each in arguments)
             reply = walk.pair.ask(request, CALLERS[1], directory, *given)
         assert isinstance(reply, str), "it has not failed"
+        assert open_descriptors() == descriptors
         lean, tree = (
             sorted((str(path.relative_to(side.source)), path.lstat().st_uid, path.lstat().st_mode)
                    for path in side.source.rglob("*"))
