@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from random import Random
 from stat import S_IFIFO, S_IFREG, S_ISDIR
@@ -592,3 +592,40 @@ def test_what_fails_is_undone_alike(area: Path, what: str) -> None:
             for side in walk.pair.sides
         )  # fmt: skip
         assert lean == tree
+
+
+@pytest.mark.parametrize(
+    ("request_", "arguments"),
+    [("create", (b"new", 0o644, 1)), ("mkdir", (b"new", 0o755)), ("unlink", (b"b",)),
+     ("open", (os.O_RDONLY,))],
+)  # fmt: skip
+def test_the_directory_stays_open_while_descriptors_run_out(
+    area: Path, request_: str, arguments: tuple[Any, ...]
+) -> None:
+    with walking(area, Random(0), {}, {}) as walk:
+        found = walk.pair.ask("lookup", CALLERS[1], walk.node(1), b"b")
+        for tree in (side.trees[0] for side in walk.pair.sides):
+            for node in tree.nodes:  # the directory is the one that would be closed first
+                if node.fd >= 0 and node.name != b"dir":
+                    tree.descriptors.of(node)
+        calls = count()
+
+        def every_second(*args: Any, open_: Callable[..., int] = os.open, **more: Any) -> int:
+            if next(calls) % 2 == 0:
+                raise os_error(errno.EMFILE)
+            return open_(*args, **more)
+
+        at = walk.node(found[0] if request_ == "open" else 1)
+        with mock.patch.object(os, "open", every_second):
+            reply = walk.pair.ask(request_, CALLERS[1], at, *arguments)
+        assert next(calls) > 1 and not isinstance(reply, str)
+
+
+def test_a_removed_object_stays_whatever_is_open(area: Path) -> None:
+    with walking(area, Random(0), {}, {"descriptor_limit": 2}) as walk:
+        for request_, name in (("unlink", b"b"), ("rmdir", b"new")):
+            walk.pair.ask("mkdir", CALLERS[0], walk.node(1), b"new", 0o755)
+            found = walk.pair.ask("lookup", CALLERS[0], walk.node(1), name)
+            walk.pair.ask(request_, CALLERS[0], walk.node(1), name)
+            walk.begin()  # opens more than two
+            assert isinstance(walk.pair.ask("getattr", CALLERS[0], walk.node(found[0])), tuple)
