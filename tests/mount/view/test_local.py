@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.tools import renameat2
-from tests.support.mounting import Mounted, area, bound, command, gitguardfs, until
+from tests.support.mounting import LIMIT, Mounted, area, bound, command, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
     HOST_GID,
@@ -188,6 +188,9 @@ def test_what_is_no_directory_is_shown_as_it_is(world: World, kind: str) -> None
     as_user(os.rename, world.view / "node_modules", world.view / "n")
     assert os.path.lexists(world.host / "n")
     as_user(os.rename, world.view / "n", world.view / "node_modules")
+    as_user(os.mkdir, world.view / "share")
+    pair = (str(world.view / "node_modules"), str(world.view / "share"))
+    fails(errno.EXDEV, renameat2, *pair, RENAME_EXCHANGE)  # it would hide the directory
     as_user(os.unlink, world.view / "node_modules")
     assert not os.path.lexists(path)
     world.make("node_modules/a")
@@ -641,7 +644,7 @@ def test_after_a_crash_they_are_there(unsealed: World) -> None:
         assert os.listdir(again.path / "app/node_modules") == ["x"]
         refused = subprocess.run(
             command(unsealed.here / "source", unsealed.mounted.path, "-f", *options),
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True, check=False, timeout=LIMIT,
         )  # fmt: skip
         assert refused.returncode == 2
         assert "another view" in refused.stderr

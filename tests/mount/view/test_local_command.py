@@ -193,12 +193,13 @@ def test_another_view_over_it_is_not_asked(world: World) -> None:
         world.install("app")
         (world.here / "other").mkdir()
         (world.here / "other/file").touch()
-        with gitguardfs(world.here / "other", world.here / "other-view"):
-            subprocess.run(["mount", "--bind", world.here / "other-view", world.view], check=True)
+        other = world.here / "other-view"
+        with gitguardfs(world.here / "other", other):
+            subprocess.run(["mount", "--move", other, world.view], check=True)
             try:
                 assert world.states() == {"app/node_modules": "unmounted"}
             finally:
-                subprocess.run(["umount", world.view], check=True)
+                subprocess.run(["mount", "--move", world.view, other], check=True)
         assert world.states() == {"app/node_modules": "in_use"}
 
 
