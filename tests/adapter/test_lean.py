@@ -610,13 +610,13 @@ def test_the_directory_stays_open_while_descriptors_run_out(
                     tree.descriptors.of(node)
         calls = count()
 
-        def every_second(*args: Any, open_: Callable[..., int] = os.open, **more: Any) -> int:
-            if next(calls) % 2 == 0:
+        def every_third(*args: Any, open_: Callable[..., int] = os.open, **more: Any) -> int:
+            if next(calls) % 3 < 2:  # the third comes after some were closed
                 raise os_error(errno.EMFILE)
             return open_(*args, **more)
 
         at = walk.node(found[0] if request_ == "open" else 1)
-        with mock.patch.object(os, "open", every_second):
+        with mock.patch.object(os, "open", every_third):
             reply = walk.pair.ask(request_, CALLERS[1], at, *arguments)
         assert next(calls) > 1 and not isinstance(reply, str)
 
