@@ -557,6 +557,12 @@ FAILURES: dict[str, tuple[str, str, Callable[[Path], Callable[..., Any]], str, t
         "source", "rename", lambda source: partial(take_it_away, source), "rename",
         (b"b", "dir", b"c", 0),
     ),
+    "no directory any more": (
+        "source", "stat_at", lambda _: partial(fail, errno.ENOTDIR), "lookup", (b"none",)
+    ),
+    "unknown to its server": (
+        "source", "stat", lambda _: partial(fail, errno.ENOENT), "getattr", ()
+    ),
     "cannot be removed": (
         "source", "remove", lambda _: partial(fail, errno.EIO), "unlink", (b"b",)
     ),

@@ -62,10 +62,13 @@ class LeanLooks(Tree):
             or not self._is_plain(name)
         ):
             return super().lookup(caller, parent_id, name, ref)
-        st = self.source.find_at(parent.fd, name)
-        if st is None:
+        st = None
+        try:
+            st = self.source.stat_at(parent.fd, name)
+        except FileNotFoundError:
             if self.cache_timeout and (parent.case_matters or self.is_exclusive):
                 return self._missing
+        if st is None:
             return super().lookup(caller, parent_id, name, ref)
         ino, file_type = st.st_ino, st.st_mode & TYPE
         node = by_id.get(ino + self._offset)
@@ -112,23 +115,24 @@ class LeanLooks(Tree):
         node = self._by_id.get(node_id)
         if node is None or node_id == ROOT_ID or node.restrictions != self.nodes.restrictions:
             return super().getattr(caller, node_id)
-        if node.fd >= 0:
-            st = self.source.stat(node.fd)
-        elif node.open_fds:
-            st = self.source.stat(node.open_fds[0])
-        else:
-            parent = node.parent
-            if parent is None or parent.fd < 0 or node.has_other_names:
-                return super().getattr(caller, node_id)
-            found = self.source.find_at(parent.fd, node.name)
-            if (
-                found is None
-                or found.st_ino != node.ino
-                or found.st_dev != node.dev
-                or found.st_mode & TYPE != node.file_type
-            ):
-                return super().getattr(caller, node_id)
-            st = found
+        fd = node.open_fds[0] if node.fd < 0 and node.open_fds else node.fd
+        st, parent = None, node.parent
+        try:
+            if fd >= 0:
+                st = self.source.stat(fd)
+            elif parent is not None and parent.fd >= 0 and not node.has_other_names:
+                st = self.source.stat_at(parent.fd, node.name)
+        except OSError:
+            pass  # the tree finds out why
+        if st is None or (
+            fd < 0
+            and (
+                st.st_ino != node.ino
+                or st.st_dev != node.dev
+                or st.st_mode & TYPE != node.file_type
+            )
+        ):
+            return super().getattr(caller, node_id)
         return self.attributes.report(node, st, caller.uid)
 
     def open(self, caller: Caller, node_id: NodeId, flags: int) -> OpenReply:
