@@ -374,7 +374,7 @@ class Walk:
             "rmdir": (node, self.name),
             "mkdir": (node, self.name, mode), "create": (node, self.name, mode, flags),
             "mknod": (node, self.name, (S_IFREG if j % 2 else S_IFIFO) | mode, 0),
-            "symlink": (node, self.name, [b"a", b"../a", b"/etc/passwd"][j % 3]),
+            "symlink": (node, self.name, [b"a", b"../a", b"/none"][j % 3]),
             "link": (there, other, name),
             "rename": (node, self.name, other, name, [0, 0, 0, 1, 2, 4][j % 6]),
             "access": (there, os.W_OK if j % 2 else os.R_OK), "open": (there, flags),
@@ -416,14 +416,17 @@ class Walk:
 
 
 def change_by_host(change: str, old: bytes, new: bytes, source: Path) -> None:
-    """Change something in a source behind the view's back. Raises OSError."""
+    """Change something in a source behind the view's back, never through a symlink.
+
+    Raises OSError.
+    """
     at, to = (os.path.join(os.fsencode(source), path) for path in (old, new))
     if change == "write":
-        fd = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK)  # it may be a FIFO
+        fd = os.open(at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK)
         os.write(fd, new)
         os.close(fd)
     elif change == "remove":
-        if os.path.isdir(at):
+        if os.path.isdir(at) and not os.path.islink(at):
             shutil.rmtree(at)
         else:
             os.unlink(at)
@@ -437,10 +440,13 @@ def change_by_host(change: str, old: bytes, new: bytes, source: Path) -> None:
         Path(os.fsdecode(at) + "~").write_text("another")
         os.replace(at + b"~", at)
     elif change == "repository":
-        os.makedirs(os.path.join(at, b"refs"), exist_ok=True)
+        if not os.path.islink(at):
+            os.makedirs(os.path.join(at, b"refs"), exist_ok=True)
         Path(os.fsdecode(at), "HEAD").touch()
     else:
-        os.chmod(at, 0o4755)
+        fd = os.open(at, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # it may be a FIFO
+        os.fchmod(fd, 0o4755)
+        os.close(fd)
 
 
 @pytest.fixture(scope="module")
