@@ -126,9 +126,10 @@ async def test_pages_are_kept_while_nothing_changed(
 ) -> None:
     (world.source / "f").write_text("one")
     node = await world.id("f")
+    changed = (world.source / "f").stat().st_ctime_ns
+    monkeypatch.setattr("gitguardfs.fs.files.time.time_ns", lambda: changed + RACY_NS)
     assert await _open_close(world, "f") == (False, False), "it was changed a moment ago"
-    later = time.time_ns() + 10 * RACY_NS
-    monkeypatch.setattr("gitguardfs.fs.files.time.time_ns", lambda: later)
+    monkeypatch.setattr("gitguardfs.fs.files.time.time_ns", lambda: changed + 10 * RACY_NS)
     assert await _open_close(world, "f") == (True, False)
     (world.source / "f").write_text("two!")
     world.invalidated.clear()
