@@ -54,6 +54,7 @@ NAMES = [b"a", b"b", b"file.txt", b"dir", b"deep", b"hooks", b"HEAD", b"refs", b
          b"\xc3\xa9", b"dir/b", b"dir/none", b"\0"]  # fmt: skip
 USUAL = [b"a", b"b", b"file.txt", b"dir", b"deep"]
 WALKS = 60
+"""Walks of one seed."""
 FLAGS = [os.O_RDONLY, os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_APPEND, os.O_WRONLY | os.O_TRUNC,
          os.O_RDWR | os.O_EXCL]  # fmt: skip
 MODES = [0o644, 0o600, 0o4755, 0o2755]
@@ -115,13 +116,8 @@ class Side:
         mountpoint.mkdir()
         fill(self.source)
         self.fds = [os.open(p, os.O_PATH | os.O_DIRECTORY) for p in (self.source, mountpoint)]
-        given = (
-            {**options, "private_store": str(place / "private")}
-            if "local" in options
-            else {**options}
-        )
-        if "local" in options:
-            given["local_store"] = str(place / "local")
+        stores = {f"{kind}_store": str(place / kind) for kind in ("private", "local")}
+        given = {**options, **(stores if "local" in options else {})}
         chosen = mount_options.build(str(self.source), str(mountpoint), given)
         paths = MountPaths(str(self.source), self.fds[0], str(mountpoint), self.fds[1])
         self.audit = Refusals()
@@ -181,7 +177,8 @@ class Side:
             return node, shown, reply.entry_timeout, reply.attr_timeout
         if isinstance(reply, OpenReply):
             self.handles.append(reply.handle)
-            return len(self.handles), reply[1:]
+            # Whether pages are kept depends on time stamps: see test_content.
+            return len(self.handles), reply.direct_io, reply.backing_fd
         if isinstance(reply, tuple) and len(reply) == 2:
             return self.plain(reply[0]), self.plain(reply[1])
         if isinstance(reply, (bytearray, memoryview)):
