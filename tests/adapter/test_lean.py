@@ -26,6 +26,7 @@ import pytest
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import (
+    RENAME_EXCHANGE,
     Caller,
     DirEntry,
     EntryReply,
@@ -40,7 +41,7 @@ from gitguardfs.fs.lean.changes import tree_of
 from gitguardfs.fs.new_entries import CLOCK_TICK_NS
 from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.fs.tree import Tree
-from gitguardfs.linux.syscalls import mount
+from gitguardfs.linux.syscalls import mount, renameat2
 from gitguardfs.mounting import build
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options import mount_options
@@ -203,7 +204,7 @@ class Side:
                         node.verdict, node.rule, node.file_type, node.lookup_count, node.is_hashed,
                         node.has_other_names, node.restrictions, node.size, bool(node.reported),
                         len(node.open_fds), node.unplaced_as is None, node.variant,
-                        node.unsynced, *_of_directory(node),
+                        node.unsynced, bool(node.btime_ns), *_of_directory(node),
                     )
                 )  # fmt: skip
             lookups = [*tree.advice.lookups.items()]
@@ -638,3 +639,54 @@ def test_a_removed_object_stays_whatever_is_open(area: Path) -> None:
             walk.pair.ask(request_, CALLERS[0], walk.node(1), name)
             walk.begin()  # opens more than two
             assert isinstance(walk.pair.ask("getattr", CALLERS[0], walk.node(found[0])), tuple)
+
+
+def exchange(old: str, new: str, source: Path) -> None:
+    """Exchange two entries of a source."""
+    fd = os.open(source, os.O_PATH)
+    renameat2(fd, old.encode(), fd, new.encode(), RENAME_EXCHANGE)
+    os.close(fd)
+
+
+def test_a_file_that_is_replaced_again_and_again_is_opened(area: Path) -> None:
+    """What a lookup finds after a failed open is still there at the next one."""
+    with walking(area, Random(0), {}, {}) as walk:
+        pair, caller = walk.pair, CALLERS[0]
+        swap = partial(exchange, "dir/b", "a")
+        number = pair.ask("lookup", caller, walk.node(1), b"b")[0]
+        pair.host(swap)
+        other = pair.ask("lookup", caller, walk.node(1), b"b")[0]
+        pair.host(swap)
+        assert pair.ask("open", caller, walk.node(other), os.O_RDONLY) == "ESTALE"
+        assert pair.ask("lookup", caller, walk.node(1), b"b")[0] == number
+        pair.host(swap)
+        assert not isinstance(pair.ask("open", caller, walk.node(number), os.O_RDONLY), str)
+
+
+def test_an_older_directory_at_a_new_name_is_not_given_away(area: Path) -> None:
+    """Another guard has put it there within a tick of the clock after it was written to."""
+    with walking(area, Random(0), {}, {}) as walk:
+
+        def mkdir(source: Path, make: Callable[..., None], *args: Any) -> None:
+            make(*args)
+            old, new = source / "old", source / "dir/new"
+            while True:
+                (old / "file").touch()
+                exchange("old", "dir/new", source)
+                st = new.stat()
+                if st.st_mtime_ns == st.st_ctime_ns:
+                    return
+                exchange("old", "dir/new", source)
+                (old / "file").unlink()
+
+        for side in walk.pair.sides:
+            (side.source / "old").mkdir()
+            os.chown(side.source / "old", 4242, 4242)
+        time.sleep(0.1)
+        for side in walk.pair.sides:
+            (side.source / "dir/later").touch()
+            calls = side.trees[0].source
+            calls.mkdir = partial(mkdir, side.source, calls.mkdir)  # type: ignore[method-assign]
+        answer = walk.pair.ask("mkdir", CALLERS[1], walk.node(1), b"new", 0o755)
+        assert answer == "ESTALE"
+        assert {(side.source / "dir/new").stat().st_uid for side in walk.pair.sides} == {4242}

@@ -23,6 +23,7 @@ from gitguardfs.fs.access import NodeRef, Renaming
 from gitguardfs.fs.files import SOURCE_FLAGS
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.lean.looks import TYPE, LeanLooks
+from gitguardfs.fs.new_entries import CLOCK_TICK_NS
 from gitguardfs.fs.nodes import PLAIN_VARIANT, Directory, Node, stale
 from gitguardfs.fs.parts import SourceTraits
 from gitguardfs.fs.renaming import Name
@@ -192,15 +193,21 @@ class LeanTree(LeanLooks):
         fd, is_fresh = -1, False
         with suppress(OSError):
             fd = self.source.open_node(parent.fd, name)
-            st = self.source.stat(fd)
-            # An older one, moved here through another guard, got another ctime by that.
-            is_fresh = st.st_mode & TYPE == S_IFDIR and st.st_mtime_ns == st.st_ctime_ns
+            st, birth = self.source.stat(fd), self.source.btime_ns(fd)
+            # Not an older one, moved here through another guard: that may have been written to in
+            # the same tick of the clock, and some sources have no ctime of their own.
+            is_fresh = (
+                birth >= directory.st_ctime_ns - CLOCK_TICK_NS
+                and st.st_mode & TYPE == S_IFDIR
+                and st.st_mtime_ns == st.st_ctime_ns
+            )
         if not is_fresh:
             if fd >= 0:
                 os.close(fd)
             return self.add_made(caller, ref, mode, owner, directory)[1]
         node, entry = self._add_made(caller, ref, mode, owner, fd, st)
         if self.guard.checks_fake_repositories:  # at each lookup
+            node.btime_ns = birth
             self.descriptors.keep(node, fd, is_here=True)
         else:
             os.close(fd)

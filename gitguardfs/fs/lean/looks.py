@@ -51,14 +51,14 @@ class LeanLooks(Tree):
     ) -> EntryReply:
         """Find a plain name: a file or directory that is known by it, or nothing."""
         by_id, restrictions = self._by_id, self.nodes.restrictions
-        parent = by_id.get(parent_id)
+        parent, replaced = by_id.get(parent_id), self.descriptors.replaced
         if (
             type(parent) is not Directory
             or parent.fd < 0
             or parent.verdict is not ALLOW
             or parent.restrictions != restrictions
             or revalidation.clock() - parent.classified_at >= self._ttl
-            or (parent_id, name) in self.descriptors.replaced
+            or (replaced and (parent_id, name) in replaced)
             or not self._is_plain(name)
         ):
             return super().lookup(caller, parent_id, name, ref)
