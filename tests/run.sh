@@ -67,7 +67,8 @@ install_packages() {
             inotify-tools attr e2fsprogs shellcheck python3-dev python3-venv tar util-linux
             qemu-system-x86 qemu-system-common qemu-utils mmdebstrap debian-archive-keyring iproute2
             systemd libxml2-utils libvirt0 xvfb curl openssl openssh-client zsh fish groff-base mandoc
-            debhelper dh-python dpkg-dev help2man python3-click rpm cpio cargo ruby wget)
+            debhelper dh-python dpkg-dev help2man python3-click rpm cpio cargo ruby wget
+            python3-pyfuse3)
         command -v npm >/dev/null || wanted+=(npm)
         command -v go >/dev/null || wanted+=(golang-go)
         command -v javac >/dev/null || wanted+=(default-jdk-headless)
