@@ -139,7 +139,11 @@ class NewEntries(Parts):
                 birth = self.source.btime_ns(made) if before else 0
                 is_ours = S_IFMT(st.st_mode) == S_IFMT(mode) and not 0 < birth < before
                 if not is_ours:  # an older object, moved here through another guard
+                    # Or, over 9p, link(2) has named what another guard had put at the node's path.
+                    is_ours = linked is not None and not self.descriptors.holds_objects
                     raise stale()
+                if stored is not None:
+                    stored = self.source.readlink(made)
             if not ref.is_plain:
                 self.new_names.check_added(ref, S_ISDIR(mode))
             if stored is not None:

@@ -183,10 +183,11 @@ class NinepSource(Source):
         return types == {S_IFDIR}
 
     def is_at(self, dir_fd: int, name: bytes, st: os.stat_result) -> bool:
-        """Return whether ``name`` is the object of ``st``; of an open file by a listing."""
-        if self._is_open(st):
+        """Return whether ``name`` is the object of ``st``; by a listing if a file is open there."""
+        shown = self.find_at(dir_fd, name)
+        if shown is not None and (self._is_open(st) or self._is_open(shown)):
             return self.typed_names(dir_fd).get(name, (0, None))[1] == st.st_ino
-        return super().is_at(dir_fd, name, st)
+        return shown is not None and os.path.samestat(shown, st)
 
     def is_folded(
         self, dir_fd: int, name: bytes, other: bytes, means_other: Callable[[bytes], bool]
@@ -202,8 +203,16 @@ class NinepSource(Source):
         return not any(means_other(entry) for entry in self.names(dir_fd) if entry != name)
 
     def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
-        """Return ``moved``: a held name still shows the number of the object that was there."""
-        return moved
+        """Return ``moved`` if its type has arrived; else what a listing says of the entry.
+
+        A held name still shows the number of the object that was there.
+        """
+        shown = super().arrived(dir_fd, name, moved)
+        is_same = S_IFMT(shown.st_mode) == S_IFMT(moved.st_mode)
+        if (is_same and not self._is_open(shown)) or not self._is_disguised(dir_fd, name, moved):
+            return moved
+        file_type, number = self.typed_names(dir_fd).get(name, (0, 0))
+        return os.stat_result((file_type, number, moved.st_dev, *[0] * 7))
 
     def check_type(self, dir_fd: int, name: bytes, st: os.stat_result) -> None:
         """Check by a listing that an entry has the type that ``st`` says."""

@@ -123,8 +123,12 @@ class Renames(Parts):
                 raise
             try:
                 arrived = self.source.arrived(new.fd, new.name, arrived)
-                if not os.path.samestat(arrived, renaming.moved):
-                    raise stale()  # another guard has replaced the object
+                for _, ref, st in renaming.moves():
+                    there = arrived if ref is new else self.source.arrived(ref.fd, ref.name, st)
+                    # Another guard may have replaced the entry; a new object can get its number.
+                    is_same_type = S_IFMT(there.st_mode) == S_IFMT(st.st_mode)
+                    if not (is_same_type and os.path.samestat(there, st)):
+                        raise stale()
                 if not renaming.is_plain:
                     for _, ref, _ in renaming.moves():
                         self.new_names.check_added(ref, False)

@@ -101,7 +101,8 @@ class Source:
     def arrived(self, dir_fd: int, name: bytes, moved: os.stat_result) -> os.stat_result:
         """Return the attributes of what a rename of ``moved`` has brought to ``name``.
 
-        It is another object if another guard has replaced ``moved`` before.
+        It is another object, maybe with the same number, if another guard has replaced ``moved``
+        before.
         """
         return os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
 

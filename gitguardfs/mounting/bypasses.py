@@ -4,8 +4,8 @@ A seal covers a path. It does not reach what a process held before: a working di
 directory, a descriptor, a mapped file, a mount namespace with a copy of the source's mount.
 
 Each process is searched once. Descriptors that wait in sockets or in io_uring are not found, nor is
-a process that hands them on meanwhile. Where the source lies below a directory that only root
-enters, users never had any of it.
+a process that hands them on meanwhile. Below a directory that only root enters, a copy of the
+source's mount is closed as well; a user may have another one, from where the share was before.
 """
 
 from __future__ import annotations
@@ -55,6 +55,27 @@ class _Source:
         )
 
 
+@dataclass(frozen=True)
+class _Closed:
+    """A directory above the source that only root enters."""
+
+    mount: MountInfo
+    path: bytes
+    """Its path in its file system."""
+
+    def is_above(self, mount: MountInfo, mounts: list[MountInfo], source: _Source) -> bool:
+        """Return whether the way to the source in a mount, one of ``mounts``, leads through it."""
+        if self.mount == source.mount and _is_in(self.path, mount.root):
+            return True
+        by_number = {one.mnt_id: one for one in mounts}
+        while (above := by_number.pop(mount.parent_id, None)) is not None:
+            place = _moved(mount.mount_point, above.mount_point, above.root)
+            if above.device == self.mount.device and place and _is_in(place, self.path):
+                return True
+            mount = above
+        return False
+
+
 @dataclass
 class _Namespace:
     """A mount namespace and its mounts."""
@@ -66,15 +87,17 @@ class _Namespace:
     is_users: bool = False
     """Whether a user made it (user_namespaces(7)): that user can unmount later mounts in it."""
 
-    def shows(self, source: _Source) -> bool:
+    def shows(self, source: _Source, closed: _Closed | None) -> bool:
         """Return whether a user in the namespace reaches the source, perhaps by unmounting."""
         if not self.mounts:
-            return True  # nobody can tell
+            return closed is None or self.is_users  # nobody can tell
         if self.is_users and any(m.root.startswith(b"mnt:[") for m in self.mounts):
             return True  # it keeps another namespace
         sealed = {m.parent_id for m in self.mounts if seal.is_seal(m)}
         return any(
-            source.is_shown_by(mount) and (self.is_users or mount.mnt_id not in sealed)
+            source.is_shown_by(mount)
+            and (self.is_users or mount.mnt_id not in sealed)
+            and not (closed and closed.is_above(mount, self.mounts, source))
             for mount in self.mounts
         )
 
@@ -114,9 +137,7 @@ def find(source: str, number: int, device: int) -> list[str]:
     ]
     namespaces = _namespaces()
     others = {m.mnt_id: m for space in namespaces.values() for m in space.mounts}
-    # A path below a directory of root's alone is closed to users in every namespace.
-    is_passable = seal.is_passable(source, 0)
-    watched = namespaces if is_passable else {}
+    closed = _closed_above(source, own)
     found = []
     for pid in _until_settled(processes.pids):
         process = f"{processes.PROC}/{pid}"
@@ -125,16 +146,31 @@ def find(source: str, number: int, device: int) -> list[str]:
             if any(processes.uids_of(process)):
                 label = f"{pid} ({shown(processes.name_of(process))})"
                 for link, what in _held(process, {one.mount.device for one in sources}):
-                    if _leads_to(link, sources, own, others, detached=is_passable):
+                    if _leads_to(link, sources, own, others):
                         held[what] = None
-                    elif is_passable and _is_namespace(link, label, watched):
+                    elif _is_namespace(link, label, namespaces):
                         held[f"{what}, a mount namespace without a process"] = None
         found += [f"{label}: {', '.join(held)}"] if held else []
     return found + [
         f"{space.user}: a mount namespace that shows it"
-        for space in watched.values()
-        if space.user and any(map(space.shows, sources))
+        for space in namespaces.values()
+        if space.user and any(space.shows(one, closed) for one in sources)
     ]
+
+
+def _closed_above(source: str, own: dict[int, MountInfo]) -> _Closed | None:
+    path = seal.closed_above(source, 0)
+    if path is None:
+        return None
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        mount = own.get(mountinfo.number_of(fd))
+    finally:
+        os.close(fd)
+    if mount is None:
+        return None
+    inside = _moved(os.fsencode(path), mount.mount_point, mount.root)
+    return None if inside is None else _Closed(mount, inside)
 
 
 def _until_settled(listed: Callable[[], Iterable[str]]) -> Iterator[str]:
@@ -216,14 +252,12 @@ def _leads_to(
     sources: list[_Source],
     own: dict[int, MountInfo],
     others: dict[int, MountInfo],
-    *,
-    detached: bool,
 ) -> bool:
     """Return whether a link leads to a source or below it; True if that cannot be told.
 
-    ``own`` and ``others`` are the mounts of this namespace and of all others, by mnt_id. With
-    ``detached``, a directory in a mount of none of them counts: a copy of a source may be mounted
-    further down, and nobody can look. No request is sent to a user's FUSE server, which need not
+    ``own`` and ``others`` are the mounts of this namespace and of all others, by mnt_id. A
+    directory in a mount of none of them counts: a copy of a source may be mounted further down,
+    and nobody can look. No request is sent to a user's FUSE server, which need not
     answer.
     """
     try:
@@ -247,7 +281,7 @@ def _leads_to(
         mount = here or others.get(number)
         if mount is None:
             return device in (None, *(source.device for source in sources)) or (
-                detached and _is_directory(fd) and not _is_old_view(fd, device)
+                _is_directory(fd) and not _is_old_view(fd, device)
             )
         inside = None if path is None else _moved(path, mount.mount_point, mount.root)
         return any(

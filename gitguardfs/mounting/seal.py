@@ -270,6 +270,11 @@ def is_reachable_by_others(source: str, uid: int) -> bool:
 
 def is_passable(source: str, uid: int) -> bool:
     """Return whether a user other than ``uid`` and root can reach the parent of ``source``."""
+    return closed_above(source, uid) is None
+
+
+def closed_above(source: str, uid: int) -> str | None:
+    """Return the nearest directory above ``source`` that only ``uid`` and root enter; or None."""
     path = source
     while path != "/":
         path = os.path.dirname(path)
@@ -278,5 +283,5 @@ def is_passable(source: str, uid: int) -> bool:
         passable |= st.st_gid != 0 and uid == 0 and bool(st.st_mode & S_IXGRP)
         passable |= st.st_uid not in (0, uid) and bool(st.st_mode & S_IXUSR)
         if not passable:
-            return False
-    return True
+            return path
+    return None

@@ -11,6 +11,7 @@ import pytest
 from gitguardfs.base.protocol import RENAME_EXCHANGE
 from gitguardfs.linux import syscalls
 from tests.adapter.conftest import MakeWorld
+from tests.adapter.path_client import PathClient
 from tests.adapter.world import World, refused, symlink, touch
 
 
@@ -97,3 +98,91 @@ async def test_half_a_repository_is_not_filled_while_a_part_is_aside(world: Worl
     await world.rename("b/objects", "b/aside")
     await touch(world, "b/hooks/post-update")
     await refused(world.rename("b/aside", "b/objects"))
+
+
+TEXT = b"../../../f"
+"""Leads to ``r/f`` from ``r/a/b/c``, and out of the work tree ``r`` from above."""
+
+
+def put_a_symlink(directory: Path, name: str) -> None:
+    """Do what another guard allows: the symlink stays in its directory."""
+    (directory / "Y").rename(directory / name)
+
+
+def put_a_directory(directory: Path, name: str) -> None:
+    (directory / name).unlink()
+    (directory / "D").rename(directory / name)
+
+
+@pytest.mark.parametrize("put", [put_a_symlink, put_a_directory])
+async def test_so_does_what_an_exchange_has_brought_from_the_other_place(
+    world: World, monkeypatch: pytest.MonkeyPatch, put: Callable[[Path, str], None]
+) -> None:
+    source = directories(world, "r/.git", "r/a/b/c/D")
+    for path in ("r/X", "r/a/b/c/X"):
+        await touch(world, path)
+    await symlink(world, "r/a/b/c/Y", TEXT)
+    await symlink(world, "r/a/b/c/D/Y", b"../" + TEXT)
+    around_rename(world, monkeypatch, before=lambda _: put(source / "r/a/b/c", "X"))
+    await refused(world.rename("r/X", "r/a/b/c/X", RENAME_EXCHANGE), errno.ESTALE)
+    assert (source / "r/X").is_file()
+    assert not (source / "r/a/b/c/X").is_file()
+
+
+async def test_so_does_a_symlink_that_has_the_number_of_the_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = directories(world, "r/.git", "r/a/b/c")
+    await touch(world, "r/a/b/c/X")
+    await symlink(world, "r/a/b/c/Y", TEXT)
+
+    def replace(_: int) -> None:
+        put_a_symlink(source / "r/a/b/c", "X")
+        monkeypatch.setattr(os.path, "samestat", lambda *_: True)
+
+    around_rename(world, monkeypatch, before=replace)
+    await refused(world.rename("r/a/b/c/X", "r/X"), errno.ESTALE)
+    assert (source / "r/a/b/c/X").is_symlink()
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open", "closed"])
+async def test_over_9p_so_does_a_symlink_in_the_place_of_a_file(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    PathClient(tmp_path / "source", monkeypatch)
+    world = make_world(is_ninep=True, is_local=False)
+    source = directories(world, "r/.git", "r/a/b/c")
+    await touch(world, "r/a/b/c/X")
+    await symlink(world, "r/a/b/c/Y", TEXT)
+    handle = await world.open("r/a/b/c/X") if is_open else None
+    around_rename(world, monkeypatch, before=lambda _: put_a_symlink(source / "r/a/b/c", "X"))
+    await refused(world.rename("r/a/b/c/X", "r/X"), errno.ESTALE)
+    assert sorted(os.listdir(source / "r")) == [".git", "a"]
+    assert (source / "r/a/b/c/X").is_symlink()
+    if handle is not None:
+        await world.ops.release(handle)
+
+
+@pytest.mark.parametrize("kind", ["file", "symlink"])
+async def test_over_9p_no_symlink_is_linked_in_the_place_of_a_node(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The server names what is at the node's path."""
+    PathClient(tmp_path / "source", monkeypatch)
+    world = make_world(is_ninep=True, is_local=False)
+    source = directories(world, "r/.git", "r/a/b/c")
+    if kind == "file":
+        await touch(world, "r/a/b/c/X")
+    else:
+        await symlink(world, "r/a/b/c/X", b"f")
+    await symlink(world, "r/a/b/c/Y", TEXT)
+    link = world.tree.source.link
+
+    def linking(*arguments: Any) -> None:
+        put_a_symlink(source / "r/a/b/c", "X")
+        link(*arguments)
+
+    monkeypatch.setattr(world.tree.source, "link", linking)
+    x, r = await world.id("r/a/b/c/X"), await world.id("r")
+    await refused(world.ops.link(x, r, b"new", world.ctx), errno.ESTALE, errno.EXDEV)
+    assert sorted(os.listdir(source / "r")) == [".git", "a"]

@@ -411,3 +411,47 @@ def test_where_only_root_gets_to_the_share_no_namespace_shows_it(here: Path) -> 
     with keeping("process"):
         done = _run(here)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("what", ["process", "process with a root of its own", "descriptor"])
+def test_nor_while_one_shows_it_from_another_place_where_it_was_before(
+    here: Path, what: str
+) -> None:
+    """Mounted twice, a virtiofs share is one file system; a bind mount stands in for that."""
+    before = here / "before"
+    before.mkdir()
+    (here / "closed/source").mkdir(parents=True)
+    (here / "closed").chmod(0o700)
+    place = here / "closed/source"
+    subprocess.run(["mount", "-t", "tmpfs", "t", before], check=True)
+    try:
+        with keeping(what) as pid:
+            subprocess.run(["mount", "--bind", before, place], check=True)
+            subprocess.run(["umount", before], check=True)
+            done = run_to_end(place, here / "view", "--seal")
+            assert done.returncode == 32, done.stderr
+            assert f"{pid} (python3): " in done.stderr
+        done = run_to_end(place, here / "view", "--seal")
+        assert done.returncode == 0, done.stderr
+    finally:
+        unmount(here / "view")
+        while place.is_mount() or before.is_mount():
+            left = place if place.is_mount() else before
+            subprocess.run(["umount", "-l", left], check=True)
+
+
+@pytest.mark.parametrize("mounts_it", [True, False], ids=["a share", "a directory"])
+def test_a_copy_of_a_closed_place_is_closed_in_each_namespace(here: Path, mounts_it: bool) -> None:
+    place = here / "closed/source"
+    place.mkdir(parents=True)
+    (here / "closed").chmod(0o700)
+    if mounts_it:
+        subprocess.run(["mount", "-t", "tmpfs", "t", place], check=True)
+    try:
+        with keeping("process"):
+            done = run_to_end(place, here / "view", "--seal")
+            assert done.returncode == 0, done.stderr
+    finally:
+        unmount(here / "view")
+        while place.is_mount():
+            subprocess.run(["umount", "-l", place], check=True)
