@@ -148,8 +148,9 @@ class LeanTree(LeanLooks):
         arrived = st
         try:
             arrived = self.source.arrived(new.fd, other, st)
-            if not os.path.samestat(arrived, st):
-                raise stale()  # another guard has replaced the object
+            # Another guard may have replaced the file; a new object can get its number.
+            if arrived.st_mode & TYPE != S_IFREG or not os.path.samestat(arrived, st):
+                raise stale()
         except BaseException:
             refs = NodeRef(old, old.fd, name, True), NodeRef(new, new.fd, other, True)
             self._move_back(Renaming(*refs, st, None, flags, False, False, True, []), arrived)
