@@ -161,9 +161,9 @@ def _run(options: MountOptions) -> int:
     try:
         # Imported after the usage checks: --help works without pyfuse3.
         from gitguardfs.mounting import run as mount
-        from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+        from gitguardfs.sessions import choice
 
-        new_session = Pyfuse3SessionFactory(options.no_cpu_idle)
+        new_session = choice.session_factory(options.session.value, options.no_cpu_idle)
     except ImportError as error:
         from gitguardfs.mounting import seal
 

@@ -145,14 +145,16 @@ class Metadata(Parts):
             raise os_error(errno.ENOSYS)
         return self.check.node(node_id)
 
-    def setxattr(self, caller: Caller, node_id: NodeId, name: bytes, value: bytes) -> None:
-        """Set a value; of an access list, the permissions in it.
+    def setxattr(
+        self, caller: Caller, node_id: NodeId, name: bytes, value: bytes, flags: int = 0
+    ) -> None:
+        """Set a value, with ``flags`` of setxattr(2); of an access list, the permissions in it.
 
         Also raises OSError: EOPNOTSUPP outside of ``user.`` or if xattrs are off,
         EACCES if they are read-only, EPERM for the access list of another user's file.
         """
         if not self._is_list(name):
-            self.source.setxattr(self._fd_to_change(node_id, name), name, value)
+            self.source.setxattr(self._fd_to_change(node_id, name), name, value, flags)
             return
         fd, node, shown = self._listed(caller, node_id)
         if name == ACCESS_LIST:

@@ -291,9 +291,9 @@ class Source:
         """Return the names of the extended attributes."""
         return [os.fsencode(name) for name in os.listxattr(_HERE % fd)]
 
-    def setxattr(self, fd: int, name: bytes, value: bytes) -> None:
+    def setxattr(self, fd: int, name: bytes, value: bytes, flags: int) -> None:
         """Set an extended attribute."""
-        os.setxattr(_HERE % fd, name, value)
+        os.setxattr(_HERE % fd, name, value, flags)
 
     def removexattr(self, fd: int, name: bytes) -> None:
         """Remove an extended attribute."""

@@ -106,11 +106,11 @@ def forget(session: base.Session, mounted: mountinfo.MountInfo | None) -> None:
 
 
 def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str]:
-    # libfuse adds nosuid and nodev, unless suid or dev are given.
+    # The session adds nosuid, and nodev unless dev is given.
     found = {
         "default_permissions",
         f"subtype={SUBTYPE}",
-        f"fsname={_fsname(options.fsname or paths.source)}",
+        f"fsname={options.fsname or paths.source}",
         *options.kernel,
     }
     if os.geteuid() == 0 and options.allow_other:
@@ -120,10 +120,3 @@ def _fuse_options(options: MountOptions, paths: preflight.MountPaths) -> set[str
     if options.debug:
         found.add("debug")
     return found
-
-
-def _fsname(name: str) -> str:
-    # libfuse splits at commas, and pyfuse3 passes ASCII only.
-    if not name.isascii() or not name.isprintable():
-        return SUBTYPE
-    return name.replace("\\", "\\\\").replace(",", "\\,")

@@ -32,6 +32,13 @@ E = TypeVar("E", bound=Enum)
 T = TypeVar("T")
 
 
+class SessionKind(Enum):
+    """What takes the requests of a mount from the kernel."""
+
+    PYFUSE3 = "pyfuse3"
+    KERNEL = "kernel"
+
+
 @dataclass(frozen=True)
 class MountOptions:
     """The options of one mount."""
@@ -68,6 +75,7 @@ class MountOptions:
     direct_io: bool = False
     no_cpu_idle: bool = False
     """Keep processors out of idle states while requests arrive without a pause."""
+    session: SessionKind = SessionKind.PYFUSE3
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
@@ -119,6 +127,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         write_rate=values.read("write_rate", _rate),
         direct_io=values.flag("direct_io"),
         no_cpu_idle=values.flag("no_cpu_idle"),
+        session=_session(values),
         allow_other=not values.flag("no_allow_other"),
         foreground=values.flag("foreground"),
         debug=values.flag("debug"),
@@ -182,6 +191,13 @@ class _Values:
                 f"{rule!r} in {key.replace('_', '-')} has no effect: it names none of u, g, o and a"
             )
         return perms
+
+
+def _session(values: _Values) -> SessionKind:
+    kind = values.one_of("session", SessionKind, SessionKind.PYFUSE3)
+    if kind is SessionKind.KERNEL and values.flag("no_cpu_idle"):
+        raise UserError("--no-cpu-idle and --session kernel cannot be combined", "leave one out")
+    return kind
 
 
 def _rate(text: str) -> float:
@@ -298,6 +314,8 @@ def _needs_root(given: RawOptions) -> str | None:
         return "dev"
     if given.get("local"):
         return "local"
+    if given.get("session") == SessionKind.KERNEL.value:
+        return "session kernel"
     for key in ("create_for_user", "create_for_group"):
         if key in given:
             return key.replace("_", "-")

@@ -173,6 +173,8 @@ OPTIONS = (
     Option("no-cpu-idle", MOUNT, "While requests stream, keep the processors of the whole machine "
            "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
            "haltpoll, or with more than 8 processors, it does nothing."),
+    Option("session", MOUNT, "How requests come from the kernel: through pyfuse3 (the default), or "
+           "from /dev/fuse itself, which needs root and Linux 5.17.", "pyfuse3|kernel"),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.adapter.world import later
-from tests.support import processors
+from tests.support import mounting, processors
 from tests.support.mounting import PLACE, REPOSITORY, area, unmount
 from tests.support.people import reachable_python
 from tests.support.siege import Siege, siege
@@ -20,6 +20,14 @@ from tests.support.vm_world import systemd_world, world
 __all__ = ["later", "systemd_world", "umount_helper", "world"]
 
 HELPER = "umount.fuse.gitguardfs"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--session", default="", help="the session of root's mounts (--session)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    mounting.SESSION = config.getoption("--session")
 
 
 @pytest.fixture(scope="session", autouse=True)

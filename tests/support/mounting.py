@@ -22,6 +22,8 @@ AREA = "GITGUARDFS_TEST_AREA"
 PLACE = os.environ.get(AREA, "/var/tmp")
 """The directory, on a disk, for files that ordinary users have to reach."""
 
+SESSION = ""
+"""The value of ``--session`` for root's mounts; "" for the default."""
 AREAS: list[str] = []
 """The areas that were made in this run; nothing may stay mounted in them."""
 
@@ -107,6 +109,8 @@ def gitguardfs(
     holds no warning that the test did not expect.
     """
     path.mkdir(exist_ok=True)
+    if SESSION and uid == 0:
+        options = (*options, "--session", SESSION)
     work = Path(tempfile.mkdtemp(prefix="ggfs-run-", dir=PLACE))
     work.chmod(0o777)
     ready = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -15,6 +15,7 @@ from contextlib import suppress
 import pyfuse3
 import trio
 
+from gitguardfs.base.constants import SUBTYPE
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
@@ -64,7 +65,7 @@ class Pyfuse3Session:
         target = f"/proc/self/fd/{directory}" if os.geteuid() == 0 else path
         self._loop.install()
         try:
-            pyfuse3.init(self._handlers, target, options)
+            pyfuse3.init(self._handlers, target, {*map(_for_libfuse, options)})
         except RuntimeError as error:
             raise MountFailed(str(error)) from None
 
@@ -107,6 +108,13 @@ class Pyfuse3Session:
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""
         pyfuse3.close(unmount=unmount)
+
+
+def _for_libfuse(option: str) -> str:
+    """Return an option as libfuse reads it, which splits at commas; pyfuse3 passes ASCII only."""
+    if not option.isascii() or not option.isprintable():
+        return f"{option.partition('=')[0]}={SUBTYPE}"
+    return option.replace("\\", "\\\\").replace(",", "\\,")
 
 
 async def _announce(mountpoint: str, ready: Callable[[], None]) -> None:

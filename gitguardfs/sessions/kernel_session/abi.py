@@ -1,0 +1,115 @@
+"""The kernel's protocol: numbers and layouts of ``linux/fuse.h``, 7.36 and later. No policy."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK
+from struct import Struct
+
+MAJOR, MINOR = 7, 45
+"""The newest version that is written down here; the kernel takes the smaller minor number."""
+OLDEST_KERNEL = (5, 17)
+"""The first Linux with version 7.36, whose INIT has the present layout."""
+
+BODY = 40
+"""Bytes of the header of a request, after which its body begins."""
+IN = Struct("<IIQQIII")
+"""Length, opcode, unique, node, uid, gid and pid."""
+OUT = Struct("<IiQ")
+"""Length, negative errno and unique: the header of a reply."""
+MAX_WRITE = 1 << 20
+BUFFER_SIZE = MAX_WRITE + 4096
+"""Bytes for the longest request; read(2) fails if the buffer is too small for that."""
+
+
+class Opcode(IntEnum):
+    """The kinds of requests."""
+
+    LOOKUP, FORGET, GETATTR, SETATTR, READLINK, SYMLINK = 1, 2, 3, 4, 5, 6
+    MKNOD, MKDIR, UNLINK, RMDIR, RENAME, LINK, OPEN, READ, WRITE, STATFS, RELEASE = range(8, 19)
+    FSYNC, SETXATTR, GETXATTR, LISTXATTR, REMOVEXATTR, FLUSH, INIT, OPENDIR = range(20, 28)
+    READDIR, RELEASEDIR, FSYNCDIR, GETLK, SETLK, SETLKW, ACCESS, CREATE = range(28, 36)
+    INTERRUPT, BMAP, DESTROY, IOCTL, POLL, NOTIFY_REPLY, BATCH_FORGET = range(36, 43)
+    FALLOCATE, READDIRPLUS, RENAME2, LSEEK, COPY_FILE_RANGE, SETUPMAPPING = range(43, 49)
+    REMOVEMAPPING, SYNCFS, TMPFILE, STATX = range(49, 53)
+
+
+QWORD = Struct("<Q")
+TWO_WORDS = Struct("<II")
+FOUR_WORDS = Struct("<4I")
+LIST_FORGET = Struct("<QQ")
+SETATTR_IN = Struct("<IIQQQQQQIIIIIIII")
+RENAME2_IN = Struct("<QII")
+READ_IN = Struct("<QQIIQII")
+"""Handle, offset, size and flags, also of WRITE; READDIRPLUS begins alike."""
+FSYNC_IN = Struct("<QII")
+
+FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH = (
+    1 << bit for bit in range(7)
+)
+FATTR_ATIME_NOW, FATTR_MTIME_NOW = 1 << 7, 1 << 8
+FSYNC_FDATASYNC = 1
+
+ATTRIBUTES = "6Q10I"
+"""The layout of ``attributes``."""
+OUT_ENTRY = Struct(f"<IiQ4QII{ATTRIBUTES}")
+OUT_ATTR = Struct(f"<IiQQII{ATTRIBUTES}")
+OUT_OPEN = Struct("<IiQQII")
+OUT_CREATE = Struct(f"<IiQ4QII{ATTRIBUTES}QII")
+OUT_WRITE = Struct("<IiQII")
+OUT_STATFS = Struct("<IiQ5Q4I24x")
+OUT_INIT = Struct("<IiQ4I2HIIHHII24x")
+OUT_SIZE = Struct("<IiQII")
+"""The reply to GETXATTR and LISTXATTR that asks for the size alone."""
+ENTRY = Struct(f"<4QII{ATTRIBUTES}")
+DIRENT = Struct("<QQII")
+
+FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE = 1, 2
+
+INIT_EXT = 1 << 30
+"""The bit that says that INIT has a second word of flags."""
+WANTED = sum(
+    1 << bit
+    for bit in (
+        0,  # ASYNC_READ
+        3,  # ATOMIC_O_TRUNC
+        5,  # BIG_WRITES
+        12,  # AUTO_INVAL_DATA
+        13,  # DO_READDIRPLUS
+        15,  # ASYNC_DIO
+        18,  # PARALLEL_DIROPS
+        22,  # MAX_PAGES
+    )
+)
+"""What is asked for where the kernel offers it. Without READDIRPLUS_AUTO, READDIR is never sent."""
+MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
+
+NOTIFY_INVAL_INODE = 2
+INVAL_INODE_OUT = Struct("<IiQQqq")
+ATTRIBUTES_ONLY = -1
+"""The offset with which INVAL_INODE leaves the cached pages."""
+
+_WORD, _LONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_TYPES = {
+    S_IFIFO: 1, S_IFCHR: 2, S_IFDIR: 4, S_IFBLK: 6, S_IFREG: 8, S_IFLNK: 10, S_IFSOCK: 12,
+}  # fmt: skip
+
+
+def attributes(reported: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the 16 numbers of ``struct fuse_attr`` for ``protocol.Attributes``.
+
+    A time before 1970 is negative, and so are all its bits taken as a number without a sign.
+    """
+    ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime_ns, mtime_ns, ctime_ns = reported
+    atime, atime_ns = divmod(atime_ns, 1_000_000_000)
+    mtime, mtime_ns = divmod(mtime_ns, 1_000_000_000)
+    ctime, ctime_ns = divmod(ctime_ns, 1_000_000_000)
+    return (
+        ino, size, blocks, atime & _LONG, mtime & _LONG, ctime & _LONG, atime_ns, mtime_ns,
+        ctime_ns, mode, nlink & _WORD, uid, gid, rdev & _WORD, blksize & _WORD, 0,
+    )  # fmt: skip
+
+
+def entry_type(file_type: int) -> int:
+    """Return the type of a directory entry (DT_*) for a file type; 0 for an unknown one."""
+    return _TYPES.get(file_type, 0)

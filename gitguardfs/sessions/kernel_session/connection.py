@@ -1,0 +1,80 @@
+"""The connection of one mount to the kernel, by /dev/fuse: mounting, replies, notifications."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from contextlib import suppress
+
+from gitguardfs.base.constants import FSTYPE, FUSE_DEVICE
+from gitguardfs.linux import syscalls
+from gitguardfs.sessions.base import MountFailed
+from gitguardfs.sessions.kernel_session import abi
+from gitguardfs.sessions.kernel_session.requests import Answer, failed
+
+log = logging.getLogger(__name__)
+
+_FLAGS = {
+    "ro": syscalls.MS_RDONLY, "noexec": syscalls.MS_NOEXEC, "noatime": syscalls.MS_NOATIME,
+    "sync": syscalls.MS_SYNCHRONOUS, "dirsync": syscalls.MS_DIRSYNC,
+}  # fmt: skip
+"""Options of mount(8) that are flags of mount(2)."""
+_NOT_FOR_THE_KERNEL = ("debug", "dev")
+_UNWANTED = (errno.ENOENT, errno.ENODEV, errno.ECONNABORTED)
+"""The errors of a reply that nobody waits for: the kernel has withdrawn the request."""
+
+
+class Connection:
+    """An open /dev/fuse."""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        """Its descriptor; -1 before ``mount`` and after ``close``."""
+
+    def mount(self, directory: int, options: set[str]) -> None:
+        """Mount on the directory behind a descriptor. Raises MountFailed."""
+        flags, data, source, fstype = syscalls.MS_NOSUID, [], "", FSTYPE
+        flags |= 0 if "dev" in options else syscalls.MS_NODEV
+        for option in sorted(options):
+            name, _, value = option.partition("=")
+            if name == "fsname":
+                source = value
+            elif name in _FLAGS:
+                flags |= _FLAGS[name]
+            elif name not in (*_NOT_FOR_THE_KERNEL, "subtype"):
+                data.append(option)
+        try:
+            self.fd = os.open(FUSE_DEVICE, os.O_RDWR | os.O_CLOEXEC)
+            data += [f"fd={self.fd}", "rootmode=40000", "user_id=0", "group_id=0"]
+            syscalls.mount(source, f"/proc/self/fd/{directory}", fstype, flags, ",".join(data))
+        except OSError as error:
+            self.close()
+            raise MountFailed(str(error)) from None
+
+    def send(self, unique: int, answer: Answer) -> None:
+        """Send the reply to a request; EIO instead of one that the kernel does not take."""
+        try:
+            if isinstance(answer, bytes):
+                os.write(self.fd, answer)
+            else:
+                os.writev(self.fd, answer)
+        except OSError as error:
+            if error.errno in _UNWANTED or self.fd < 0:
+                return
+            with suppress(Exception):  # even if a log handler fails, the request is answered
+                log.error("the kernel does not take a reply: %s", error.strerror)
+            with suppress(OSError):  # EINVAL: the caller still waits
+                os.write(self.fd, failed(unique, errno.EIO))
+
+    def invalidate_attributes(self, node: int) -> None:
+        """Make the kernel drop the attributes of a node. Raises OSError(ENOENT): it has none."""
+        size = abi.INVAL_INODE_OUT.size
+        code = abi.NOTIFY_INVAL_INODE
+        os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
+
+    def close(self) -> None:
+        """Close the descriptor: the mount is dead then, if it is still there."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)

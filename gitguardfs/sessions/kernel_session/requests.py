@@ -1,0 +1,343 @@
+"""The requests of the kernel that ``View`` serves: how each is read, and how its reply is packed.
+
+A reader takes the node of the request and its bytes. It returns a packer and the arguments for
+``View.serve``. A packer returns the reply's bytes, or a list of parts. What the kernel would not
+send, or take, raises struct.error or another error of Python: the error boundary answers EIO.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from stat import S_IFMT
+from typing import Any, NamedTuple
+
+from gitguardfs.base.protocol import (
+    NOW,
+    DirEntry,
+    EntryReply,
+    GuestGid,
+    GuestUid,
+    OpenReply,
+    ReadData,
+    RequestError,
+    SetAttr,
+)
+from gitguardfs.sessions.kernel_session import abi
+from gitguardfs.sessions.kernel_session.abi import BODY, OUT, Opcode
+
+Answer = bytes | list[ReadData]
+Packer = Callable[[int, Any], Answer]
+Arguments = tuple[Any, ...]
+Reader = Callable[[int, memoryview, int], tuple[Packer, Arguments]]
+
+NO_ATTRIBUTES = (0,) * 16
+_BLANK = bytes(8)
+
+
+# Replies
+
+
+@lru_cache(64)
+def _timeout(seconds: float) -> tuple[int, int]:
+    whole = int(seconds)
+    return whole, int((seconds - whole) * 1e9)
+
+
+def failed(unique: int, number: int) -> bytes:
+    """Return the reply to a request that failed with the errno ``number``."""
+    return OUT.pack(OUT.size, -number, unique)
+
+
+def _nothing(unique: int, reply: None) -> bytes:
+    if reply is not None:
+        raise TypeError(f"no valid reply: {reply!r:.100}")
+    return OUT.pack(OUT.size, 0, unique)
+
+
+def _data(unique: int, reply: ReadData) -> Answer:
+    return [OUT.pack(OUT.size + len(reply), 0, unique), reply]
+
+
+def _bytes(unique: int, reply: bytes) -> bytes:
+    return OUT.pack(OUT.size + len(reply), 0, unique) + reply
+
+
+def _entry_fields(reply: EntryReply) -> Arguments:
+    node, attributes, entry_timeout, attr_timeout = reply
+    seconds, nanoseconds = _timeout(entry_timeout)
+    if attributes is None:
+        return (0, 0, seconds, 0, nanoseconds, 0, *NO_ATTRIBUTES)
+    attr_seconds, attr_nanoseconds = _timeout(attr_timeout)
+    return (
+        node, 0, seconds, attr_seconds, nanoseconds, attr_nanoseconds, *abi.attributes(attributes)
+    )  # fmt: skip
+
+
+def _entry(unique: int, reply: EntryReply) -> bytes:
+    return abi.OUT_ENTRY.pack(abi.OUT_ENTRY.size, 0, unique, *_entry_fields(reply))
+
+
+def _attributes(unique: int, reply: EntryReply) -> bytes:
+    _, attributes, _, attr_timeout = reply
+    assert attributes is not None  # there is no negative reply to GETATTR
+    seconds, nanoseconds = _timeout(attr_timeout)
+    return abi.OUT_ATTR.pack(
+        abi.OUT_ATTR.size, 0, unique, seconds, nanoseconds, 0, *abi.attributes(attributes)
+    )
+
+
+def _open_flags(opened: OpenReply) -> int:
+    return opened.keep_cache * abi.FOPEN_KEEP_CACHE | opened.direct_io * abi.FOPEN_DIRECT_IO
+
+
+def _opened(unique: int, opened: OpenReply) -> bytes:
+    flags = _open_flags(opened)
+    return abi.OUT_OPEN.pack(abi.OUT_OPEN.size, 0, unique, opened.handle, flags, 0)
+
+
+def _created(unique: int, reply: tuple[OpenReply, EntryReply]) -> bytes:
+    opened, entry = reply
+    return abi.OUT_CREATE.pack(
+        abi.OUT_CREATE.size, 0, unique, *_entry_fields(entry), opened.handle, _open_flags(opened), 0
+    )
+
+
+def _handle(unique: int, handle: int) -> bytes:
+    return abi.OUT_OPEN.pack(abi.OUT_OPEN.size, 0, unique, handle, 0, 0)
+
+
+def _written(unique: int, size: int) -> bytes:
+    return abi.OUT_WRITE.pack(abi.OUT_WRITE.size, 0, unique, size, 0)
+
+
+def _space(unique: int, have: os.statvfs_result) -> bytes:
+    return abi.OUT_STATFS.pack(
+        abi.OUT_STATFS.size, 0, unique, have.f_blocks, have.f_bfree, have.f_bavail, have.f_files,
+        have.f_ffree, have.f_bsize, have.f_namemax, have.f_frsize, 0,
+    )  # fmt: skip
+
+
+def _sized(room: int, unique: int, value: bytes) -> bytes:
+    """Pack a value of at most ``room`` bytes; for no room, its size. RequestError(ERANGE)."""
+    if not room:
+        return abi.OUT_SIZE.pack(abi.OUT_SIZE.size, 0, unique, len(value), 0)
+    if len(value) > room:
+        raise RequestError(errno.ERANGE)
+    return _bytes(unique, value)
+
+
+def _names(room: int, unique: int, names: Sequence[bytes]) -> bytes:
+    return _sized(room, unique, b"".join(name + b"\0" for name in names))
+
+
+class Listing:
+    """The reply to a request for entries of a directory, with their attributes."""
+
+    def __init__(self, room: int) -> None:
+        """``room`` is how many bytes the kernel takes."""
+        self._room = room
+        self._parts: list[bytes] = []
+
+    def add(self, entry: DirEntry) -> bool:
+        """Add an entry, if it has room; return whether it had."""
+        name, offset, reply, file_type, inode = entry
+        size = abi.ENTRY.size + abi.DIRENT.size + len(name)
+        padding = -size % 8
+        if size + padding > self._room:
+            return False
+        self._room -= size + padding
+        if reply is None or reply.attributes is None:
+            # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
+            fields: Arguments = (0,) * 6 + NO_ATTRIBUTES
+        else:
+            fields = _entry_fields(reply)
+            inode, file_type = reply.attributes.ino, S_IFMT(reply.attributes.mode)
+        kind = abi.entry_type(file_type)
+        self._parts += (
+            abi.ENTRY.pack(*fields), abi.DIRENT.pack(inode or 1, offset, len(name), kind), name,
+            _BLANK[:padding],
+        )  # fmt: skip
+        return True
+
+    def packed(self, unique: int, reply: None) -> bytes:
+        """Return the reply to the request."""
+        return _bytes(unique, b"".join(self._parts))
+
+
+# Requests
+
+
+def _named(view: memoryview, start: int, end: int) -> bytes:
+    return bytes(view[start : end - 1])
+
+
+def _two_names(view: memoryview, start: int, end: int) -> list[bytes]:
+    one, other = bytes(view[start : end - 1]).split(b"\0")
+    return [one, other]
+
+
+def _by_node(pack: Packer) -> Reader:
+    return lambda node, view, end: (pack, (node,))
+
+
+def _by_name(pack: Packer) -> Reader:
+    return lambda node, view, end: (pack, (node, _named(view, BODY, end)))
+
+
+def _by_handle(pack: Packer) -> Reader:
+    return lambda node, view, end: (pack, abi.QWORD.unpack_from(view, BODY))
+
+
+def _no_arguments(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _space, ()
+
+
+def _setattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    (
+        valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _
+    ) = abi.SETATTR_IN.unpack_from(view, BODY)  # fmt: skip
+    changes = SetAttr(
+        size=size if valid & abi.FATTR_SIZE else None,
+        mode=mode if valid & abi.FATTR_MODE else None,
+        uid=GuestUid(uid) if valid & abi.FATTR_UID else None,
+        gid=GuestGid(gid) if valid & abi.FATTR_GID else None,
+        atime_ns=_time(valid, abi.FATTR_ATIME, abi.FATTR_ATIME_NOW, atime, atime_ns),
+        mtime_ns=_time(valid, abi.FATTR_MTIME, abi.FATTR_MTIME_NOW, mtime, mtime_ns),
+    )
+    return _attributes, (node, changes, handle if valid & abi.FATTR_FH else None)
+
+
+def _time(valid: int, is_set: int, is_now: int, seconds: int, nanoseconds: int) -> int | None:
+    if not valid & is_set:
+        return None
+    if valid & is_now:
+        return NOW
+    signed = seconds - (1 << 64) if seconds >> 63 else seconds
+    return signed * 1_000_000_000 + nanoseconds
+
+
+def _access(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _nothing, (node, abi.TWO_WORDS.unpack_from(view, BODY)[0])
+
+
+def _mknod(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    mode, device, _, _ = abi.FOUR_WORDS.unpack_from(view, BODY)
+    return _entry, (node, _named(view, BODY + 16, end), mode, device)
+
+
+def _mkdir(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    mode, _ = abi.TWO_WORDS.unpack_from(view, BODY)
+    return _entry, (node, _named(view, BODY + 8, end), mode)
+
+
+def _symlink(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _entry, (node, *_two_names(view, BODY, end))
+
+
+def _link(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _entry, (abi.QWORD.unpack_from(view, BODY)[0], node, _named(view, BODY + 8, end))
+
+
+def _rename(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    old, new = _two_names(view, BODY + 8, end)
+    return _nothing, (node, old, abi.QWORD.unpack_from(view, BODY)[0], new, 0)
+
+
+def _rename2(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    directory, flags, _ = abi.RENAME2_IN.unpack_from(view, BODY)
+    old, new = _two_names(view, BODY + 16, end)
+    return _nothing, (node, old, directory, new, flags)
+
+
+def _open(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _opened, (node, abi.TWO_WORDS.unpack_from(view, BODY)[0])
+
+
+def _create(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    flags, mode, _, _ = abi.FOUR_WORDS.unpack_from(view, BODY)
+    return _created, (node, _named(view, BODY + 16, end), mode, flags)
+
+
+def _read(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return _data, abi.READ_IN.unpack_from(view, BODY)[:3]
+
+
+def _write(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    handle, offset, size, *_ = abi.READ_IN.unpack_from(view, BODY)
+    start = BODY + abi.READ_IN.size
+    if start + size > end:
+        raise ValueError(f"a write of {size} bytes in a request of {end}")
+    return _written, (handle, offset, view[start : start + size])
+
+
+def _fsync(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    handle, flags, _ = abi.FSYNC_IN.unpack_from(view, BODY)
+    return _nothing, (handle, bool(flags & abi.FSYNC_FDATASYNC))
+
+
+def _readdirplus(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    handle, offset, size, *_ = abi.READ_IN.unpack_from(view, BODY)
+    listing = Listing(min(size, abi.MAX_WRITE))
+    return listing.packed, (handle, offset, listing.add)
+
+
+def _getxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    room, _ = abi.TWO_WORDS.unpack_from(view, BODY)
+    return partial(_sized, room), (node, _named(view, BODY + 8, end))
+
+
+def _listxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    return partial(_names, abi.TWO_WORDS.unpack_from(view, BODY)[0]), (node,)
+
+
+def _setxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+    size, flags = abi.TWO_WORDS.unpack_from(view, BODY)
+    name, _, value = bytes(view[BODY + 8 : end]).partition(b"\0")
+    return _nothing, (node, name, value[:size], flags)
+
+
+class Form(NamedTuple):
+    """How the requests of one opcode are served."""
+
+    request: str
+    """The name of the request, as ``View.serve`` takes it."""
+    read: Reader
+    has_caller: bool = True
+    """Whether the view is told who asks; requests on a handle carry nobody."""
+
+
+FORMS: dict[int, Form] = {
+    Opcode.LOOKUP: Form("lookup", _by_name(_entry)),
+    Opcode.GETATTR: Form("getattr", _by_node(_attributes)),
+    Opcode.SETATTR: Form("setattr", _setattr),
+    Opcode.READLINK: Form("readlink", _by_node(_bytes)),
+    Opcode.SYMLINK: Form("symlink", _symlink),
+    Opcode.MKNOD: Form("mknod", _mknod),
+    Opcode.MKDIR: Form("mkdir", _mkdir),
+    Opcode.UNLINK: Form("unlink", _by_name(_nothing)),
+    Opcode.RMDIR: Form("rmdir", _by_name(_nothing)),
+    Opcode.RENAME: Form("rename", _rename),
+    Opcode.RENAME2: Form("rename", _rename2),
+    Opcode.LINK: Form("link", _link),
+    Opcode.OPEN: Form("open", _open),
+    Opcode.CREATE: Form("create", _create),
+    Opcode.READ: Form("read", _read, has_caller=False),
+    Opcode.WRITE: Form("write", _write, has_caller=False),
+    Opcode.FLUSH: Form("flush", _by_handle(_nothing), has_caller=False),
+    Opcode.FSYNC: Form("fsync", _fsync, has_caller=False),
+    Opcode.RELEASE: Form("release", _by_handle(_nothing), has_caller=False),
+    Opcode.OPENDIR: Form("opendir", _by_node(_handle)),
+    Opcode.READDIRPLUS: Form("readdir", _readdirplus, has_caller=False),
+    Opcode.FSYNCDIR: Form("fsyncdir", _fsync, has_caller=False),
+    Opcode.RELEASEDIR: Form("releasedir", _by_handle(_nothing), has_caller=False),
+    Opcode.STATFS: Form("statfs", _no_arguments),
+    Opcode.ACCESS: Form("access", _access),
+    Opcode.GETXATTR: Form("getxattr", _getxattr),
+    Opcode.LISTXATTR: Form("listxattr", _listxattr),
+    Opcode.SETXATTR: Form("setxattr", _setxattr),
+    Opcode.REMOVEXATTR: Form("removexattr", _by_name(_nothing)),
+}
+"""By opcode. The session itself takes INIT, DESTROY, INTERRUPT and the two FORGETs."""

@@ -1,0 +1,330 @@
+"""Serves one mount by reading /dev/fuse: one thread serves, and others make calls that may wait.
+
+The serving thread alone uses the tables. While it waits for requests alone, it sits in read(2).
+While a call of a request is with a helper, it waits for both by poll(2), and the descriptor is
+non-blocking: a request that poll(2) has seen may be withdrawn.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import heapq
+import io
+import logging
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from struct import unpack_from
+from time import monotonic
+from typing import Any, NamedTuple
+
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
+from gitguardfs.base.signals import leave_to_main_thread
+from gitguardfs.fs.blocking import Blocking
+from gitguardfs.sessions.base import MountFailed
+from gitguardfs.sessions.kernel_session import abi
+from gitguardfs.sessions.kernel_session.abi import Opcode
+from gitguardfs.sessions.kernel_session.connection import Connection
+from gitguardfs.sessions.kernel_session.requests import FORMS, Answer, Packer, failed
+from gitguardfs.view.view import View
+
+log = logging.getLogger(__name__)
+
+HELPERS = 32
+"""Threads for calls that wait, at most. More would not make a disk faster."""
+QUICK_LIMIT = 500e-6
+"""Seconds for which other requests wait for a call that is expected to be quick."""
+_TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
+_ENDED = (errno.ENODEV, errno.ECONNABORTED)
+
+
+def _named(opcode: int) -> str:
+    return Opcode(opcode).name if opcode in Opcode._value2member_map_ else str(opcode)
+
+
+class KernelSessionFactory:
+    """Sessions on /dev/fuse. They need root and Linux 5.17 (``abi.OLDEST_KERNEL``)."""
+
+    reports_names_only = True
+
+    def __call__(self, view: View) -> KernelSession:
+        """Return a session that serves ``view``."""
+        return KernelSession(view)
+
+
+class _Waiting(NamedTuple):
+    """A request whose call a helper makes."""
+
+    unique: int
+    request: str
+    caller: Caller | None
+    pack: Packer
+    blocking: Blocking[Any]
+    buffer: bytearray | None
+    """The buffer that the call uses; None if it uses none."""
+
+
+class KernelSession:
+    """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._connection = Connection()
+        self._logs_requests = log.isEnabledFor(logging.DEBUG)
+        self._ready: Callable[[], None] = lambda: None
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_between_requests = False
+        self._is_ending = False
+        self._buffers: list[bytearray] = []
+        """Buffers that no request uses."""
+        self._use_buffer(bytearray(abi.BUFFER_SIZE))
+        self._helpers: dict[Hashable, ThreadPoolExecutor] = {}
+        """By queue: None is for calls that wait for no other."""
+        self._with_helpers = 0
+        """How many calls are with helpers."""
+        self._returned: deque[tuple[_Waiting, Future[Any]]] = deque()
+        self._held_back: list[tuple[float, int, Answer]] = []
+        """Answers that a rate limit holds back: the time they are due, unique, the answer."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._own: dict[int, Callable[[int, int], None]] = {
+            Opcode.FORGET: self._forget,
+            Opcode.BATCH_FORGET: self._forget_many,
+            Opcode.INIT: self._init,
+            Opcode.INTERRUPT: lambda unique, node: None,  # what is under way is finished
+            Opcode.DESTROY: lambda unique, node: self._connection.send(unique, failed(unique, 0)),
+        }
+        """The requests that the view does not serve, by opcode."""
+        self.answers = 0
+        """How many requests were answered. The number only grows."""
+
+    def _use_buffer(self, buffer: bytearray) -> None:
+        self._buffer, self._request = buffer, memoryview(buffer)
+
+    def mount(self, path: str, directory: int, options: set[str]) -> None:
+        """Mount on the directory behind a descriptor. Raises MountFailed."""
+        if os.geteuid() != 0:
+            raise MountFailed("the kernel's session needs root")
+        self._connection.mount(directory, options)
+
+    def serve(self, ready: Callable[[], None]) -> None:
+        """Serve until the mount is unmounted or ``stop`` is called."""
+        self._ready = ready
+        gc.collect()
+        gc.freeze()
+        try:
+            self._serve()
+            while self._with_helpers or self._held_back:
+                self._wait(-1)
+                self._take_returned()
+        finally:
+            for helpers in self._helpers.values():
+                helpers.shutdown(wait=False)
+
+    def _serve(self) -> None:
+        fd = self._connection.fd
+        read = io.FileIO(fd, "rb", closefd=False).readinto
+        while not self._is_ending:
+            self._is_between_requests = True
+            if self._calls:
+                self._make_calls()
+            try:
+                if self._with_helpers or self._held_back:
+                    self._wait(fd)
+                size = read(self._buffer)
+            except OSError as error:
+                if error.errno in _ENDED:
+                    self._is_between_requests = False
+                    return
+                if error.errno not in _TAKEN_BACK:
+                    raise
+                size = None
+            self._is_between_requests = False
+            if size:
+                self._serve_one(size)
+            if self._returned or self._held_back:
+                self._take_returned()
+
+    # Between two requests
+
+    def stop(self) -> None:
+        """Finish the requests under way, and take no more. May be called in a signal handler."""
+        self._is_ending = True
+        # The read(2) that this may have interrupted returns, with a request if it has one.
+        os.set_blocking(self._connection.fd, False)
+        os.eventfd_write(self._wake, 1)
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Make a call between two requests. May be called in a signal handler."""
+        self._calls.append(call)
+        if self._is_between_requests:  # Python calls the handler within read(2) or poll(2)
+            self._make_calls()
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._is_between_requests = False
+            self._calls.popleft()()
+            self._is_between_requests = True
+
+    # One request
+
+    def _serve_one(self, size: int) -> None:
+        length, opcode, unique, node, uid, gid, pid = abi.IN.unpack_from(self._buffer)
+        if self._logs_requests:
+            log.debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
+        form = FORMS.get(opcode)
+        if form is None:
+            return self._serve_own(opcode, unique, node)
+        request, read, has_caller = form
+        caller = make(Caller, (GuestUid(uid), GuestGid(gid), pid)) if has_caller else None
+        try:
+            if length != size:
+                raise ValueError(f"a request of {length} bytes has {size}")
+            pack, arguments = read(node, self._request, size)
+            reply = self._view.serve(request, caller, *arguments)
+            if type(reply) is Blocking:
+                return self._begin(_Waiting(unique, request, caller, pack, reply, None))
+            if request == "setxattr" or (request == "open" and reply.attributes_changed):
+                with suppress(OSError):  # an access list changes the mode
+                    self.invalidate(node)
+            answer = pack(unique, reply)
+        except RequestError as error:
+            answer = failed(unique, error.errno)
+        except Exception as error:
+            answer = failed(unique, self._view.errno_of(error, request, caller))
+        self._send(unique, answer)
+
+    def _send(self, unique: int, answer: Answer) -> None:
+        self.answers += 1
+        if self._logs_requests:
+            number = abi.OUT.unpack_from(answer if isinstance(answer, bytes) else answer[0])[1]
+            log.debug("unique: %d, result: %s", unique, os.strerror(-number) if number else "success")
+        self._connection.send(unique, answer)
+
+    def _serve_own(self, opcode: int, unique: int, node: int) -> None:
+        own = self._own.get(opcode)
+        if own is None:
+            return self._send(unique, failed(unique, errno.ENOSYS))
+        try:
+            own(unique, node)
+        except Exception as error:
+            self._view.errno_of(error, _named(opcode))
+
+    def _init(self, unique: int, _node: int) -> None:
+        _, minor, readahead, offered = abi.FOUR_WORDS.unpack_from(self._buffer, abi.BODY)
+        flags = abi.WANTED & offered | abi.INIT_EXT
+        answer = abi.OUT_INIT.pack(
+            abi.OUT_INIT.size, 0, unique, abi.MAJOR, min(minor, abi.MINOR), readahead, flags,
+            abi.MAX_BACKGROUND, abi.CONGESTION, abi.MAX_WRITE, abi.TIME_GRANULARITY, abi.MAX_PAGES,
+            0, 0, 0,
+        )  # fmt: skip
+        self._send(unique, answer)
+        try:
+            self._ready()
+        except Exception:
+            log.exception("the view is mounted, but reporting that failed; it stays mounted")
+
+    def _forget(self, _unique: int, node: int) -> None:
+        self._forget_one(node, *abi.QWORD.unpack_from(self._buffer, abi.BODY))
+
+    def _forget_many(self, _unique: int, _node: int) -> None:
+        for index in range(*unpack_from("<I", self._buffer, abi.BODY)):
+            start = abi.BODY + 8 + index * abi.LIST_FORGET.size
+            self._forget_one(*abi.LIST_FORGET.unpack_from(self._buffer, start))
+
+    def _forget_one(self, node: int, times: int) -> None:
+        with suppress(Exception):  # it has no reply
+            self._view.serve("forget", None, node, times)
+
+    def invalidate(self, node: int) -> None:
+        """Make the kernel drop the cached attributes of a node. Raises OSError."""
+        self._connection.invalidate_attributes(node)
+
+    # Calls that may wait
+
+    def _begin(self, waiting: _Waiting) -> None:
+        blocking = waiting.blocking
+        blocking.__enter__()
+        if blocking.runs_inline:
+            return self._finish(waiting, blocking.run)
+        helpers = self._helpers.get(blocking.queue)
+        if helpers is None:
+            most = HELPERS if blocking.queue is None else 1
+            helpers = ThreadPoolExecutor(most, initializer=leave_to_main_thread)
+            self._helpers[blocking.queue] = helpers
+        call = helpers.submit(blocking.run)
+        if blocking.likely_quick and blocking.queue is None and not self._with_helpers:
+            wait([call], QUICK_LIMIT)
+            if call.done():
+                return self._finish(waiting, call.result)
+        if waiting.request == "write":
+            waiting = waiting._replace(buffer=self._buffer)
+            self._use_buffer(self._buffers.pop() if self._buffers else bytearray(abi.BUFFER_SIZE))
+        if not self._with_helpers and not self._held_back:
+            os.set_blocking(self._connection.fd, False)
+        self._with_helpers += 1
+        call.add_done_callback(lambda call: self._return(waiting, call))
+
+    def _return(self, waiting: _Waiting, call: Future[Any]) -> None:
+        """Give a call back to the serving thread; on a helper's thread."""
+        self._returned.append((waiting, call))
+        os.eventfd_write(self._wake, 1)
+
+    def _wait(self, fd: int) -> None:
+        """Wait until ``fd`` has a request, a call returns, or an answer is due."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+        due = None
+        if self._held_back:
+            due = 0 if self._is_ending else max(0.0, self._held_back[0][0] - monotonic())
+        poll.poll(None if due is None else due * 1000 + 1)
+
+    def _take_returned(self) -> None:
+        """Answer the requests whose calls have returned, and those whose answers are due."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while self._returned:
+            waiting, call = self._returned.popleft()
+            self._with_helpers -= 1
+            if waiting.buffer is not None:
+                self._buffers.append(waiting.buffer)
+            self._finish(waiting, call.result)
+        while self._held_back and (self._is_ending or self._held_back[0][0] <= monotonic()):
+            _, unique, answer = heapq.heappop(self._held_back)
+            self._send(unique, answer)
+        if not (self._with_helpers or self._held_back or self._is_ending):
+            os.set_blocking(self._connection.fd, True)
+
+    def _finish(self, waiting: _Waiting, result: Callable[[], Any]) -> None:
+        """Answer a request with the result of its call, or hold the answer back."""
+        unique, request, caller, pack, blocking, _ = waiting
+        delay = 0.0
+        try:
+            try:
+                returned = result()
+            finally:
+                blocking.__exit__()
+            reply = blocking.finish(returned)
+            answer = pack(unique, reply)
+            delay = blocking.delay(reply)
+        except RequestError as error:
+            answer = failed(unique, error.errno)
+        except Exception as error:
+            answer = failed(unique, self._view.errno_of(error, request, caller))
+        if not delay or self._is_ending:
+            return self._send(unique, answer)
+        if not self._with_helpers and not self._held_back:
+            os.set_blocking(self._connection.fd, False)
+        heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
+
+    def close(self, unmount: bool = False) -> None:
+        """Close the connection. The mount is left dead: ``mounting.view`` unmounts root's."""
+        self._connection.close()
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
