@@ -89,7 +89,7 @@ class OpenReply(NamedTuple):
     attributes_changed: bool = False
     """Whether the session must invalidate the attributes that the kernel has cached."""
     backing_fd: int = -1
-    """A descriptor of the source's file, for a session that passes reads and writes through."""
+    """A descriptor of the source's file, which the kernel may read and write by itself; or -1."""
 
 
 class DirEntry(NamedTuple):

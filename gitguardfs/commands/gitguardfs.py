@@ -163,7 +163,9 @@ def _run(options: MountOptions) -> int:
         from gitguardfs.mounting import run as mount
         from gitguardfs.sessions import choice
 
-        new_session = choice.session_factory(options.session.value, options.no_cpu_idle)
+        new_session = choice.session_factory(
+            options.session.value, options.no_cpu_idle, options.allow_suid
+        )
     except ImportError as error:
         from gitguardfs.mounting import seal
 

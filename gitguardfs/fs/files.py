@@ -34,6 +34,9 @@ rules of alignment) and the flags that matter only while a name is resolved."""
 REPLACED = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 """The errors of open(2) where a file was, and something else is now."""
 
+SMALL = 64 * 1024
+"""Bytes. A file of at most that size, opened to be read alone, is read through the kernel's cache:
+that is quicker than to open it once more."""
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
@@ -79,7 +82,14 @@ class Files(NewEntries):
         )
         keeps = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
         keeps, changed = (True, False) if self.is_exclusive else (keeps, not is_same)
-        return make(OpenReply, (handle, keeps, self.direct_io, changed, -1))
+        lent = -1
+        if self.lends_files and node.file_type == S_IFREG:
+            writes = flags & os.O_ACCMODE != os.O_RDONLY
+            if writes:
+                node.unsynced = INLINE_LIMIT + 1
+            if writes or st.st_size > SMALL:
+                lent = fd
+        return make(OpenReply, (handle, keeps, self.direct_io, changed, lent))
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # The kernel does this for truncate(2), but not for O_TRUNC.
@@ -155,8 +165,8 @@ class Files(NewEntries):
             raise stale() from None
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
-        opened = OpenReply(handle, keep_cache=False, direct_io=self.direct_io)
-        return opened, entry
+        lent = fd if self.lends_files else -1
+        return OpenReply(handle, False, self.direct_io, backing_fd=lent), entry
 
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
         """Read from an open file; at once if that needs no wait."""

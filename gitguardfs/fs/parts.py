@@ -32,6 +32,8 @@ from gitguardfs.options.rate_limit import RateLimit
 
 log = logging.getLogger(__name__)
 
+_SEEN_BY_THE_DAEMON = {"noatime", "sync"}
+"""Options of the kernel that have an effect only if reads and writes come to the daemon."""
 Overlay = Callable[[Directory, int, list[bytes]], dict[bytes, tuple[int, int] | None]]
 """Returns the entries that a listing shows and the source does not have: type and inode number by
 name. None takes a name away. The arguments are a directory, its descriptor, and its names."""
@@ -123,6 +125,14 @@ class Parts:
         self.case = LetterCase(self.source)
         self.cache_timeout = options.cache_timeout
         self.direct_io = options.direct_io
+        limits = options.read_rate, options.write_rate
+        self.lends_files = (
+            self.descriptors.holds_objects
+            and not self.direct_io
+            and limits == (None, None)
+            and _SEEN_BY_THE_DAEMON.isdisjoint(options.kernel)
+        )
+        """Whether the kernel may read and write the source's files by itself."""
         self.overlays: list[Overlay] = []
         self.advice = ReaddirplusAdvice()
         self.reads = None if options.read_rate is None else RateLimit(options.read_rate)

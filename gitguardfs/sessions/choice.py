@@ -9,10 +9,11 @@ from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.sessions.base import SessionFactory
 
 
-def session_factory(kind: str, no_cpu_idle: bool) -> SessionFactory:
+def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
-    Raises ImportError if a package is missing, UserError if the kernel is too old.
+    ``shows_set_id`` is whether the view shows set-id bits of files. Raises ImportError if a
+    package is missing, UserError if the kernel is too old.
     """
     if kind == "kernel":
         from gitguardfs.sessions.kernel_session import abi
@@ -24,7 +25,7 @@ def session_factory(kind: str, no_cpu_idle: bool) -> SessionFactory:
                 f"--session kernel needs Linux 5.17, and this is {release}",
                 "leave it out", Exit.SYSTEM,
             )  # fmt: skip
-        return KernelSessionFactory()
+        return KernelSessionFactory(shows_set_id)
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
     return Pyfuse3SessionFactory(no_cpu_idle)

@@ -179,7 +179,8 @@ class LeanTree(LeanLooks):
         node, entry = self._add_made(caller, ref, stored, owner, fd)
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
-        return make(OpenReply, (handle, False, self.direct_io, False, -1)), entry
+        lent = fd if self.lends_files else -1
+        return make(OpenReply, (handle, False, self.direct_io, False, lent)), entry
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory at a free name. A fresh one is empty, so no repository."""

@@ -38,6 +38,8 @@ QWORD = Struct("<Q")
 TWO_WORDS = Struct("<II")
 FOUR_WORDS = Struct("<4I")
 LIST_FORGET = Struct("<QQ")
+INIT_IN = Struct("<5I")
+"""Major and minor version, readahead, and two words of flags; the second is 0 without INIT_EXT."""
 SETATTR_IN = Struct("<IIQQQQQQIIIIIIII")
 RENAME2_IN = Struct("<QII")
 READ_IN = Struct("<QQIIQII")
@@ -50,21 +52,29 @@ FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH
 FATTR_ATIME_NOW, FATTR_MTIME_NOW = 1 << 7, 1 << 8
 FSYNC_FDATASYNC = 1
 
-ATTRIBUTES = "6Q10I"
-"""The layout of ``attributes``."""
-OUT_ENTRY = Struct(f"<IiQ4QII{ATTRIBUTES}")
-OUT_ATTR = Struct(f"<IiQQII{ATTRIBUTES}")
+_ATTRIBUTES = "3Q3q10I"
+"""The layout of ``struct fuse_attr``; seconds before 1970 are negative."""
+OUT_ENTRY = Struct(f"<IiQ4QII{_ATTRIBUTES}")
+OUT_ATTR = Struct(f"<IiQQII{_ATTRIBUTES}")
 OUT_OPEN = Struct("<IiQQII")
-OUT_CREATE = Struct(f"<IiQ4QII{ATTRIBUTES}QII")
+OUT_CREATE = Struct(f"<IiQ4QII{_ATTRIBUTES}QII")
 OUT_WRITE = Struct("<IiQII")
 OUT_STATFS = Struct("<IiQ5Q4I24x")
 OUT_INIT = Struct("<IiQ4I2HIIHHII24x")
 OUT_SIZE = Struct("<IiQII")
 """The reply to GETXATTR and LISTXATTR that asks for the size alone."""
-ENTRY = Struct(f"<4QII{ATTRIBUTES}")
+ENTRY = Struct(f"<4QII{_ATTRIBUTES}")
 DIRENT = Struct("<QQII")
 
-FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE = 1, 2
+FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH = 1, 2, 1 << 7
+
+PASSTHROUGH = 1 << 5
+"""Its bit in the second word of flags."""
+STACK_DEPTH = 1
+"""How deep file systems that are passed through may be stacked; the view then lies one deeper."""
+BACKING_OPEN, BACKING_CLOSE = 0x4010E501, 0x4004E502
+"""Numbers of ioctl(2) on /dev/fuse."""
+BACKING_MAP = Struct("<iIQ")
 
 INIT_EXT = 1 << 30
 """The bit that says that INIT has a second word of flags."""
@@ -89,25 +99,12 @@ INVAL_INODE_OUT = Struct("<IiQQqq")
 ATTRIBUTES_ONLY = -1
 """The offset with which INVAL_INODE leaves the cached pages."""
 
-_WORD, _LONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+ATTRIBUTE_COUNT = 16
+"""Numbers in ``struct fuse_attr``."""
+
 _TYPES = {
     S_IFIFO: 1, S_IFCHR: 2, S_IFDIR: 4, S_IFBLK: 6, S_IFREG: 8, S_IFLNK: 10, S_IFSOCK: 12,
 }  # fmt: skip
-
-
-def attributes(reported: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the 16 numbers of ``struct fuse_attr`` for ``protocol.Attributes``.
-
-    A time before 1970 is negative, and so are all its bits taken as a number without a sign.
-    """
-    ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime_ns, mtime_ns, ctime_ns = reported
-    atime, atime_ns = divmod(atime_ns, 1_000_000_000)
-    mtime, mtime_ns = divmod(mtime_ns, 1_000_000_000)
-    ctime, ctime_ns = divmod(ctime_ns, 1_000_000_000)
-    return (
-        ino, size, blocks, atime & _LONG, mtime & _LONG, ctime & _LONG, atime_ns, mtime_ns,
-        ctime_ns, mode, nlink & _WORD, uid, gid, rdev & _WORD, blksize & _WORD, 0,
-    )  # fmt: skip
 
 
 def entry_type(file_type: int) -> int:

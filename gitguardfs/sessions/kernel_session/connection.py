@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from gitguardfs.base.constants import FSTYPE, FUSE_DEVICE
 from gitguardfs.linux import syscalls
+from gitguardfs.linux.capabilities import CAP_FSETID, Without
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.requests import Answer, failed
@@ -28,9 +30,13 @@ _UNWANTED = (errno.ENOENT, errno.ENODEV, errno.ECONNABORTED)
 class Connection:
     """An open /dev/fuse."""
 
-    def __init__(self) -> None:
+    def __init__(self, shows_set_id: bool) -> None:
+        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them."""
         self.fd = -1
         """Its descriptor; -1 before ``mount`` and after ``close``."""
+        self._writes_as: AbstractContextManager[None] = (
+            nullcontext() if shows_set_id else Without(CAP_FSETID)
+        )
 
     def mount(self, directory: int, options: set[str]) -> None:
         """Mount on the directory behind a descriptor. Raises MountFailed."""
@@ -72,6 +78,22 @@ class Connection:
         size = abi.INVAL_INODE_OUT.size
         code = abi.NOTIFY_INVAL_INODE
         os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
+
+    def backing_open(self, fd: int) -> int:
+        """Return the number by which the kernel knows a file of the source. Raises OSError.
+
+        The kernel writes to it with the capabilities of now. Without CAP_FSETID, a write takes the
+        set-id bits away: the guest's kernel cannot if it does not see them.
+        """
+        with self._writes_as:
+            # A buffer that can be written to: of other bytes, the buffer is what is returned.
+            given = bytearray(abi.BACKING_MAP.pack(fd, 0, 0))
+            number: int = fcntl.ioctl(self.fd, abi.BACKING_OPEN, given)
+            return number
+
+    def backing_close(self, number: int) -> None:
+        """Let go of a file of the source. Raises OSError."""
+        fcntl.ioctl(self.fd, abi.BACKING_CLOSE, number.to_bytes(4, "little"))
 
     def close(self) -> None:
         """Close the descriptor: the mount is dead then, if it is still there."""

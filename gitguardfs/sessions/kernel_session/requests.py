@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from gitguardfs.base.protocol import (
     NOW,
+    Attributes,
     DirEntry,
     EntryReply,
     GuestGid,
@@ -33,8 +34,12 @@ Packer = Callable[[int, Any], Answer]
 Arguments = tuple[Any, ...]
 Reader = Callable[[int, memoryview, int], tuple[Packer, Arguments]]
 
-NO_ATTRIBUTES = (0,) * 16
+NO_ENTRY = (0,) * (6 + abi.ATTRIBUTE_COUNT)
+"""An entry that has neither node nor attributes."""
 _BLANK = bytes(8)
+_WORD = 0xFFFFFFFF
+_S = 1_000_000_000
+"""Nanoseconds in a second."""
 
 
 # Replies
@@ -43,7 +48,7 @@ _BLANK = bytes(8)
 @lru_cache(64)
 def _timeout(seconds: float) -> tuple[int, int]:
     whole = int(seconds)
-    return whole, int((seconds - whole) * 1e9)
+    return whole, int((seconds - whole) * _S)
 
 
 def failed(unique: int, number: int) -> bytes:
@@ -65,19 +70,30 @@ def _bytes(unique: int, reply: bytes) -> bytes:
     return OUT.pack(OUT.size + len(reply), 0, unique) + reply
 
 
+def _attribute_fields(attributes: Attributes) -> Arguments:
+    """Return the numbers of ``struct fuse_attr``."""
+    ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime, mtime, ctime = attributes
+    return (
+        ino, size, blocks, atime // _S, mtime // _S, ctime // _S, atime % _S, mtime % _S,
+        ctime % _S, mode, nlink & _WORD, uid, gid, rdev & _WORD, blksize & _WORD, 0,
+    )  # fmt: skip
+
+
 def _entry_fields(reply: EntryReply) -> Arguments:
+    """Return the numbers of ``struct fuse_entry_out``."""
     node, attributes, entry_timeout, attr_timeout = reply
     seconds, nanoseconds = _timeout(entry_timeout)
     if attributes is None:
-        return (0, 0, seconds, 0, nanoseconds, 0, *NO_ATTRIBUTES)
+        return (0, 0, seconds, 0, nanoseconds, 0, *NO_ENTRY[6:])
     attr_seconds, attr_nanoseconds = _timeout(attr_timeout)
     return (
-        node, 0, seconds, attr_seconds, nanoseconds, attr_nanoseconds, *abi.attributes(attributes)
+        node, 0, seconds, attr_seconds, nanoseconds, attr_nanoseconds,
+        *_attribute_fields(attributes),
     )  # fmt: skip
 
 
 def _entry(unique: int, reply: EntryReply) -> bytes:
-    return abi.OUT_ENTRY.pack(abi.OUT_ENTRY.size, 0, unique, *_entry_fields(reply))
+    return abi.OUT_ENTRY.pack(144, 0, unique, *_entry_fields(reply))
 
 
 def _attributes(unique: int, reply: EntryReply) -> bytes:
@@ -85,24 +101,31 @@ def _attributes(unique: int, reply: EntryReply) -> bytes:
     assert attributes is not None  # there is no negative reply to GETATTR
     seconds, nanoseconds = _timeout(attr_timeout)
     return abi.OUT_ATTR.pack(
-        abi.OUT_ATTR.size, 0, unique, seconds, nanoseconds, 0, *abi.attributes(attributes)
+        120, 0, unique, seconds, nanoseconds, 0, *_attribute_fields(attributes)
     )
 
 
-def _open_flags(opened: OpenReply) -> int:
-    return opened.keep_cache * abi.FOPEN_KEEP_CACHE | opened.direct_io * abi.FOPEN_DIRECT_IO
+def _open_fields(opened: OpenReply) -> Arguments:
+    """Return the numbers of ``struct fuse_open_out``."""
+    flags = opened.keep_cache * abi.FOPEN_KEEP_CACHE | opened.direct_io * abi.FOPEN_DIRECT_IO
+    return opened.handle, flags, 0
 
 
 def _opened(unique: int, opened: OpenReply) -> bytes:
-    flags = _open_flags(opened)
-    return abi.OUT_OPEN.pack(abi.OUT_OPEN.size, 0, unique, opened.handle, flags, 0)
+    return abi.OUT_OPEN.pack(32, 0, unique, *_open_fields(opened))
 
 
 def _created(unique: int, reply: tuple[OpenReply, EntryReply]) -> bytes:
     opened, entry = reply
-    return abi.OUT_CREATE.pack(
-        abi.OUT_CREATE.size, 0, unique, *_entry_fields(entry), opened.handle, _open_flags(opened), 0
-    )
+    return abi.OUT_CREATE.pack(160, 0, unique, *_entry_fields(entry), *_open_fields(opened))
+
+
+def passed_through(answer: bytes, backing: int) -> bytes:
+    """Return the reply to OPEN or CREATE after which the kernel passes reads and writes through.
+
+    ``answer`` is the reply otherwise; ``backing`` is the kernel's number of the source's file.
+    """
+    return answer[:-8] + abi.TWO_WORDS.pack(abi.FOPEN_PASSTHROUGH, backing)
 
 
 def _handle(unique: int, handle: int) -> bytes:
@@ -151,7 +174,7 @@ class Listing:
         self._room -= size + padding
         if reply is None or reply.attributes is None:
             # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
-            fields: Arguments = (0,) * 6 + NO_ATTRIBUTES
+            fields: Arguments = NO_ENTRY
         else:
             fields = _entry_fields(reply)
             inode, file_type = reply.attributes.ino, S_IFMT(reply.attributes.mode)

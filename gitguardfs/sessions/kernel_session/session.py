@@ -29,7 +29,14 @@ from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
-from gitguardfs.sessions.kernel_session.requests import FORMS, Answer, Packer, failed
+from gitguardfs.sessions.kernel_session.open_files import OpenFiles
+from gitguardfs.sessions.kernel_session.requests import (
+    FORMS,
+    Answer,
+    Packer,
+    failed,
+    passed_through,
+)
 from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
@@ -38,6 +45,8 @@ HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
+_WITH_MORE = {Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.SETXATTR}
+"""The requests of which the session has to know more than the reply."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -51,9 +60,13 @@ class KernelSessionFactory:
 
     reports_names_only = True
 
+    def __init__(self, shows_set_id: bool = False) -> None:
+        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them."""
+        self._shows_set_id = shows_set_id
+
     def __call__(self, view: View) -> KernelSession:
         """Return a session that serves ``view``."""
-        return KernelSession(view)
+        return KernelSession(view, self._shows_set_id)
 
 
 class _Waiting(NamedTuple):
@@ -71,9 +84,10 @@ class _Waiting(NamedTuple):
 class KernelSession:
     """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, shows_set_id: bool = False) -> None:
         self._view = view
-        self._connection = Connection()
+        self._connection = Connection(shows_set_id)
+        self._open_files = OpenFiles(self._connection)
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
         self._ready: Callable[[], None] = lambda: None
         self._calls: deque[Callable[[], None]] = deque()
@@ -186,22 +200,42 @@ class KernelSession:
             pack, arguments = read(node, self._request, size)
             reply = self._view.serve(request, caller, *arguments)
             if type(reply) is Blocking:
+                if opcode == Opcode.FSYNC and self._open_files.is_passed_through(node):
+                    with suppress(OSError):  # a mapping may have moved its mtime
+                        self.invalidate(node)
                 return self._begin(_Waiting(unique, request, caller, pack, reply, None))
-            if request == "setxattr" or (request == "open" and reply.attributes_changed):
-                with suppress(OSError):  # an access list changes the mode
-                    self.invalidate(node)
             answer = pack(unique, reply)
+            if opcode in _WITH_MORE:
+                answer = self._do_more(opcode, node, reply, answer)
         except RequestError as error:
             answer = failed(unique, error.errno)
         except Exception as error:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         self._send(unique, answer)
 
+    def _do_more(self, opcode: int, node: int, reply: Any, answer: Answer) -> Answer:
+        """Do what a request asks for beside the view's reply; return the answer."""
+        if opcode == Opcode.RELEASE:
+            self._open_files.close(node)
+            return answer
+        if opcode == Opcode.SETXATTR or (opcode == Opcode.OPEN and reply.attributes_changed):
+            with suppress(OSError):  # an access list changes the mode
+                self.invalidate(node)
+        if opcode == Opcode.SETXATTR:
+            return answer
+        if opcode == Opcode.CREATE:
+            reply, (node, *_) = reply
+        backing = self._open_files.open(node, reply.backing_fd)
+        assert isinstance(answer, bytes)
+        return passed_through(answer, backing) if backing else answer
+
     def _send(self, unique: int, answer: Answer) -> None:
         self.answers += 1
         if self._logs_requests:
             number = abi.OUT.unpack_from(answer if isinstance(answer, bytes) else answer[0])[1]
-            log.debug("unique: %d, result: %s", unique, os.strerror(-number) if number else "success")
+            log.debug(
+                "unique: %d, result: %s", unique, os.strerror(-number) if number else "success"
+            )
         self._connection.send(unique, answer)
 
     def _serve_own(self, opcode: int, unique: int, node: int) -> None:
@@ -214,12 +248,13 @@ class KernelSession:
             self._view.errno_of(error, _named(opcode))
 
     def _init(self, unique: int, _node: int) -> None:
-        _, minor, readahead, offered = abi.FOUR_WORDS.unpack_from(self._buffer, abi.BODY)
-        flags = abi.WANTED & offered | abi.INIT_EXT
+        _, minor, readahead, offered, more = abi.INIT_IN.unpack_from(self._buffer, abi.BODY)
+        flags, more = abi.WANTED & offered | abi.INIT_EXT, abi.PASSTHROUGH & more
+        self._open_files.passes_through = bool(more)
         answer = abi.OUT_INIT.pack(
             abi.OUT_INIT.size, 0, unique, abi.MAJOR, min(minor, abi.MINOR), readahead, flags,
             abi.MAX_BACKGROUND, abi.CONGESTION, abi.MAX_WRITE, abi.TIME_GRANULARITY, abi.MAX_PAGES,
-            0, 0, 0,
+            0, more, abi.STACK_DEPTH if more else 0,
         )  # fmt: skip
         self._send(unique, answer)
         try:
