@@ -79,13 +79,13 @@ class EntryReply(NamedTuple):
 
 
 class OpenReply(NamedTuple):
-    """An open file: its handle, and what the kernel does with its cache of the file."""
+    """An open file or directory: its handle, and what the kernel does with its cache of it."""
 
     handle: HandleId
     keep_cache: bool
-    """Whether the kernel may keep the file's pages (FOPEN_KEEP_CACHE)."""
+    """Whether the kernel may keep the file's pages, or the listing (FOPEN_KEEP_CACHE)."""
     direct_io: bool
-    """Whether the kernel caches no pages (FOPEN_DIRECT_IO)."""
+    """Whether the kernel caches no pages (FOPEN_DIRECT_IO), or no listing."""
     attributes_changed: bool = False
     """Whether the session must invalidate the attributes that the kernel has cached."""
     backing_fd: int = -1

@@ -6,7 +6,16 @@ import os
 from collections.abc import Callable, Iterator
 from stat import S_IFDIR
 
-from gitguardfs.base.protocol import Caller, DirEntry, DirOffset, HandleId, NodeId, make
+from gitguardfs.base.protocol import (
+    Caller,
+    DirEntry,
+    DirOffset,
+    HandleId,
+    NodeId,
+    OpenReply,
+    make,
+)
+from gitguardfs.fs import revalidation
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.fs.handles import DirectoryHandle
@@ -23,10 +32,22 @@ UNTYPED = (S_IFDIR, 0)
 class Directories(Parts):
     """The requests on open directories. Errors: see ``tree``."""
 
-    def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
-        """Open a directory; return its handle."""
+    def opendir(self, caller: Caller, node_id: NodeId) -> OpenReply:
+        """Open a directory; the reply says whether the kernel may keep a cached listing.
+
+        It may for as long as it may cache names. The kernel compares mtime only, which the host can
+        put back: ctime it cannot.
+        """
         node = self.check.directory(node_id)
-        return self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
+        keeps = False
+        if self.cache_timeout:
+            st, now = self.source.stat(self.descriptors.of(node)), revalidation.clock()
+            times = st.st_mtime_ns, st.st_ctime_ns
+            keeps = times == node.listed_as and now - node.listed_at < self.cache_timeout
+            if not keeps:
+                node.listed_as, node.listed_at = times, now
+        handle = self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
+        return OpenReply(handle, keeps, direct_io=not self.cache_timeout)
 
     def readdir(
         self, handle_id: HandleId, offset: DirOffset, add: Callable[[DirEntry], bool]

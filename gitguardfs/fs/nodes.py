@@ -158,7 +158,10 @@ class Node:
 class Directory(Node):
     """A directory, in one of its variants."""
 
-    __slots__ = ("case_asked", "case_matters", "classified_at", "looked_at", "subtree")
+    __slots__ = (
+        "case_asked", "case_matters", "classified_at", "listed_as", "listed_at", "looked_at",
+        "subtree",
+    )  # fmt: skip
 
     def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         super().__init__(node_id, st, verdict, rule)
@@ -170,6 +173,10 @@ class Directory(Node):
         """Whether it can hold two names that differ in case only; None if not known."""
         self.case_asked = 0
         """How often ``LetterCase`` was asked while the answer was not known."""
+        self.listed_as = 0, 0
+        """Its mtime and ctime when the kernel began to cache its listing, in nanoseconds."""
+        self.listed_at = 0.0
+        """When that was: seconds (time.monotonic)."""
         self.subtree: LinkedSubtree | None = None
         """The linked subtree in which it was found; None if in none."""
 

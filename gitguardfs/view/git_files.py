@@ -183,7 +183,7 @@ class GitFiles:
         """Raise OSError(EINVAL): a file is no symlink."""
         raise os_error(errno.EINVAL)
 
-    def opendir(self, caller: Caller, node_id: NodeId) -> HandleId:
+    def opendir(self, caller: Caller, node_id: NodeId) -> OpenReply:
         """Raise OSError(ENOTDIR)."""
         raise os_error(errno.ENOTDIR)
 

@@ -66,7 +66,7 @@ OUT_SIZE = Struct("<IiQII")
 ENTRY = Struct(f"<4QII{_ATTRIBUTES}")
 DIRENT = Struct("<QQII")
 
-FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_PASSTHROUGH = 1, 2, 1 << 7
+FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR, FOPEN_PASSTHROUGH = 1, 2, 1 << 3, 1 << 7
 
 PASSTHROUGH = 1 << 5
 """Its bit in the second word of flags."""

@@ -128,8 +128,10 @@ def passed_through(answer: bytes, backing: int) -> bytes:
     return answer[:-8] + abi.TWO_WORDS.pack(abi.FOPEN_PASSTHROUGH, backing)
 
 
-def _handle(unique: int, handle: int) -> bytes:
-    return abi.OUT_OPEN.pack(abi.OUT_OPEN.size, 0, unique, handle, 0, 0)
+def _opened_directory(unique: int, opened: OpenReply) -> bytes:
+    handle, keep_cache, direct_io, *_ = opened
+    flags = 0 if direct_io else abi.FOPEN_CACHE_DIR | keep_cache * abi.FOPEN_KEEP_CACHE
+    return abi.OUT_OPEN.pack(32, 0, unique, handle, flags, 0)
 
 
 def _written(unique: int, size: int) -> bytes:
@@ -352,7 +354,7 @@ FORMS: dict[int, Form] = {
     Opcode.FLUSH: Form("flush", _by_handle(_nothing), has_caller=False),
     Opcode.FSYNC: Form("fsync", _fsync, has_caller=False),
     Opcode.RELEASE: Form("release", _by_handle(_nothing), has_caller=False),
-    Opcode.OPENDIR: Form("opendir", _by_node(_handle)),
+    Opcode.OPENDIR: Form("opendir", _by_node(_opened_directory)),
     Opcode.READDIRPLUS: Form("readdir", _readdirplus, has_caller=False),
     Opcode.FSYNCDIR: Form("fsyncdir", _fsync, has_caller=False),
     Opcode.RELEASEDIR: Form("releasedir", _by_handle(_nothing), has_caller=False),

@@ -190,7 +190,7 @@ class Handlers(pyfuse3.Operations):
     flush = _on_handle("flush", _nothing)
     fsync = _on_handle("fsync", _nothing)
     release = _on_handle("release", _nothing)
-    opendir = _handler("opendir", _number)
+    opendir = _handler("opendir", lambda opened: _number(opened.handle))
     fsyncdir = _on_handle("fsyncdir", _nothing)
     releasedir = _on_handle("releasedir", _nothing)
     getxattr = _handler("getxattr", _bytes)

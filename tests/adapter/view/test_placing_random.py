@@ -268,7 +268,7 @@ class Tree:
                 found[entry.name] = entry.reply
             return True
 
-        handle = self.ops.opendir(CALLER, self.node(above))
+        handle = self.ops.opendir(CALLER, self.node(above)).handle
         self.ops.readdir(handle, 0, add)
         self.ops.releasedir(handle)
         return found[name]
