@@ -42,6 +42,11 @@ _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
 
+def _debug(text: str, *values: object) -> None:
+    with suppress(Exception):  # even if a log handler fails, the request is answered
+        log.debug(text, *values)
+
+
 def _named(opcode: int) -> str:
     return Opcode(opcode).name if opcode in Opcode._value2member_map_ else str(opcode)
 
@@ -174,7 +179,7 @@ class KernelSession:
     def _serve_one(self, size: int) -> None:
         length, opcode, unique, node, uid, gid, pid = abi.IN.unpack_from(self._buffer)
         if self._logs_requests:
-            log.debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
+            _debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
         form = FORMS.get(opcode)
         if form is None:
             return self._serve_own(opcode, unique, node)
@@ -201,7 +206,8 @@ class KernelSession:
         self.answers += 1
         if self._logs_requests:
             number = abi.OUT.unpack_from(answer if isinstance(answer, bytes) else answer[0])[1]
-            log.debug("unique: %d, result: %s", unique, os.strerror(-number) if number else "success")
+            result = os.strerror(-number) if number else "success"
+            _debug("unique: %d, result: %s", unique, result)
         self._connection.send(unique, answer)
 
     def _serve_own(self, opcode: int, unique: int, node: int) -> None:
