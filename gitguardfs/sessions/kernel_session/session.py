@@ -22,7 +22,7 @@ from struct import unpack_from
 from time import monotonic
 from typing import Any, NamedTuple
 
-from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, make
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
@@ -196,8 +196,6 @@ class KernelSession:
                 with suppress(OSError):  # an access list changes the mode
                     self.invalidate(node)
             answer = pack(unique, reply)
-        except RequestError as error:
-            answer = failed(unique, error.errno)
         except Exception as error:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         self._send(unique, answer)
@@ -318,8 +316,6 @@ class KernelSession:
             reply = blocking.finish(returned)
             answer = pack(unique, reply)
             delay = blocking.delay(reply)
-        except RequestError as error:
-            answer = failed(unique, error.errno)
         except Exception as error:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         if not delay or self._is_ending:
