@@ -15,6 +15,8 @@ __all__ = ["later", "make_world", "world"]
 MakeWorld = Callable[..., World]
 
 
+KERNEL_ONLY = {"test_kernel_requests", "test_kernel_serving"}
+"""Modules about the kernel's session itself."""
 PYFUSE3_ONLY = {
     "test_busy_poll", "test_io_thread", "test_listing", "test_blocking", "test_read_interrupter",
     "test_session",
@@ -35,6 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         module = metafunc.module.__name__.rpartition(".")[2]
         is_only = module in PYFUSE3_ONLY or metafunc.function.__name__ in TESTS_OF_PYFUSE3
         names = ["pyfuse3"] if is_only else [*SESSIONS]
+        names = ["kernel"] if module in KERNEL_ONLY else names
         metafunc.parametrize("session", [SESSIONS[name] for name in names], ids=names)
 
 

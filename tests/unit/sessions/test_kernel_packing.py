@@ -3,6 +3,7 @@
 The layouts on the other side are those of tests/support/kernel_client.py.
 """
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gitguardfs.base.protocol import NOW, Attributes, DirEntry, EntryReply, SetAttr
+from gitguardfs.base.protocol import NOW, Attributes, DirEntry, EntryReply, RequestError, SetAttr
 from gitguardfs.sessions.kernel_session import abi, requests
 from gitguardfs.sessions.kernel_session.abi import Opcode
 from gitguardfs.sessions.kernel_session.requests import FORMS, Listing
@@ -140,17 +141,17 @@ def test_setattr_changes_what_its_bits_say(
         "atime": NOW if "atime" in now else time, "mtime": NOW if "mtime" in now else time,
     }  # fmt: skip
     assert (node, file) == (7, handle if has_handle else None)
-    assert changes == SetAttr(**{
-        f"{name}_ns" if "time" in name else name: expected[name] for name in given
-    })
+    assert changes == SetAttr(
+        **{f"{name}_ns" if "time" in name else name: expected[name] for name in given}
+    )
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_a_value_of_an_attribute_fits_or_is_erange(value: bytes, room: int) -> None:
     try:
         _, error, data = checked(requests._sized(room, 2, value))
-    except requests.RequestError as raised:
-        assert raised.errno == requests.errno.ERANGE
+    except RequestError as raised:
+        assert raised.errno == errno.ERANGE
         assert 0 < room < len(value)
         return
     assert not error
