@@ -38,6 +38,8 @@ HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
+LONGEST_WAIT = 3600.0
+"""Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -143,6 +145,7 @@ class KernelSession:
             except OSError as error:
                 if error.errno in _ENDED:
                     self._is_between_requests = False
+                    self._is_ending = True  # nobody waits for answers that are held back
                     return
                 if error.errno not in _TAKEN_BACK:
                     raise
@@ -171,7 +174,8 @@ class KernelSession:
     def _make_calls(self) -> None:
         while self._calls:
             self._is_between_requests = False
-            self._calls.popleft()()
+            if self._calls:  # a signal before the line above had them made
+                self._calls.popleft()()
             self._is_between_requests = True
 
     # One request
@@ -286,7 +290,7 @@ class KernelSession:
         due = None
         if self._held_back:
             due = 0 if self._is_ending else max(0.0, self._held_back[0][0] - monotonic())
-        poll.poll(None if due is None else due * 1000 + 1)
+        poll.poll(None if due is None else min(due, LONGEST_WAIT) * 1000 + 1)
 
     def _take_returned(self) -> None:
         """Answer the requests whose calls have returned, and those whose answers are due."""
