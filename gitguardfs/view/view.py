@@ -111,8 +111,6 @@ class View:
         EACCES for Refused, the error's own errno for OSError and RequestError. Anything else is a
         bug: it is logged, and the answer is EIO.
         """
-        if isinstance(error, RequestError):
-            return error.errno
         if isinstance(error, Refused):
             try:
                 uid, _, pid = UNKNOWN if caller is None else caller
@@ -120,8 +118,8 @@ class View:
             except Exception as failure:
                 _report(failure, "a refused %s was not noted", request)
             return errno.EACCES
-        number = error.errno if isinstance(error, OSError) else None
-        if number == errno.ENOSYS and request not in ENOSYS_IS_MEANT:
+        number = error.errno if isinstance(error, (OSError, RequestError)) else None
+        if isinstance(error, OSError) and number == errno.ENOSYS and request not in ENOSYS_IS_MEANT:
             return errno.EOPNOTSUPP
         if isinstance(number, int) and 0 < number <= MAX_ERRNO:
             return number

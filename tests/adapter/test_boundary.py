@@ -17,7 +17,7 @@ from gitguardfs.names.rules import Refused
 from gitguardfs.options.rate_limit import RateLimit
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
-from tests.support.other_session import arguments_of
+from tests.support.kernel_client import arguments_of
 from tests.support.request_table import GUARDED_BY, GuardedBy
 
 BUGS = [

@@ -179,7 +179,7 @@ class Side:
         if isinstance(reply, OpenReply):
             self.handles.append(reply.handle)
             # Whether pages are kept depends on time stamps: see test_content.
-            return len(self.handles), reply.direct_io, reply.backing_fd
+            return len(self.handles), reply.direct_io, reply.backing_fd >= 0
         if isinstance(reply, tuple) and len(reply) == 2:
             return self.plain(reply[0]), self.plain(reply[1])
         if isinstance(reply, (bytearray, memoryview)):

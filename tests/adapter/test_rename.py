@@ -10,7 +10,7 @@ from gitguardfs.base.protocol import RENAME_EXCHANGE, RENAME_WHITEOUT
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.fs.source import Source
 from tests.adapter.conftest import MakeWorld
-from tests.adapter.world import World, refused
+from tests.adapter.world import Token, World, refused
 
 FEW = 16
 """Descriptors that are cached: fewer than the tests have directories."""
@@ -133,7 +133,7 @@ async def test_a_directory_swapped_for_a_symlink_is_not_followed(small: World) -
             assert getattr(error, "errno", None) in (errno.ESTALE, errno.EACCES)
         else:
             # opendir needs no descriptor yet; reading does.
-            await refused(small.ops.readdir(result, 0, None), errno.ESTALE)
+            await refused(small.ops.readdir(result, 0, Token()), errno.ESTALE)
 
 
 @pytest.mark.parametrize("beside", ["refs", "commondir"])

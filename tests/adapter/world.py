@@ -206,6 +206,8 @@ class World:
 
     def close(self) -> None:
         vars(self.tree).update(self._whole)
+        if not isinstance(self.ops, Handlers):
+            self.ops.close()
         self.tree.close()
         os.close(self.root_fd)
 

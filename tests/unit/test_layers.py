@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"base", "names", "linux"},
     "fs": {"base", "names", "linux", "options"},
     "view": {"base", "names", "fs"},
-    "sessions": {"base", "fs", "view"},
+    "sessions": {"base", "linux", "fs", "view"},
     "private": {"base", "names", "linux"},
     "local": {"base"},
     "mounting": BELOW | CORE,
@@ -53,6 +53,7 @@ OF_SOME_ROOMS: dict[str, set[str]] = {
         "names.rules",
     },
     "fs": {"linux.syscalls", "linux.reserved_blocks"},
+    "sessions": {"linux.capabilities", "linux.syscalls"},
     "private": {"linux.syscalls"},
     "host/vm": {"guest.systemd"},  # the text of units
 }

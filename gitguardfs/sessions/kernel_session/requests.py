@@ -56,13 +56,19 @@ def failed(unique: int, number: int) -> bytes:
     return OUT.pack(OUT.size, -number, unique)
 
 
+def _invalid(reply: object) -> TypeError:
+    return TypeError(f"no valid reply: {reply!r:.100}")
+
+
 def _nothing(unique: int, reply: None) -> bytes:
     if reply is not None:
-        raise TypeError(f"no valid reply: {reply!r:.100}")
+        raise _invalid(reply)
     return OUT.pack(OUT.size, 0, unique)
 
 
 def _data(unique: int, reply: ReadData) -> Answer:
+    if not isinstance(reply, (bytes, bytearray, memoryview)):
+        raise _invalid(reply)  # writev(2) would fail, outside of the error boundary
     return [OUT.pack(OUT.size + len(reply), 0, unique), reply]
 
 

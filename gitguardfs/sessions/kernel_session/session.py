@@ -22,7 +22,7 @@ from struct import unpack_from
 from time import monotonic
 from typing import Any, NamedTuple
 
-from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, make
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
@@ -47,8 +47,15 @@ QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
 _WITH_MORE = {Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.SETXATTR}
 """The requests of which the session has to know more than the reply."""
+LONGEST_WAIT = 3600.0
+"""Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
+
+
+def _debug(text: str, *values: object) -> None:
+    with suppress(Exception):  # even if a log handler fails, the request is answered
+        log.debug(text, *values)
 
 
 def _named(opcode: int) -> str:
@@ -152,6 +159,7 @@ class KernelSession:
             except OSError as error:
                 if error.errno in _ENDED:
                     self._is_between_requests = False
+                    self._is_ending = True  # nobody waits for answers that are held back
                     return
                 if error.errno not in _TAKEN_BACK:
                     raise
@@ -180,7 +188,8 @@ class KernelSession:
     def _make_calls(self) -> None:
         while self._calls:
             self._is_between_requests = False
-            self._calls.popleft()()
+            if self._calls:  # a signal before the line above had them made
+                self._calls.popleft()()
             self._is_between_requests = True
 
     # One request
@@ -188,7 +197,7 @@ class KernelSession:
     def _serve_one(self, size: int) -> None:
         length, opcode, unique, node, uid, gid, pid = abi.IN.unpack_from(self._buffer)
         if self._logs_requests:
-            log.debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
+            _debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
         form = FORMS.get(opcode)
         if form is None:
             return self._serve_own(opcode, unique, node)
@@ -207,8 +216,6 @@ class KernelSession:
             answer = pack(unique, reply)
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, node, reply, answer)
-        except RequestError as error:
-            answer = failed(unique, error.errno)
         except Exception as error:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         self._send(unique, answer)
@@ -233,9 +240,8 @@ class KernelSession:
         self.answers += 1
         if self._logs_requests:
             number = abi.OUT.unpack_from(answer if isinstance(answer, bytes) else answer[0])[1]
-            log.debug(
-                "unique: %d, result: %s", unique, os.strerror(-number) if number else "success"
-            )
+            result = os.strerror(-number) if number else "success"
+            _debug("unique: %d, result: %s", unique, result)
         self._connection.send(unique, answer)
 
     def _serve_own(self, opcode: int, unique: int, node: int) -> None:
@@ -317,7 +323,7 @@ class KernelSession:
         due = None
         if self._held_back:
             due = 0 if self._is_ending else max(0.0, self._held_back[0][0] - monotonic())
-        poll.poll(None if due is None else due * 1000 + 1)
+        poll.poll(None if due is None else min(due, LONGEST_WAIT) * 1000 + 1)
 
     def _take_returned(self) -> None:
         """Answer the requests whose calls have returned, and those whose answers are due."""
@@ -347,8 +353,6 @@ class KernelSession:
             reply = blocking.finish(returned)
             answer = pack(unique, reply)
             delay = blocking.delay(reply)
-        except RequestError as error:
-            answer = failed(unique, error.errno)
         except Exception as error:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         if not delay or self._is_ending:
