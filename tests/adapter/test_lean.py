@@ -161,8 +161,8 @@ class Side:
         except (RequestError, OSError) as error:  # the latter by a call that may wait
             return errno.errorcode.get(self.view.errno_of(error, request), error)
         if request == "opendir":
-            self.directory = reply.handle
-            return bool(reply.keep_cache)
+            self.directory = reply.handle  # the two sources are changed at different times
+            return None
         return self.plain(reply, counts=request not in ("getattr", "setattr"))
 
     def plain(self, reply: Any, counts: bool = True) -> Any:
