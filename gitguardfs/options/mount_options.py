@@ -35,8 +35,10 @@ T = TypeVar("T")
 class SessionKind(Enum):
     """What takes the requests of a mount from the kernel."""
 
-    PYFUSE3 = "pyfuse3"
+    AUTO = "auto"
+    """The kernel's session where that can serve, and pyfuse3's elsewhere."""
     KERNEL = "kernel"
+    PYFUSE3 = "pyfuse3"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class MountOptions:
     direct_io: bool = False
     no_cpu_idle: bool = False
     """Keep processors out of idle states while requests arrive without a pause."""
-    session: SessionKind = SessionKind.PYFUSE3
+    session: SessionKind = SessionKind.AUTO
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
@@ -194,7 +196,7 @@ class _Values:
 
 
 def _session(values: _Values) -> SessionKind:
-    kind = values.one_of("session", SessionKind, SessionKind.PYFUSE3)
+    kind = values.one_of("session", SessionKind, SessionKind.AUTO)
     if kind is SessionKind.KERNEL and values.flag("no_cpu_idle"):
         raise UserError("--no-cpu-idle and --session kernel cannot be combined", "leave one out")
     return kind

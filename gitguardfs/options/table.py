@@ -172,9 +172,10 @@ OPTIONS = (
            "not at all. 1 second is the default.", "SECONDS"),
     Option("no-cpu-idle", MOUNT, "While requests stream, keep the processors of the whole machine "
            "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
-           "haltpoll, or with more than 8 processors, it does nothing."),
-    Option("session", MOUNT, "How requests come from the kernel: through pyfuse3 (the default), or "
-           "from /dev/fuse itself, which needs root and Linux 5.17.", "pyfuse3|kernel"),
+           "haltpoll, or with more than 8 processors, it does nothing. It takes pyfuse3."),
+    Option("session", MOUNT, "How requests come from the kernel: from /dev/fuse itself (kernel), "
+           "which needs root and Linux 5.17, or through pyfuse3. The default, auto, is the first "
+           "where it can serve.", "auto|kernel|pyfuse3"),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),

@@ -8,23 +8,26 @@ import re
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.sessions.base import SessionFactory
 
+OLDEST_KERNEL = (5, 17)
+"""The first Linux with version 7.36 of the protocol, whose INIT has the present layout."""
+
 
 def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
-    ``shows_set_id`` is whether the view shows set-id bits of files. Raises ImportError if a
-    package is missing, UserError if the kernel is too old.
+    ``auto`` is the kernel's session where that can serve. ``shows_set_id`` is whether the view
+    shows set-id bits of files. Raises ImportError if a package is missing, UserError if the
+    kernel is too old.
     """
-    if kind == "kernel":
-        from gitguardfs.sessions.kernel_session import abi
+    release = os.uname().release
+    is_new = tuple(map(int, re.findall("[0-9]+", release)[:2])) >= OLDEST_KERNEL
+    if kind == "kernel" and not is_new:
+        raise UserError(
+            f"--session kernel needs Linux 5.17, and this is {release}", "leave it out", Exit.SYSTEM
+        )
+    if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0 and not no_cpu_idle):
         from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
 
-        release = os.uname().release
-        if tuple(map(int, re.findall("[0-9]+", release)[:2])) < abi.OLDEST_KERNEL:
-            raise UserError(
-                f"--session kernel needs Linux 5.17, and this is {release}",
-                "leave it out", Exit.SYSTEM,
-            )  # fmt: skip
         return KernelSessionFactory(shows_set_id)
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 

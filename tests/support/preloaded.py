@@ -142,6 +142,7 @@ def serve(requests: socket.socket) -> tuple[dict[str, Any], int] | None:
     """
     import gitguardfs.commands.gitguardfs
     import gitguardfs.mounting.run
+    import gitguardfs.sessions.kernel_session.session
     import gitguardfs.sessions.pyfuse3_session.session  # noqa: F401
 
     gc.collect()  # the children's own collection then leaves the shared memory as it is

@@ -8,8 +8,6 @@ from struct import Struct
 
 MAJOR, MINOR = 7, 45
 """The newest version that is written down here; the kernel takes the smaller minor number."""
-OLDEST_KERNEL = (5, 17)
-"""The first Linux with version 7.36, whose INIT has the present layout."""
 
 BODY = 40
 """Bytes of the header of a request, after which its body begins."""

@@ -63,7 +63,7 @@ def _named(opcode: int) -> str:
 
 
 class KernelSessionFactory:
-    """Sessions on /dev/fuse. They need root and Linux 5.17 (``abi.OLDEST_KERNEL``)."""
+    """Sessions on /dev/fuse. They need root, and Linux 5.17 or later."""
 
     reports_names_only = True
 
