@@ -22,6 +22,8 @@ from gitguardfs.fs import source
 from gitguardfs.options import rate_limit
 from gitguardfs.fs import files, metadata, tree
 from gitguardfs.sessions.pyfuse3_session import handlers, session
+from gitguardfs.sessions.kernel_session import abi, requests
+from gitguardfs.sessions.kernel_session import session as kernel_session
 def broken(*_): raise RuntimeError("put in by hand")
 class Broken(logging.Handler): emit = broken
 {}
@@ -99,7 +101,38 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
         _fails(lambda view: (view / "x").write_text("x")),
         (),
     ),
+    "text for data": (
+        "source.read_nowait = lambda *_: 'text'",
+        _fails(lambda view: (view / "file").read_text()),
+        (),
+    ),
 }  # fmt: skip
+KERNEL_BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
+    "a log of all requests": (
+        "kernel_session.log.setLevel(10)\nlogging.getLogger('gitguardfs').addHandler(Broken())",
+        lambda view: (view / "file").write_text("text"),
+        (),
+    ),
+    "more data than asked for": (
+        "source.read_nowait = lambda fd, offset, size, known: bytes(size + 1)",
+        _fails(lambda view: (view / "file").read_text()),
+        (),
+    ),
+    "an errno that is none": (
+        "def fails(*_): raise requests.RequestError(10 ** 30)\ntree.Tree.statfs = fails",
+        _fails(os.statvfs),
+        (),
+    ),
+    "a packer": (
+        "abi.OUT_STATFS = None",
+        _fails(os.statvfs),
+        (),
+    ),
+}  # fmt: skip
+"""Bugs that the kernel's session notices itself, or whose place it has alone."""
+CASES = [
+    *(("pyfuse3", bug) for bug in BUGS), *(("kernel", bug) for bug in (*BUGS, *KERNEL_BUGS)),
+]  # fmt: skip
 
 
 def _command(here: Path, code: str, *options: str) -> list[str]:
@@ -108,10 +141,11 @@ def _command(here: Path, code: str, *options: str) -> list[str]:
     return [*program, str(here / "source"), str(here / "view"), *options]
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_bug_costs_the_request_alone(here: Path, bug: str) -> None:
-    code, provoke, options = BUGS[bug]
-    subprocess.run(_command(here, code, *options), env=ENVIRONMENT, timeout=LIMIT, check=True)
+@pytest.mark.parametrize(("session", "bug"), CASES)
+def test_a_bug_costs_the_request_alone(here: Path, session: str, bug: str) -> None:
+    code, provoke, options = (BUGS | KERNEL_BUGS)[bug]
+    command = _command(here, code, "--session", session, *options)
+    subprocess.run(command, env=ENVIRONMENT, timeout=LIMIT, check=True)
     before = daemons(here)
     for _ in range(2):
         provoke(here / "view")
@@ -134,6 +168,7 @@ session._ask = late
 
 
 def test_a_mount_that_is_late_says_so_and_stays(here: Path) -> None:
+    """pyfuse3 does not say when the kernel has asked; the kernel's session is asked first."""
     starting = subprocess.Popen(
         _command(here, LATE.format(str(here / "gate"))),
         env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
