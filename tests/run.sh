@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tiers=(guest lint unit adapter mount mount-kernel packaging quickstart desktop egress guest-old vm
+tiers=(guest lint unit adapter mount mount-pyfuse3 packaging quickstart desktop egress guest-old vm
     guest-selinux)
 by_name=(vm-faults vm-docker)
 quick=(lint unit adapter)
@@ -18,7 +18,7 @@ machines are among them, several run at a time. The tiers:
   unit           pure parts, no mount
   adapter        request handlers, no mount
   mount          real mounts: conformance, attacks, faults, programs
-  mount-kernel   much of that again with --session kernel
+  mount-pyfuse3  much of that again with --session pyfuse3
   packaging      the source distribution and its own tests, the wheel, the packages' files
   quickstart     guest-setup/quickstart.sh, on the distribution's own packages
   desktop        Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package

@@ -69,15 +69,15 @@ class Tier:
 
 OLDEST, SELINUX = "tests/guest/test_8_debian12.py", "tests/guest/test_9_selinux.py"
 FAULTS, DOCKER = "tests/vm/test_3_faults.py", "tests/vm/test_5_docker.py"
-KERNEL_PARTS = ("attacks", "fs", "mounting", "options")
-"""Parts of tests/mount whose mounts the kernel's session serves as well."""
+PYFUSE3_PARTS = ("attacks", "fs", "mounting", "options")
+"""Parts of tests/mount that run a second time, with the session that is not the default."""
 TIERS = {
     "guest": Tier(["tests/guest", f"--ignore={OLDEST}", f"--ignore={SELINUX}"], 2000,
                   has_machine=True),
     "lint": Tier(["sh", "-c", LINT, "lint", str(Path(PYTHON).parent)], 20, is_short=True,
                  is_pytest=False),
     "mount": Tier(["tests/mount"], 1000, has_workers=True),
-    "mount-kernel": Tier(["--session=kernel", *map("tests/mount/{}".format, KERNEL_PARTS)], 400,
+    "mount-pyfuse3": Tier(["--session=pyfuse3", *map("tests/mount/{}".format, PYFUSE3_PARTS)], 400,
                          has_workers=True),
     # Below a lock: a run beside this one would change what is installed.
     "quickstart": Tier(["flock", "--no-fork", "/opt", "./guest-setup/quickstart.sh"], 10,

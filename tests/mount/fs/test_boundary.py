@@ -170,7 +170,7 @@ session._ask = late
 def test_a_mount_that_is_late_says_so_and_stays(here: Path) -> None:
     """pyfuse3 does not say when the kernel has asked; the kernel's session is asked first."""
     starting = subprocess.Popen(
-        _command(here, LATE.format(str(here / "gate"))),
+        _command(here, LATE.format(str(here / "gate")), "--session", "pyfuse3"),
         env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert starting.stderr is not None

@@ -28,8 +28,9 @@ _PATIENT = _IMPATIENT.replace("SILENCE = 1.0", "SILENCE = 600.0")
 _STILL_ASKING = _IMPATIENT.replace(
     "main()\n",
     """
-import signal, time
+import signal, sys, time
 from gitguardfs.sessions.pyfuse3_session import session
+sys.argv += ["--session", "pyfuse3"]
 class Asking:
     DEVNULL = None
     def run(*_, **__):

@@ -204,12 +204,12 @@ def test_a_view_of_a_view_goes_on_when_that_is_unmounted_lazily(here: Path) -> N
 _LOOKS = """
 import os, sys
 from gitguardfs.commands.gitguardfs import main
-from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Session
-def mount(self, *given, mount=Pyfuse3Session.mount):
+from gitguardfs.sessions.kernel_session.session import KernelSession
+def mount(self, *given, mount=KernelSession.mount):
     mount(self, *given)
     seen = open(sys.argv.pop()).read()
     print("lid" if "gitguardfs-lid" in seen else "nothing", flush=True)
-Pyfuse3Session.mount = mount
+KernelSession.mount = mount
 main()
 """
 
