@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 
 HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
+SPARE_BUFFERS = 2
+"""Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
 _WITH_MORE = {Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.SETXATTR}
@@ -332,7 +334,7 @@ class KernelSession:
         while self._returned:
             waiting, call = self._returned.popleft()
             self._with_helpers -= 1
-            if waiting.buffer is not None:
+            if waiting.buffer is not None and len(self._buffers) < SPARE_BUFFERS:
                 self._buffers.append(waiting.buffer)
             self._finish(waiting, call.result)
         while self._held_back and (self._is_ending or self._held_back[0][0] <= monotonic()):
