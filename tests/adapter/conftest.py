@@ -25,7 +25,6 @@ PYFUSE3_ONLY = {
 TESTS_OF_PYFUSE3 = {
     "test_who_waits_for_a_repository_keeps_nobody_else_waiting",
     "test_unsupported_handlers_are_pyfuse3_s_own",
-    "test_a_listing_that_breaks_off_has_told_of_nothing",
 }
 """Tests of pyfuse3's session in other modules."""
 SESSIONS = {"pyfuse3": Handlers, "kernel": KernelClient}

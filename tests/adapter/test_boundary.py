@@ -1,4 +1,4 @@
-"""The error boundary: whatever happens below, pyfuse3 sees FUSEError or an answer."""
+"""The error boundary: whatever happens below, the session sees an errno or an answer."""
 
 import errno
 import logging
@@ -15,6 +15,7 @@ from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import Refused
 from gitguardfs.options.rate_limit import RateLimit
+from gitguardfs.sessions.kernel_session.requests import Listing
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
 from tests.support.kernel_client import arguments_of
@@ -220,7 +221,7 @@ async def test_a_listing_that_breaks_off_has_told_of_nothing(
         (world.source / name).touch()
     told: list[bytes] = []
 
-    def reply(token: Token, name: bytes, *rest: object) -> bool:
+    def reply(token: object, name: bytes, *rest: object) -> bool:
         told.append(name)
         if len(told) == 5:
             raise OverflowError
@@ -229,6 +230,7 @@ async def test_a_listing_that_breaks_off_has_told_of_nothing(
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
     with monkeypatch.context() as patch:
         patch.setattr(pyfuse3, "readdir_reply", reply)
+        patch.setattr(Listing, "add", lambda listing, entry: reply(listing, entry.name))
         await refused(world.ops.readdir(handle, 0, Token()), errno.EIO)
     assert len(world.tree.nodes) == 1
     await world.ops.releasedir(handle)

@@ -28,7 +28,7 @@ from gitguardfs.sessions.kernel_session.abi import BUFFER_SIZE, Opcode
 from gitguardfs.sessions.kernel_session.requests import FORMS
 from gitguardfs.view.view import View
 from tests.adapter.test_boundary import SERVED, arguments
-from tests.adapter.world import World, open_descriptors
+from tests.adapter.world import Context, World, open_descriptors
 from tests.support.kernel_client import (
     BODIES,
     NO_REPLY,
@@ -64,6 +64,7 @@ NOT_SERVED = {
     Opcode.TMPFILE: "after ENOSYS the caller gets EOPNOTSUPP",
     Opcode.STATX: "after ENOSYS the kernel asks by GETATTR",
 }
+CONTEXT = Context(0, 0, 1)
 ALSO = {Opcode.RENAME}
 """Requests of the view that come by a second opcode."""
 
@@ -106,6 +107,15 @@ def test_what_is_not_served_is_enosys_and_asks_nobody(opcode: int) -> None:
     client = client_of(lambda *_: pytest.fail("the tree was asked"))
     client.send(request(opcode, 2, ROOT_ID, bytes(200)))
     assert checked(client.wire.replies[2]) == (2, errno.ENOSYS, b"")
+    client.close()
+
+
+def test_a_request_whose_length_is_wrong_is_eio_and_asks_nobody() -> None:
+    client = client_of(lambda *_: pytest.fail("the tree was asked"))
+    whole = packed("lookup", 2, (ROOT_ID, b"name", CONTEXT))
+    for sent in (whole[:-1], whole + b"x", b"\xff" * 4 + whole[4:]):
+        client.send(sent)
+        assert checked(client.wire.replies.pop(2)) == (2, errno.EIO, b"")
     client.close()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from gitguardfs.base.signals import ENDING
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.blocking import QUICK_IN_A_ROW, Blocking, LatencyTracker
 from gitguardfs.sessions.kernel_session import session as module
@@ -209,7 +210,7 @@ def test_a_write_keeps_its_bytes_until_its_call_has_ended() -> None:
             for _ in texts:
                 assert device.receive()[2][:4] == (5000).to_bytes(4, "little")
             assert sorted(written) == texts
-        assert len(device.session._buffers) == 3, "they are used again"
+        assert len(device.session._buffers) == module.SPARE_BUFFERS, "they are used again"
 
 
 @pytest.mark.parametrize("is_quick", [True, False])
@@ -261,6 +262,19 @@ def test_a_local_call_that_is_quick_runs_on_the_serving_thread() -> None:
             assert device.receive()[1] == 0
     assert threads[0].startswith("Thread-")
     assert threads[1].startswith("ThreadPoolExecutor")
+
+
+def test_helpers_leave_the_signals_to_the_main_thread() -> None:
+    """The thread that watches the end of the daemon sees those that no thread takes."""
+    blocked: list[set[int]] = []
+
+    def call() -> None:
+        blocked.append({*signal.pthread_sigmask(signal.SIG_BLOCK, [])})
+
+    with serving(fsync=lambda *_: blocking(call)) as device:
+        device.send("fsync", 1, False)
+        assert device.receive()[1] == 0
+    assert blocked[0] >= {*ENDING}
 
 
 @pytest.mark.parametrize("step", ["call", "finish", "rate", "reply", "cleanup"])
