@@ -20,7 +20,8 @@ from gitguardfs.options.idmap import IdMap
 from gitguardfs.options.mount_options import MountOptions
 
 WRITE_BITS = 0o222
-
+MAPPED_TIMEOUT = 1.0
+"""Seconds for which the kernel keeps attributes that may move without its seeing it, at most."""
 
 _change_of = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
 """Attributes that change with a file's content."""
@@ -86,7 +87,7 @@ class AttributeMapper:
         """
         node_id = node.id
         shown = self.unguarded(st.st_ino if node_id == ROOT_ID else node_id, st, uid)
-        entry_timeout = self.entry_timeout
+        entry_timeout, attr_timeout = self.entry_timeout, self._attr_timeout
         if (
             node.file_type == S_IFLNK
             and st.st_size > len(links.NEUTRAL)
@@ -102,9 +103,11 @@ class AttributeMapper:
         elif node.file_type == S_IFREG:
             node.reported = hash(_change_of(st))  # change_key, without the call
             node.size = st.st_size
+            if node.was_mappable:
+                attr_timeout = min(attr_timeout, MAPPED_TIMEOUT)
         elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use
-        return make(EntryReply, (node_id, shown, entry_timeout, self._attr_timeout))
+        return make(EntryReply, (node_id, shown, entry_timeout, attr_timeout))
 
     def unguarded(self, ino: int, st: os.stat_result, uid: GuestUid) -> Attributes:
         """Return the attributes of an object without the guard's part; note nothing.

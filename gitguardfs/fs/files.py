@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from functools import partial
-from stat import S_IFREG, S_IMODE, S_ISGID, S_ISUID, S_IXGRP
+from stat import S_IFREG, S_IMODE, S_IRUSR, S_ISGID, S_ISUID, S_IWUSR, S_IXGRP
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import (
@@ -37,6 +37,7 @@ REPLACED = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 SMALL = 64 * 1024
 """Bytes. A file of at most that size, opened to be read alone, is read through the kernel's cache:
 that is quicker than to open it once more."""
+OWNERS_RW = S_IRUSR | S_IWUSR
 RACY_NS = 50_000_000
 """Nanoseconds. A file changed more recently may change again with the same time stamp, since a
 clock tick lasts up to 10 ms: its cached pages are not kept."""
@@ -74,6 +75,7 @@ class Files(NewEntries):
     def opened(self, node: Node, fd: int, st: os.stat_result, flags: int) -> OpenReply:
         """Add the handle of an open file, whose attributes are ``st``; return the reply."""
         # node.size is not updated: the kernel uses its cached size until it asks again.
+        lent = self.lent(node, fd, flags, st.st_size)
         key = change_key(st)
         is_same = key == node.reported
         node.reported = key
@@ -81,15 +83,24 @@ class Files(NewEntries):
             FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
         )
         keeps = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
-        keeps, changed = (True, False) if self.is_exclusive else (keeps, not is_same)
-        lent = -1
-        if self.lends_files and node.file_type == S_IFREG:
-            writes = flags & os.O_ACCMODE != os.O_RDONLY
-            if writes:
-                node.unsynced = INLINE_LIMIT + 1
-            if writes or st.st_size > SMALL:
-                lent = fd
-        return make(OpenReply, (handle, keeps, self.direct_io, changed, lent))
+        return make(
+            OpenReply, (handle, keeps or self.is_exclusive, self.direct_io, not is_same, lent)
+        )
+
+    def lent(self, node: Node, fd: int, flags: int, size: int, mode: int = OWNERS_RW) -> int:
+        """Return the descriptor of an open file if the kernel may read and write it, or -1.
+
+        ``mode`` has the permission bits with which the file was made just now.
+        """
+        if not self.lends_files or node.file_type != S_IFREG:
+            return -1
+        access = flags & os.O_ACCMODE
+        if access == os.O_RDWR and not node.was_mappable:
+            node.was_mappable, node.reported = True, 0  # its times may move unseen from now on
+        is_read_once = access == os.O_RDONLY and not node.was_mappable and size <= SMALL
+        # The kernel opens the file once more: a share's server may not have the right to that.
+        may_open = mode & OWNERS_RW == OWNERS_RW or self.source.is_local(node.dev)
+        return fd if may_open and not is_read_once else -1
 
     def _drop_set_id(self, fd: int, st: os.stat_result) -> None:
         # The kernel does this for truncate(2), but not for O_TRUNC.
@@ -165,7 +176,7 @@ class Files(NewEntries):
             raise stale() from None
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
-        lent = fd if self.lends_files else -1
+        lent = self.lent(node, fd, flags, 0, mode)
         return OpenReply(handle, False, self.direct_io, backing_fd=lent), entry
 
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:

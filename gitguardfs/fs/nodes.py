@@ -85,6 +85,7 @@ class Node:
         "btime_ns", "dev", "fd", "file_type", "has_other_names", "id", "ino", "is_hashed",
         "is_pinned", "leased", "lookup_count", "name", "open_fds", "parent", "reported",
         "restrictions", "rule", "size", "unplaced_as", "unsynced", "variant", "verdict",
+        "was_mappable",
     )  # fmt: skip
 
     def __init__(self, node_id: NodeId, st: os.stat_result, verdict: Verdict, rule: str) -> None:
@@ -122,6 +123,9 @@ class Node:
         """The file size that was last reported to the kernel or reached by its writes, in bytes."""
         self.unsynced = 0
         """Bytes written since the last sync."""
+        self.was_mappable = False
+        """Whether a process may have mapped the source's own file to write it. Nobody is told how
+        long: the kernel's cached pages of the view's file do not show what is written there."""
         self.variant = PLAIN_VARIANT
         self.is_hashed = True
         """Whether (device, inode) finds this node; False once unlinked, retired or restricted."""

@@ -1,23 +1,38 @@
-"""The capabilities of the calling thread (capabilities(7))."""
+"""The rights of the calling thread (capabilities(7), setfsuid(2))."""
 
 from __future__ import annotations
 
 from gitguardfs.linux import syscalls
 
 CAP_FSETID = 4
+CAP_SYS_RESOURCE = 24
+NOBODY = 65534
 
 
 class Without:
-    """A context in which the calling thread lacks a capability that it has before and after."""
+    """A context in which the calling thread lacks rights that it has before and after.
 
-    def __init__(self, number: int) -> None:
-        """Prepare for a thread with the capabilities of this one. Raises OSError."""
+    The thread is one of root's. Others can use the context at the same time.
+    """
+
+    def __init__(self, *capabilities: int, fsuid: int = 0) -> None:
+        """Prepare for threads with the capabilities of this one. Raises OSError.
+
+        ``fsuid`` is the user by whom the kernel then takes it for file systems.
+        """
         self._all = syscalls.capget()
         effective, permitted, inheritable = self._all
-        self._without = effective & ~(1 << number), permitted, inheritable
+        for number in capabilities:
+            effective &= ~(1 << number)
+        self._without = effective, permitted, inheritable
+        self._fsuid = fsuid
 
     def __enter__(self) -> None:
+        if self._fsuid:
+            syscalls.setfsuid(self._fsuid)  # this takes capabilities too, which the next call sets
         syscalls.capset(self._without)
 
     def __exit__(self, *_: object) -> None:
+        if self._fsuid:
+            syscalls.setfsuid(0)
         syscalls.capset(self._all)

@@ -221,6 +221,11 @@ def capset(sets: tuple[int, int, int]) -> None:
     _check(_libc.capset(ctypes.byref(given), ctypes.byref(given, _CAPABILITIES_HEADER)))
 
 
+def setfsuid(uid: int) -> None:
+    """Set the user by whom the kernel takes the calling thread for file systems (setfsuid(2))."""
+    _libc.setfsuid(uid)
+
+
 def unshare_mounts() -> None:
     """Enter a new mount namespace, with all mounts private (unshare(2))."""
     _check(_libc.unshare(CLONE_NEWNS))

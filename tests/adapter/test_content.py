@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid
 from gitguardfs.fs import source
 from gitguardfs.fs.files import RACY_NS
+from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.options.change_policy import XattrPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -240,3 +242,12 @@ async def test_xattrs_of_a_repository_are_not_served(
     await refused(world.ops.setxattr(node, b"user.a", b"v", ctx), errno.EACCES)
     await refused(world.ops.removexattr(node, b"user.a", ctx), errno.EACCES)
     assert os.getxattr(world.source / ".git", "user.a") == b"value"
+
+
+@pytest.mark.parametrize("is_ninep", [False, True])
+def test_a_file_over_9p_is_not_lent_to_the_kernel(make_world: MakeWorld, is_ninep: bool) -> None:
+    """A descriptor over 9p is a path: another file may be there by now."""
+    world = make_world(is_local=False, is_ninep=is_ninep)
+    caller = Caller(GuestUid(0), GuestGid(0), 1)
+    opened, _ = world.requests.create(caller, ROOT_ID, b"f", 0o644, os.O_RDWR)
+    assert (opened.backing_fd < 0) == is_ninep

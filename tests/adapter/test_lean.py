@@ -204,7 +204,7 @@ class Side:
                         node.verdict, node.rule, node.file_type, node.lookup_count, node.is_hashed,
                         node.has_other_names, node.restrictions, node.size, bool(node.reported),
                         len(node.open_fds), node.unplaced_as is None, node.variant,
-                        node.unsynced, bool(node.btime_ns), *_of_directory(node),
+                        node.unsynced, node.was_mappable, bool(node.btime_ns), *_of_directory(node),
                     )
                 )  # fmt: skip
             lookups = [*tree.advice.lookups.items()]

@@ -179,7 +179,7 @@ class LeanTree(LeanLooks):
         node, entry = self._add_made(caller, ref, stored, owner, fd)
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
-        lent = fd if self.lends_files else -1
+        lent = self.lent(node, fd, flags, 0, stored)
         return make(OpenReply, (handle, False, self.direct_io, False, lent)), entry
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:

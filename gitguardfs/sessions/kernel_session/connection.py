@@ -6,11 +6,11 @@ import errno
 import fcntl
 import logging
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 
 from gitguardfs.base.constants import FSTYPE, FUSE_DEVICE
 from gitguardfs.linux import syscalls
-from gitguardfs.linux.capabilities import CAP_FSETID, Without
+from gitguardfs.linux.capabilities import CAP_FSETID, CAP_SYS_RESOURCE, NOBODY, Without
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.requests import Answer, failed
@@ -34,9 +34,9 @@ class Connection:
         """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them."""
         self.fd = -1
         """Its descriptor; -1 before ``mount`` and after ``close``."""
-        self._writes_as: AbstractContextManager[None] = (
-            nullcontext() if shows_set_id else Without(CAP_FSETID)
-        )
+        taken = () if shows_set_id else (CAP_FSETID,)
+        self._writes = Without(*taken)
+        self._writes_on_own_disk = Without(*taken, CAP_SYS_RESOURCE, fsuid=NOBODY)
 
     def mount(self, directory: int, options: set[str]) -> None:
         """Mount on the directory behind a descriptor. Raises MountFailed."""
@@ -79,17 +79,24 @@ class Connection:
         code = abi.NOTIFY_INVAL_INODE
         os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
 
-    def backing_open(self, fd: int) -> int:
+    def backing_open(self, fd: int, is_on_own_disk: bool) -> int:
         """Return the number by which the kernel knows a file of the source. Raises OSError.
 
-        The kernel writes to it with the capabilities of now. Without CAP_FSETID, a write takes the
-        set-id bits away: the guest's kernel cannot if it does not see them.
+        The kernel writes to it with the rights of now. Without CAP_FSETID, a write takes the
+        set-id bits away: the guest's kernel cannot if it does not see them. On a disk of the
+        guest's own, writes leave the blocks alone which the disk reserves for root.
         """
-        with self._writes_as:
+        # The kernel holds what it is given until the last handle is closed: of a descriptor that
+        # writes, the source's kernel would not let anybody execute the file so long.
+        known = os.open(f"/proc/self/fd/{fd}", os.O_PATH)
+        try:
             # A buffer that can be written to: of other bytes, the buffer is what is returned.
-            given = bytearray(abi.BACKING_MAP.pack(fd, 0, 0))
-            number: int = fcntl.ioctl(self.fd, abi.BACKING_OPEN, given)
+            given = bytearray(abi.BACKING_MAP.pack(known, 0, 0))
+            with self._writes_on_own_disk if is_on_own_disk else self._writes:
+                number: int = fcntl.ioctl(self.fd, abi.BACKING_OPEN, given)
             return number
+        finally:
+            os.close(known)
 
     def backing_close(self, number: int) -> None:
         """Let go of a file of the source. Raises OSError."""

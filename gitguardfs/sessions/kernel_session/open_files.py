@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gitguardfs.fs.nodes import is_local
 from gitguardfs.sessions.kernel_session.connection import Connection
 
 
@@ -40,7 +41,7 @@ class OpenFiles:
             backing = 0
             if fd >= 0 and self.passes_through:
                 with suppress(OSError):  # ELOOP: file systems are stacked too high there
-                    backing = self._connection.backing_open(fd)
+                    backing = self._connection.backing_open(fd, is_local(node))
             file = self._files[node] = _OpenFile(backing)
         file.count += 1
         return file.backing

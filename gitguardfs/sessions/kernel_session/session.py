@@ -212,6 +212,7 @@ class KernelSession:
             reply = self._view.serve(request, caller, *arguments)
             if type(reply) is Blocking:
                 if opcode == Opcode.FSYNC and self._open_files.is_passed_through(node):
+                    reply.runs_inline = False  # the view has not seen how much was written
                     with suppress(OSError):  # a mapping may have moved its mtime
                         self.invalidate(node)
                 return self._begin(_Waiting(unique, request, caller, pack, reply, None))
