@@ -22,7 +22,7 @@ from struct import unpack_from
 from time import monotonic
 from typing import Any, NamedTuple
 
-from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, make
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
@@ -266,6 +266,12 @@ class KernelSession:
             0, more, abi.STACK_DEPTH if more else 0,
         )  # fmt: skip
         self._send(unique, answer)
+        with suppress(RequestError):  # the kernel is connected now; does the source answer?
+            self._view.serve("statfs", Caller(GuestUid(0), GuestGid(0)))
+        self._make_calls()  # what a signal has asked for meanwhile comes before that it is ready
+        self._is_between_requests = False
+        if self._is_ending:
+            return
         try:
             self._ready()
         except Exception:

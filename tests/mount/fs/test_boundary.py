@@ -99,7 +99,7 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
     "a negative count": (
         "source.Source.write = lambda *_: -1\nfiles._note_write = lambda *_: None",
         _fails(lambda view: (view / "x").write_text("x")),
-        (),
+        ("--direct-io",),
     ),
     "text for data": (
         "source.read_nowait = lambda *_: 'text'",
