@@ -95,8 +95,7 @@ class Files(NewEntries):
         if not self.lends_files or node.file_type != S_IFREG:
             return -1
         access = flags & os.O_ACCMODE
-        if access == os.O_RDWR and not node.was_mappable:
-            node.was_mappable, node.reported = True, 0  # its times may move unseen from now on
+        node.was_mappable = node.was_mappable or access == os.O_RDWR
         is_read_once = access == os.O_RDONLY and not node.was_mappable and size <= SMALL
         # The kernel opens the file once more: a share's server may not have the right to that.
         may_open = mode & OWNERS_RW == OWNERS_RW or self.source.is_local(node.dev)

@@ -115,19 +115,23 @@ def mounted(machine: Machine, path: str) -> list[str]:
     return found.stdout.split()
 
 
+PYFUSE3 = ("--allow-suid", "--session=pyfuse3")
+"""Options of a view that is also served by the other session, over virtiofs."""
+
+
 def spare_view(transport: str, *options: str) -> str:
     """Return the path of the spare share's mount with these options."""
     return f"/srv/{transport}{''.join(options)}"
 
 
 def mount_spares(machine: Machine, wanted: Iterable[tuple[str, ...]]) -> None:
-    """Guard the spare share of each transport with each set of options."""
+    """Guard the spare share of each transport with each set of options, and by each session."""
     wanted = sorted(wanted)
     for transport in TRANSPORTS:
         raw = f"/mnt/raw/{spare(transport)}"
         machine.sh(f"mkdir -p {raw} && mount -t {transport} {spare(transport)} {raw}")
     for transport in TRANSPORTS:
-        for options in wanted:
+        for options in [*wanted, *([PYFUSE3] if transport == "virtiofs" else [])]:
             view = spare_view(transport, *options)
             machine.sh(["mkdir", "-p", view])
             raw = f"/mnt/raw/{spare(transport)}"

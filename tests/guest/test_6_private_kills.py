@@ -94,7 +94,9 @@ def test_nothing_is_half_made_or_lost(private: World, each: Guard) -> None:
     write = f"head -c {SIZE} /dev/urandom >large && git commit --quiet -am large"
     found = project.kill(f"{project.view}/.gitguard/agent.bundle.new.*", write)
     assert "your commits are safe here, and not yet in" in found["said"], found
-    assert len(list(project.bundle.parent.glob("agent.bundle.new.*"))) == 1, "it was half written"
+    # None if the writer has removed it: the kernel goes on with an open file, and by then the next
+    # daemon may be there.
+    assert len(list(project.bundle.parent.glob("agent.bundle.new.*"))) <= 1
     assert project.bundle.read_bytes() == published
     gitguard_fetch(project.host)
     assert git(project.host, "rev-parse", "agent/main") == small

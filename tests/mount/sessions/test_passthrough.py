@@ -249,6 +249,7 @@ def test_a_mapping_of_an_own_file_moves_its_time(monkeypatch: pytest.MonkeyPatch
         path = world.view / "node_modules/file"
         before = path.stat().st_mtime_ns
         mapping = Mapping(path, PAGE)
+        assert path.stat().st_mtime_ns == before
         time.sleep(0.05)
         mapping.bytes[0] = b"1"
         until(lambda: path.stat().st_mtime_ns > before, "the time of the write")

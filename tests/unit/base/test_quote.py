@@ -165,7 +165,7 @@ def _without(characters: str, text: str) -> str:
 @given(LINE)
 @example("%h %% %")
 def test_systemd_expands_no_specifier_of_a_value(value: str) -> None:
-    path = f"/nowhere/{value.strip().replace('/', '')}x"
+    path = f"/nowhere/{value[:50].strip().replace('/', '')}x"  # systemd takes 255 bytes
     done = subprocess.run(
         ["systemd-analyze", "condition", f"ConditionPathExists={quote.systemd(path)}"],
         capture_output=True, text=True,

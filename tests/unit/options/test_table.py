@@ -40,6 +40,7 @@ VALUES = {
     "local": "deps",
     "local-store": "/x",
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
+    "session": "kernel",
 }  # fmt: skip
 REFUSED = {"enable-lock-forwarding", "enable-ioctl"}
 
