@@ -20,11 +20,9 @@ class Without:
 
         ``fsuid`` is the user by whom the kernel then takes it for file systems.
         """
-        self._all = syscalls.capget()
-        effective, permitted, inheritable = self._all
+        self._all, self._without = syscalls.capget(), syscalls.capget()
         for number in capabilities:
-            effective &= ~(1 << number)
-        self._without = effective, permitted, inheritable
+            self._without.drop(number)
         self._fsuid = fsuid
 
     def __enter__(self) -> None:

@@ -197,27 +197,32 @@ def umount(target: str | bytes, flags: int = 0) -> None:
     _check(_libc.umount2(os.fsencode(target), flags))
 
 
-class _Capabilities(ctypes.Structure):
-    # struct __user_cap_header_struct and two of __user_cap_data_struct, of <linux/capability.h>
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int), ("data", ctypes.c_uint32 * 6))
+class Capabilities(ctypes.Structure):
+    """The capabilities of a thread: a header, and three words twice.
+
+    These are struct __user_cap_header_struct and __user_cap_data_struct of <linux/capability.h>.
+    ``words`` are the lower and upper halves of effective, permitted and inheritable ones.
+    """
+
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int), ("words", ctypes.c_uint32 * 6))
+
+    def drop(self, number: int) -> None:
+        """Take a capability out of the effective ones."""
+        self.words[3 * (number // 32)] &= ~(1 << number % 32)
 
 
 _CAPABILITIES_3, _CAPABILITIES_HEADER = 0x20080522, 8
 
 
-def capget() -> tuple[int, int, int]:
-    """Return the calling thread's effective, permitted and inheritable capabilities (capget(2))."""
-    found = _Capabilities(_CAPABILITIES_3)
+def capget() -> Capabilities:
+    """Return the calling thread's capabilities (capget(2))."""
+    found = Capabilities(_CAPABILITIES_3)
     _check(_libc.capget(ctypes.byref(found), ctypes.byref(found, _CAPABILITIES_HEADER)))
-    low, high = found.data[:3], found.data[3:]
-    effective, permitted, inheritable = (a | b << 32 for a, b in zip(low, high, strict=True))
-    return effective, permitted, inheritable
+    return found
 
 
-def capset(sets: tuple[int, int, int]) -> None:
-    """Set the calling thread's capabilities, as ``capget`` returns them (capset(2))."""
-    words = [one >> shift & 0xFFFFFFFF for shift in (0, 32) for one in sets]
-    given = _Capabilities(_CAPABILITIES_3, 0, (ctypes.c_uint32 * 6)(*words))
+def capset(given: Capabilities) -> None:
+    """Set the calling thread's capabilities (capset(2))."""
     _check(_libc.capset(ctypes.byref(given), ctypes.byref(given, _CAPABILITIES_HEADER)))
 
 
