@@ -222,8 +222,8 @@ def test_a_call_that_is_expected_to_be_quick_is_awaited(
     calls = [blocking(time.sleep, PAUSE, latency=Quick())]
     if not is_quick:
         calls = [
-            blocking(time.sleep, PAUSE),
             blocking(time.sleep, PAUSE, latency=Quick(), queue="a queue"),
+            blocking(time.sleep, PAUSE),
             blocking(time.sleep, PAUSE, latency=Quick()),  # with others under way
         ]
     client = KernelClient(view_of(fsync=lambda *_: calls.pop(0)), lambda _: None)

@@ -157,6 +157,7 @@ def test_a_value_of_an_attribute_fits_or_is_erange(value: bytes, room: int) -> N
     assert not error
     if room:
         assert data == value
+        assert len(data) <= room
     else:
         assert data == len(value).to_bytes(8, "little")
 
