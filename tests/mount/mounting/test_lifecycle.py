@@ -707,15 +707,15 @@ def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here:
         assert _mounts_at(here / "source") == []
 
 
-def test_without_pyfuse3_the_source_is_sealed(here: Path) -> None:
+def test_without_the_pyfuse3_that_it_needs_the_source_is_sealed(here: Path) -> None:
     code = (
         "import sys\nsys.modules['pyfuse3'] = None\n"
-        f"sys.argv = ['gitguardfs', '--seal', {str(here / 'source')!r}, {str(here / 'view')!r}]\n"
         "from gitguardfs.commands.gitguardfs import main\nmain()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", code, here / "source", here / "view", "--seal", "--session=pyfuse3"],
+        env=ENVIRONMENT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]
