@@ -175,7 +175,10 @@ OPTIONS = (
            "haltpoll, or with more than 8 processors, it does nothing. It takes pyfuse3."),
     Option("session", MOUNT, "How requests come from the kernel: from /dev/fuse itself (kernel), "
            "which needs root and Linux 5.17, or through pyfuse3. The default, auto, is the first "
-           "where it can serve.", "auto|kernel|pyfuse3"),
+           "where it can serve. With kernel, from Linux 6.9 on, this machine's kernel reads and "
+           "writes open files by itself: faster, and who has such a file open keeps it when the "
+           "view ends.",
+           "auto|kernel|pyfuse3"),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),
     Option("rw", MOUNT, "", dest="read-only", const=False, in_o_only=True),

@@ -15,9 +15,9 @@ OLDEST_KERNEL = (5, 17)
 def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
-    ``auto`` is the kernel's session where that can serve. ``shows_set_id`` is whether the view
-    shows set-id bits of files. Raises ImportError if a package is missing, UserError if the
-    kernel is too old.
+    ``auto`` is the kernel's session where that can serve, without files that it lends.
+    ``shows_set_id`` is whether the view shows set-id bits of files. Raises ImportError if a
+    package is missing, UserError if the kernel is too old.
     """
     release = os.uname().release
     is_new = tuple(map(int, re.findall("[0-9]+", release)[:2])) >= OLDEST_KERNEL
@@ -28,7 +28,8 @@ def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> Session
     if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0 and not no_cpu_idle):
         from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
 
-        return KernelSessionFactory(shows_set_id)
+        # A file that the kernel reads and writes by itself outlives the view: root asks for that.
+        return KernelSessionFactory(shows_set_id, lends_files=kind == "kernel")
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
     return Pyfuse3SessionFactory(no_cpu_idle)

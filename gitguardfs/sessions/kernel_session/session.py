@@ -14,7 +14,7 @@ import io
 import logging
 import os
 import select
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -22,6 +22,7 @@ from struct import unpack_from
 from time import monotonic
 from typing import Any, NamedTuple
 
+from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
@@ -69,13 +70,26 @@ class KernelSessionFactory:
 
     reports_names_only = True
 
-    def __init__(self, shows_set_id: bool = False) -> None:
-        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them."""
+    def __init__(self, shows_set_id: bool = False, lends_files: bool = True) -> None:
+        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them.
+
+        ``lends_files`` says that the kernel may read and write open files by itself.
+        """
         self._shows_set_id = shows_set_id
+        self._lends_files = lends_files
 
     def __call__(self, view: View) -> KernelSession:
         """Return a session that serves ``view``."""
-        return KernelSession(view, self._shows_set_id)
+        return KernelSession(view, self._shows_set_id, self._lends_files)
+
+
+def _run(call: Future[Any], run: Callable[[], Any]) -> None:
+    if not call.set_running_or_notify_cancel():
+        return  # its request was answered
+    try:
+        call.set_result(run())
+    except BaseException as error:
+        call.set_exception(error)
 
 
 class _Waiting(NamedTuple):
@@ -93,10 +107,11 @@ class _Waiting(NamedTuple):
 class KernelSession:
     """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
 
-    def __init__(self, view: View, shows_set_id: bool = False) -> None:
+    def __init__(self, view: View, shows_set_id: bool = False, lends_files: bool = True) -> None:
         self._view = view
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
+        self._lends_files = lends_files
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
         self._ready: Callable[[], None] = lambda: None
         self._calls: deque[Callable[[], None]] = deque()
@@ -107,6 +122,8 @@ class KernelSession:
         self._use_buffer(bytearray(abi.BUFFER_SIZE))
         self._helpers: dict[Hashable, ThreadPoolExecutor] = {}
         """By queue: None is for calls that wait for no other."""
+        self._in_queue: Counter[Hashable] = Counter()
+        """How many calls of each queue are with its helper."""
         self._with_helpers = 0
         """How many calls are with helpers."""
         self._returned: deque[tuple[_Waiting, Future[Any]]] = deque()
@@ -258,7 +275,10 @@ class KernelSession:
 
     def _init(self, unique: int, _node: int) -> None:
         _, minor, readahead, offered, more = abi.INIT_IN.unpack_from(self._buffer, abi.BODY)
-        flags, more = abi.WANTED & offered | abi.INIT_EXT, abi.PASSTHROUGH & more
+        flags, more = (
+            abi.WANTED & offered | abi.INIT_EXT,
+            abi.PASSTHROUGH & more * self._lends_files,
+        )
         self._open_files.passes_through = bool(more)
         answer = abi.OUT_INIT.pack(
             abi.OUT_INIT.size, 0, unique, abi.MAJOR, min(minor, abi.MINOR), readahead, flags,
@@ -300,12 +320,7 @@ class KernelSession:
         blocking.__enter__()
         if blocking.runs_inline:
             return self._finish(waiting, blocking.run)
-        helpers = self._helpers.get(blocking.queue)
-        if helpers is None:
-            most = HELPERS if blocking.queue is None else 1
-            helpers = ThreadPoolExecutor(most, initializer=leave_to_main_thread)
-            self._helpers[blocking.queue] = helpers
-        call = helpers.submit(blocking.run)
+        call = self._submitted(blocking)
         if blocking.likely_quick and blocking.queue is None and not self._with_helpers:
             wait([call], QUICK_LIMIT)
             if call.done():
@@ -317,6 +332,31 @@ class KernelSession:
             os.set_blocking(self._connection.fd, False)
         self._with_helpers += 1
         call.add_done_callback(lambda call: self._return(waiting, call))
+
+    def _submitted(self, blocking: Blocking[Any]) -> Future[Any]:
+        """Give a call to a helper. Raises OSError(EAGAIN) if there is none, and none can start."""
+        queue = blocking.queue
+        if queue not in self._helpers:
+            most = HELPERS if queue is None else 1
+            self._helpers[queue] = ThreadPoolExecutor(most, initializer=leave_to_main_thread)
+        call: Future[Any] = Future()
+        self._in_queue[queue] += queue is not None
+        try:
+            self._helpers[queue].submit(_run, call, blocking.run)
+        except RuntimeError:  # the executor keeps the call all the same, for a helper that it has
+            if call.cancel():
+                self._leave(queue)
+                blocking.__exit__()
+                raise os_error(errno.EAGAIN) from None
+        return call
+
+    def _leave(self, queue: Hashable) -> None:
+        """Note that a call of a queue has ended; the helper of the last one ends as well."""
+        if queue is not None:
+            self._in_queue[queue] -= 1
+            if not self._in_queue[queue]:
+                del self._in_queue[queue]
+                self._helpers.pop(queue).shutdown(wait=False)
 
     def _return(self, waiting: _Waiting, call: Future[Any]) -> None:
         """Give a call back to the serving thread; on a helper's thread."""
@@ -341,6 +381,7 @@ class KernelSession:
         while self._returned:
             waiting, call = self._returned.popleft()
             self._with_helpers -= 1
+            self._leave(waiting.blocking.queue)
             if waiting.buffer is not None and len(self._buffers) < SPARE_BUFFERS:
                 self._buffers.append(waiting.buffer)
             self._finish(waiting, call.result)
