@@ -656,3 +656,17 @@ def test_open_files_are_as_in_a_plain_directory(view: Mounted, seed: int) -> Non
         path.name: path.read_bytes() for path in view.source.iterdir()
     }
     all_is_closed(view)
+
+
+def test_by_default_no_open_file_outlives_the_view() -> None:
+    with area() as here:
+        (here / "source").mkdir()
+        with gitguardfs(here / "source", here / "view") as ready:
+            held = os.open(ready.path / "file", os.O_RDWR | os.O_CREAT)
+            os.write(held, b"text")
+        with pytest.raises(OSError) as caught:
+            os.pwrite(held, b"more", 0)
+        assert caught.value.errno == errno.ENOTCONN
+        with suppress(OSError):  # ENOTCONN as well
+            os.close(held)
+        assert (here / "source/file").read_text() == "text"
