@@ -186,7 +186,39 @@ def test_calls_of_one_queue_wait_for_one_another() -> None:
             got = [device.receive()[0] for _ in sent]
             assert sorted(got) == sent
             assert got == sent or handle == 2
+        assert device.is_served()
+        assert set(device.session._helpers) == {None}, "the helper of a queue ends with its calls"
     assert most == {"a queue": 1, None: 2}
+
+
+def test_a_call_for_which_no_thread_can_be_started_is_never_made() -> None:
+    """The executor keeps it, and a helper that it has would make it when the request is over."""
+    made: list[int] = []
+    goes_on, cleaned = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def fsync(handle: int, is_data: bool) -> Blocking[None]:
+        if handle == 1:
+            return blocking(goes_on.wait, LIMIT, finish=lambda _: None)
+        return blocking(lambda: made.append(handle), cleanup=cleaned.set)
+
+    with serving(fsync=fsync) as device, pytest.MonkeyPatch.context() as patch:
+        first = device.send("fsync", 1, False)
+        assert device.is_served()
+        patch.setattr(threading.Thread, "start", lambda self: fail(self, start))
+        second = device.send("fsync", 2, False)
+        assert device.receive() == (second, errno.EAGAIN, b"")
+        assert cleaned.is_set()
+        goes_on.set()
+        assert device.receive()[0] == first
+        assert device.is_served()
+    assert not made
+
+
+def fail(thread: threading.Thread, start: Callable[[threading.Thread], None]) -> None:
+    if thread.name.startswith("ThreadPoolExecutor"):
+        raise RuntimeError("can't start new thread")
+    start(thread)
 
 
 def test_a_write_keeps_its_bytes_until_its_call_has_ended() -> None:
