@@ -303,7 +303,8 @@ class KernelClient:
 
     def __init__(self, view: View, invalidate: Callable[[int], None]) -> None:
         self.session = KernelSession(view)
-        self.wire = self.session._connection = Wire(invalidate)
+        self.wire = Wire(invalidate)
+        self.session._connection = self.session._under_way._connection = self.wire
         self._unique = 0
         self._turn = trio.Lock()
 
@@ -332,7 +333,7 @@ class KernelClient:
         while unique in self.wire.unanswered:
             async with self._turn:
                 if unique in self.wire.unanswered:
-                    await trio.to_thread.run_sync(self.session._wait, -1)
+                    await trio.to_thread.run_sync(self.session._under_way.wait, -1)
                     self.session._take_returned()
         _, number, data = checked(self.wire.replies.pop(unique))
         if number:
@@ -344,6 +345,6 @@ class KernelClient:
         return reply
 
     def close(self) -> None:
-        for helpers in self.session._helpers.values():
+        for helpers in self.session._under_way._helpers.values():
             helpers.shutdown()
         self.session.close()

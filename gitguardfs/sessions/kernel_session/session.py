@@ -1,30 +1,24 @@
 """Serves one mount by reading /dev/fuse: one thread serves, and others make calls that may wait.
 
 The serving thread alone uses the tables. While it waits for requests alone, it sits in read(2).
-While a call of a request is with a helper, it waits for both by poll(2), and the descriptor is
-non-blocking: a request that poll(2) has seen may be withdrawn.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
-import heapq
 import io
 import logging
+import mmap
 import os
-import select
-from collections import Counter, deque
-from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import suppress
 from struct import unpack_from
-from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
-from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, make
-from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
@@ -34,24 +28,20 @@ from gitguardfs.sessions.kernel_session.open_files import OpenFiles
 from gitguardfs.sessions.kernel_session.requests import (
     FORMS,
     Answer,
-    Packer,
     failed,
     passed_through,
 )
+from gitguardfs.sessions.kernel_session.under_way import UnderWay, Waiting
 from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
 
-HELPERS = 32
-"""Threads for calls that wait, at most. More would not make a disk faster."""
 SPARE_BUFFERS = 2
 """Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
 _WITH_MORE = {Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.SETXATTR}
 """The requests of which the session has to know more than the reply."""
-LONGEST_WAIT = 3600.0
-"""Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -63,6 +53,11 @@ def _debug(text: str, *values: object) -> None:
 
 def _named(opcode: int) -> str:
     return Opcode(opcode).name if opcode in Opcode._value2member_map_ else str(opcode)
+
+
+def _new_buffer() -> mmap.mmap:
+    """Return a buffer that takes memory only as far as requests reach."""
+    return mmap.mmap(-1, abi.BUFFER_SIZE)
 
 
 class KernelSessionFactory:
@@ -83,27 +78,6 @@ class KernelSessionFactory:
         return KernelSession(view, self._shows_set_id, self._lends_files)
 
 
-def _run(call: Future[Any], run: Callable[[], Any]) -> None:
-    if not call.set_running_or_notify_cancel():
-        return  # its request was answered
-    try:
-        call.set_result(run())
-    except BaseException as error:
-        call.set_exception(error)
-
-
-class _Waiting(NamedTuple):
-    """A request whose call a helper makes."""
-
-    unique: int
-    request: str
-    caller: Caller | None
-    pack: Packer
-    blocking: Blocking[Any]
-    buffer: bytearray | None
-    """The buffer that the call uses; None if it uses none."""
-
-
 class KernelSession:
     """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
 
@@ -117,19 +91,10 @@ class KernelSession:
         self._calls: deque[Callable[[], None]] = deque()
         self._is_between_requests = False
         self._is_ending = False
-        self._buffers: list[bytearray] = []
+        self._buffers: list[mmap.mmap] = []
         """Buffers that no request uses."""
-        self._use_buffer(bytearray(abi.BUFFER_SIZE))
-        self._helpers: dict[Hashable, ThreadPoolExecutor] = {}
-        """By queue: None is for calls that wait for no other."""
-        self._in_queue: Counter[Hashable] = Counter()
-        """How many calls of each queue are with its helper."""
-        self._with_helpers = 0
-        """How many calls are with helpers."""
-        self._returned: deque[tuple[_Waiting, Future[Any]]] = deque()
-        self._held_back: list[tuple[float, int, Answer]] = []
-        """Answers that a rate limit holds back: the time they are due, unique, the answer."""
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._use_buffer(_new_buffer())
+        self._under_way = UnderWay(self._connection)
         self._own: dict[int, Callable[[int, int], None]] = {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget_many,
@@ -141,7 +106,7 @@ class KernelSession:
         self.answers = 0
         """How many requests were answered. The number only grows."""
 
-    def _use_buffer(self, buffer: bytearray) -> None:
+    def _use_buffer(self, buffer: mmap.mmap) -> None:
         self._buffer, self._request = buffer, memoryview(buffer)
 
     def mount(self, path: str, directory: int, options: set[str]) -> None:
@@ -157,12 +122,11 @@ class KernelSession:
         gc.freeze()
         try:
             self._serve()
-            while self._with_helpers or self._held_back:
-                self._wait(-1)
+            while self._under_way:
+                self._under_way.wait(-1, self._is_ending)
                 self._take_returned()
         finally:
-            for helpers in self._helpers.values():
-                helpers.shutdown(wait=False)
+            self._under_way.shut_down()
 
     def _serve(self) -> None:
         fd = self._connection.fd
@@ -172,8 +136,8 @@ class KernelSession:
             if self._calls:
                 self._make_calls()
             try:
-                if self._with_helpers or self._held_back:
-                    self._wait(fd)
+                if self._under_way:
+                    self._under_way.wait(fd, self._is_ending)
                 size = read(self._buffer)
             except OSError as error:
                 if error.errno in _ENDED:
@@ -186,7 +150,7 @@ class KernelSession:
             self._is_between_requests = False
             if size:
                 self._serve_one(size)
-            if self._returned or self._held_back:
+            if self._under_way:
                 self._take_returned()
 
     # Between two requests
@@ -196,7 +160,7 @@ class KernelSession:
         self._is_ending = True
         # The read(2) that this may have interrupted returns, with a request if it has one.
         os.set_blocking(self._connection.fd, False)
-        os.eventfd_write(self._wake, 1)
+        self._under_way.wake()
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Make a call between two requests. May be called in a signal handler."""
@@ -232,7 +196,7 @@ class KernelSession:
                     reply.runs_inline = False  # the view has not seen how much was written
                     with suppress(OSError):  # a mapping may have moved its mtime
                         self.invalidate(node)
-                return self._begin(_Waiting(unique, request, caller, pack, reply, None))
+                return self._begin(Waiting(unique, request, caller, pack, reply, None))
             answer = pack(unique, reply)
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, node, reply, answer)
@@ -315,83 +279,33 @@ class KernelSession:
 
     # Calls that may wait
 
-    def _begin(self, waiting: _Waiting) -> None:
+    def _begin(self, waiting: Waiting) -> None:
         blocking = waiting.blocking
         blocking.__enter__()
         if blocking.runs_inline:
             return self._finish(waiting, blocking.run)
-        call = self._submitted(blocking)
-        if blocking.likely_quick and blocking.queue is None and not self._with_helpers:
+        call = self._under_way.submit(blocking)
+        if blocking.likely_quick and blocking.queue is None and not self._under_way.with_helpers:
             wait([call], QUICK_LIMIT)
             if call.done():
                 return self._finish(waiting, call.result)
         if waiting.request == "write":
             waiting = waiting._replace(buffer=self._buffer)
-            self._use_buffer(self._buffers.pop() if self._buffers else bytearray(abi.BUFFER_SIZE))
-        if not self._with_helpers and not self._held_back:
-            os.set_blocking(self._connection.fd, False)
-        self._with_helpers += 1
-        call.add_done_callback(lambda call: self._return(waiting, call))
-
-    def _submitted(self, blocking: Blocking[Any]) -> Future[Any]:
-        """Give a call to a helper. Raises OSError(EAGAIN) if there is none, and none can start."""
-        queue = blocking.queue
-        if queue not in self._helpers:
-            most = HELPERS if queue is None else 1
-            self._helpers[queue] = ThreadPoolExecutor(most, initializer=leave_to_main_thread)
-        call: Future[Any] = Future()
-        self._in_queue[queue] += queue is not None
-        try:
-            self._helpers[queue].submit(_run, call, blocking.run)
-        except RuntimeError:  # the executor keeps the call all the same, for a helper that it has
-            if call.cancel():
-                self._leave(queue)
-                blocking.__exit__()
-                raise os_error(errno.EAGAIN) from None
-        return call
-
-    def _leave(self, queue: Hashable) -> None:
-        """Note that a call of a queue has ended; the helper of the last one ends as well."""
-        if queue is not None:
-            self._in_queue[queue] -= 1
-            if not self._in_queue[queue]:
-                del self._in_queue[queue]
-                self._helpers.pop(queue).shutdown(wait=False)
-
-    def _return(self, waiting: _Waiting, call: Future[Any]) -> None:
-        """Give a call back to the serving thread; on a helper's thread."""
-        self._returned.append((waiting, call))
-        os.eventfd_write(self._wake, 1)
-
-    def _wait(self, fd: int) -> None:
-        """Wait until ``fd`` has a request, a call returns, or an answer is due."""
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
-        if fd >= 0:
-            poll.register(fd, select.POLLIN)
-        due = None
-        if self._held_back:
-            due = 0 if self._is_ending else max(0.0, self._held_back[0][0] - monotonic())
-        poll.poll(None if due is None else min(due, LONGEST_WAIT) * 1000 + 1)
+            self._use_buffer(self._buffers.pop() if self._buffers else _new_buffer())
+        self._under_way.add(waiting, call)
 
     def _take_returned(self) -> None:
         """Answer the requests whose calls have returned, and those whose answers are due."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        while self._returned:
-            waiting, call = self._returned.popleft()
-            self._with_helpers -= 1
-            self._leave(waiting.blocking.queue)
+        for waiting, call in self._under_way.returned():
             if waiting.buffer is not None and len(self._buffers) < SPARE_BUFFERS:
                 self._buffers.append(waiting.buffer)
             self._finish(waiting, call.result)
-        while self._held_back and (self._is_ending or self._held_back[0][0] <= monotonic()):
-            _, unique, answer = heapq.heappop(self._held_back)
+        for unique, answer in self._under_way.due(self._is_ending):
             self._send(unique, answer)
-        if not (self._with_helpers or self._held_back or self._is_ending):
+        if not (self._under_way or self._is_ending):
             os.set_blocking(self._connection.fd, True)
 
-    def _finish(self, waiting: _Waiting, result: Callable[[], Any]) -> None:
+    def _finish(self, waiting: Waiting, result: Callable[[], Any]) -> None:
         """Answer a request with the result of its call, or hold the answer back."""
         unique, request, caller, pack, blocking, _ = waiting
         delay = 0.0
@@ -407,13 +321,9 @@ class KernelSession:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         if not delay or self._is_ending:
             return self._send(unique, answer)
-        if not self._with_helpers and not self._held_back:
-            os.set_blocking(self._connection.fd, False)
-        heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
+        self._under_way.hold_back(unique, answer, delay)
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead: ``mounting.view`` unmounts root's."""
         self._connection.close()
-        wake, self._wake = self._wake, -1
-        if wake >= 0:
-            os.close(wake)
+        self._under_way.close()

@@ -290,8 +290,8 @@ def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
             if length is not None:
                 whole = length.to_bytes(4, "little") + whole[4:]
             client.send(whole)
-            while client.session._with_helpers or client.session._held_back:
-                client.session._wait(-1)
+            while client.session._under_way:
+                client.session._under_way.wait(-1)
                 client.session._take_returned()
         assert not client.wire.unanswered
         answered = {

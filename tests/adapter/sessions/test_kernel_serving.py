@@ -4,6 +4,7 @@ A socket that keeps messages apart stands in for /dev/fuse.
 """
 
 import errno
+import mmap
 import os
 import signal
 import socket
@@ -187,7 +188,9 @@ def test_calls_of_one_queue_wait_for_one_another() -> None:
             assert sorted(got) == sent
             assert got == sent or handle == 2
         assert device.is_served()
-        assert set(device.session._helpers) == {None}, "the helper of a queue ends with its calls"
+        assert set(device.session._under_way._helpers) == {None}, (
+            "the helper of a queue ends with its calls"
+        )
     assert most == {"a queue": 1, None: 2}
 
 
@@ -263,8 +266,8 @@ def test_a_call_that_is_expected_to_be_quick_is_awaited(
     for unique in range(count):
         client.send(packed("fsync", unique, (1, False)))
         assert (unique in client.wire.replies) == is_quick
-    while client.session._with_helpers:
-        client.session._wait(-1)
+    while client.session._under_way.with_helpers:
+        client.session._under_way.wait(-1)
         client.session._take_returned()
     assert len(client.wire.replies) == count
     client.close()
@@ -389,7 +392,7 @@ def test_a_connection_that_is_cut_waits_for_no_rate(monkeypatch: pytest.MonkeyPa
     os.write(device.session._connection.fd, b"unread")  # so that closing is a reset
     thread.start()
     device.send("read", 1, 0, 1)
-    while not device.session._held_back:
+    while not device.session._under_way._held_back:
         time.sleep(0.01)
     device._kernel.close()
     thread.join(LIMIT / 3)
@@ -531,14 +534,14 @@ class Trapped(KernelSession):
     signals = 0
 
     @property
-    def _buffer(self) -> bytearray:
+    def _buffer(self) -> mmap.mmap:
         if self.signals and self._is_between_requests:
             self.signals -= 1
             signal.raise_signal(SIGNAL)
         return self._kept
 
     @_buffer.setter
-    def _buffer(self, buffer: bytearray) -> None:
+    def _buffer(self, buffer: mmap.mmap) -> None:
         self._kept = buffer
 
 

@@ -1,0 +1,167 @@
+"""The requests that are under way: calls that helpers make, and answers that are held back.
+
+The serving thread alone uses this, but for ``_return``. While something is under way, that thread
+waits for it and for requests by poll(2), and the connection's descriptor is non-blocking: a
+request that poll(2) has seen may be withdrawn.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import mmap
+import os
+import select
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from time import monotonic
+from typing import Any, NamedTuple
+
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.protocol import Caller
+from gitguardfs.base.signals import leave_to_main_thread
+from gitguardfs.fs.blocking import Blocking
+from gitguardfs.sessions.kernel_session.connection import Connection
+from gitguardfs.sessions.kernel_session.requests import Answer, Packer
+
+HELPERS = 32
+"""Threads for calls that wait, at most. More would not make a disk faster."""
+LONGEST_WAIT = 3600.0
+"""Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
+
+
+class Waiting(NamedTuple):
+    """A request whose call a helper makes."""
+
+    unique: int
+    request: str
+    caller: Caller | None
+    pack: Packer
+    blocking: Blocking[Any]
+    buffer: mmap.mmap | None
+    """The buffer that the call uses; None if it uses none."""
+
+
+Returned = tuple[Waiting, Future[Any]]
+
+
+def _run(call: Future[Any], run: Callable[[], Any]) -> None:
+    if not call.set_running_or_notify_cancel():
+        return  # its request was answered
+    try:
+        call.set_result(run())
+    except BaseException as error:
+        call.set_exception(error)
+
+
+class UnderWay:
+    """The requests of one connection that are not answered yet, beside the one being served."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._helpers: dict[Hashable, ThreadPoolExecutor] = {}
+        """By queue: None is for calls that wait for no other."""
+        self._in_queue: Counter[Hashable] = Counter()
+        """How many calls of each queue are with its helper."""
+        self.with_helpers = 0
+        """How many calls are with helpers."""
+        self._returned: deque[Returned] = deque()
+        self._held_back: list[tuple[float, int, Answer]] = []
+        """Answers that a rate limit holds back: the time they are due, unique, the answer."""
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def __bool__(self) -> bool:
+        """Return whether anything is under way."""
+        return bool(self.with_helpers or self._held_back)
+
+    def submit(self, blocking: Blocking[Any]) -> Future[Any]:
+        """Give a call to a helper. Raises OSError(EAGAIN) if there is none, and none can start."""
+        queue = blocking.queue
+        if queue not in self._helpers:
+            most = HELPERS if queue is None else 1
+            self._helpers[queue] = ThreadPoolExecutor(most, initializer=leave_to_main_thread)
+        call: Future[Any] = Future()
+        self._in_queue[queue] += queue is not None
+        try:
+            self._helpers[queue].submit(_run, call, blocking.run)
+        except RuntimeError:  # the executor keeps the call all the same, for a helper that it has
+            if call.cancel():
+                self._leave(queue)
+                blocking.__exit__()
+                raise os_error(errno.EAGAIN) from None
+        return call
+
+    def add(self, waiting: Waiting, call: Future[Any]) -> None:
+        """Note that a request waits for its call, which a helper makes."""
+        self._begin()
+        self.with_helpers += 1
+        call.add_done_callback(lambda call: self._return(waiting, call))
+
+    def hold_back(self, unique: int, answer: Answer, delay: float) -> None:
+        """Keep an answer for ``delay`` seconds."""
+        self._begin()
+        heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
+
+    def _begin(self) -> None:
+        if not self:
+            os.set_blocking(self._connection.fd, False)
+
+    def _leave(self, queue: Hashable) -> None:
+        """Note that a call of a queue has ended; the helper of the last one ends as well."""
+        if queue is not None:
+            self._in_queue[queue] -= 1
+            if not self._in_queue[queue]:
+                del self._in_queue[queue]
+                self._helpers.pop(queue).shutdown(wait=False)
+
+    def _return(self, waiting: Waiting, call: Future[Any]) -> None:
+        """Give a call back to the serving thread; on a helper's thread."""
+        self._returned.append((waiting, call))
+        self.wake()
+
+    def wake(self) -> None:
+        """Make the serving thread return from ``wait``."""
+        os.eventfd_write(self._wake, 1)
+
+    def wait(self, fd: int, is_ending: bool = False) -> None:
+        """Wait until ``fd`` has a request, a call returns, or an answer is due.
+
+        When the session is ending, every answer is due.
+        """
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if fd >= 0:
+            poll.register(fd, select.POLLIN)
+        due = None
+        if self._held_back:
+            due = 0 if is_ending else max(0.0, self._held_back[0][0] - monotonic())
+        poll.poll(None if due is None else min(due, LONGEST_WAIT) * 1000 + 1)
+
+    def returned(self) -> Iterator[Returned]:
+        """Yield the requests whose calls have returned."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        while self._returned:
+            waiting, call = self._returned.popleft()
+            self.with_helpers -= 1
+            self._leave(waiting.blocking.queue)
+            yield waiting, call
+
+    def due(self, is_ending: bool) -> Iterator[tuple[int, Answer]]:
+        """Yield the answers that are due, each with its unique."""
+        while self._held_back and (is_ending or self._held_back[0][0] <= monotonic()):
+            _, unique, answer = heapq.heappop(self._held_back)
+            yield unique, answer
+
+    def shut_down(self) -> None:
+        """Let the helpers end."""
+        for helpers in self._helpers.values():
+            helpers.shutdown(wait=False)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
