@@ -79,7 +79,7 @@ def arguments_of(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     _, _, _, node, uid, gid, pid, _, _ = IN_HEADER.unpack_from(sent)
     form = FORMS[OPCODES[name]]
     caller = Caller(GuestUid(uid), GuestGid(gid), pid) if form.has_caller else None
-    return caller, *form.read(node, memoryview(sent), len(sent))[1]
+    return caller, *form.read(node, sent, len(sent))[1]
 
 
 def _pack(layout: str, *values: int) -> bytes:

@@ -1,4 +1,7 @@
-"""The kernel's protocol: numbers and layouts of ``linux/fuse.h``, 7.36 and later. No policy."""
+"""The kernel's protocol: numbers and layouts of ``linux/fuse.h``, 7.36 and later. No policy.
+
+Layouts are native, as the kernel's are, which is quicker than a byte order that is given.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ MAJOR, MINOR = 7, 45
 
 BODY = 40
 """Bytes of the header of a request, after which its body begins."""
-IN = Struct("<IIQQIII")
+IN = Struct("IIQQIII")
 """Length, opcode, unique, node, uid, gid and pid."""
-OUT = Struct("<IiQ")
+OUT = Struct("IiQ")
 """Length, negative errno and unique: the header of a reply."""
 MAX_WRITE = 1 << 20
 BUFFER_SIZE = MAX_WRITE + 4096
@@ -32,17 +35,17 @@ class Opcode(IntEnum):
     REMOVEMAPPING, SYNCFS, TMPFILE, STATX = range(49, 53)
 
 
-QWORD = Struct("<Q")
-TWO_WORDS = Struct("<II")
-FOUR_WORDS = Struct("<4I")
-LIST_FORGET = Struct("<QQ")
-INIT_IN = Struct("<5I")
+QWORD = Struct("Q")
+TWO_WORDS = Struct("II")
+FOUR_WORDS = Struct("4I")
+LIST_FORGET = Struct("QQ")
+INIT_IN = Struct("5I")
 """Major and minor version, readahead, and two words of flags; the second is 0 without INIT_EXT."""
-SETATTR_IN = Struct("<IIQQQQQQIIIIIIII")
-RENAME2_IN = Struct("<QII")
-READ_IN = Struct("<QQIIQII")
+SETATTR_IN = Struct("IIQQQQQQIIIIIIII")
+RENAME2_IN = Struct("QII")
+READ_IN = Struct("QQIIQII")
 """Handle, offset, size and flags, also of WRITE; READDIRPLUS begins alike."""
-FSYNC_IN = Struct("<QII")
+FSYNC_IN = Struct("QII")
 
 FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH = (
     1 << bit for bit in range(7)
@@ -50,19 +53,20 @@ FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH
 FATTR_ATIME_NOW, FATTR_MTIME_NOW = 1 << 7, 1 << 8
 FSYNC_FDATASYNC = 1
 
-_ATTRIBUTES = "3Q3q10I"
-"""The layout of ``struct fuse_attr``; seconds before 1970 are negative."""
-OUT_ENTRY = Struct(f"<IiQ4QII{_ATTRIBUTES}")
-OUT_ATTR = Struct(f"<IiQQII{_ATTRIBUTES}")
-OUT_OPEN = Struct("<IiQQII")
-OUT_CREATE = Struct(f"<IiQ4QII{_ATTRIBUTES}QII")
-OUT_WRITE = Struct("<IiQII")
-OUT_STATFS = Struct("<IiQ5Q4I24x")
-OUT_INIT = Struct("<IiQ4I2HIIHHII24x")
-OUT_SIZE = Struct("<IiQII")
+ATTRIBUTES = Struct("3Q3q10I")
+"""``struct fuse_attr``; seconds before 1970 are negative."""
+ENTRY = Struct("4QII")
+"""``struct fuse_entry_out`` without the attributes at its end."""
+OUT_ENTRY = Struct("IiQ4QII")
+OUT_ATTR = Struct("IiQQII")
+"""These replies, and that of CREATE, go on with attributes."""
+OUT_OPEN = Struct("IiQQII")
+OUT_WRITE = Struct("IiQII")
+OUT_STATFS = Struct("IiQ5Q4I24x")
+OUT_INIT = Struct("IiQ4I2HIIHHII24x")
+OUT_SIZE = Struct("IiQII")
 """The reply to GETXATTR and LISTXATTR that asks for the size alone."""
-ENTRY = Struct(f"<4QII{_ATTRIBUTES}")
-DIRENT = Struct("<QQII")
+DIRENT = Struct("QQII")
 
 FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR, FOPEN_PASSTHROUGH = 1, 2, 1 << 3, 1 << 7
 
@@ -72,7 +76,7 @@ STACK_DEPTH = 1
 """How deep file systems that are passed through may be stacked; the view then lies one deeper."""
 BACKING_OPEN, BACKING_CLOSE = 0x4010E501, 0x4004E502
 """Numbers of ioctl(2) on /dev/fuse."""
-BACKING_MAP = Struct("<iIQ")
+BACKING_MAP = Struct("iIQ")
 
 INIT_EXT = 1 << 30
 """The bit that says that INIT has a second word of flags."""
@@ -93,12 +97,9 @@ WANTED = sum(
 MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
 
 NOTIFY_INVAL_INODE = 2
-INVAL_INODE_OUT = Struct("<IiQQqq")
+INVAL_INODE_OUT = Struct("IiQQqq")
 ATTRIBUTES_ONLY = -1
 """The offset with which INVAL_INODE leaves the cached pages."""
-
-ATTRIBUTE_COUNT = 16
-"""Numbers in ``struct fuse_attr``."""
 
 _TYPES = {
     S_IFIFO: 1, S_IFCHR: 2, S_IFDIR: 4, S_IFBLK: 6, S_IFREG: 8, S_IFLNK: 10, S_IFSOCK: 12,

@@ -1,8 +1,9 @@
 """The requests of the kernel that ``View`` serves: how each is read, and how its reply is packed.
 
-A reader takes the node of the request and its bytes. It returns a packer and the arguments for
-``View.serve``. A packer returns the reply's bytes, or a list of parts. What the kernel would not
-send, or take, raises struct.error or another error of Python: the error boundary answers EIO.
+A reader takes the node of the request, the buffer that holds it, and where it ends. It returns a
+packer and the arguments for ``View.serve``. A packer returns the reply's bytes, or a list of parts.
+What the kernel would not send, or take, raises struct.error or another error of Python: the error
+boundary answers EIO.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from mmap import mmap
 from stat import S_IFMT
 from typing import Any, NamedTuple
 
@@ -29,13 +31,15 @@ from gitguardfs.base.protocol import (
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import BODY, OUT, Opcode
 
+Sent = mmap | bytes
+"""A buffer that begins with a request; a slice of it is bytes."""
 Answer = bytes | list[ReadData]
 Packer = Callable[[int, Any], Answer]
 Arguments = tuple[Any, ...]
-Reader = Callable[[int, memoryview, int], tuple[Packer, Arguments]]
+Reader = Callable[[int, Sent, int], tuple[Packer, Arguments]]
 
-NO_ENTRY = (0,) * (6 + abi.ATTRIBUTE_COUNT)
-"""An entry that has neither node nor attributes."""
+NO_ATTRIBUTES = bytes(abi.ATTRIBUTES.size)
+NO_ENTRY = bytes(abi.ENTRY.size) + NO_ATTRIBUTES
 _BLANK = bytes(8)
 _WORD = 0xFFFFFFFF
 _S = 1_000_000_000
@@ -76,54 +80,42 @@ def _bytes(unique: int, reply: bytes) -> bytes:
     return OUT.pack(OUT.size + len(reply), 0, unique) + reply
 
 
-def _attribute_fields(attributes: Attributes) -> Arguments:
-    """Return the numbers of ``struct fuse_attr``."""
+def _packed(attributes: Attributes) -> bytes:
+    """Return ``struct fuse_attr``."""
     ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime, mtime, ctime = attributes
-    return (
+    return abi.ATTRIBUTES.pack(
         ino, size, blocks, atime // _S, mtime // _S, ctime // _S, atime % _S, mtime % _S,
         ctime % _S, mode, nlink & _WORD, uid, gid, rdev & _WORD, blksize & _WORD, 0,
     )  # fmt: skip
 
 
-def _entry_fields(reply: EntryReply) -> Arguments:
-    """Return the numbers of ``struct fuse_entry_out``."""
+def _entry(unique: int, reply: EntryReply, size: int = 144) -> bytes:
+    """Return a reply of ``size`` bytes that begins with ``struct fuse_entry_out``."""
     node, attributes, entry_timeout, attr_timeout = reply
-    seconds, nanoseconds = _timeout(entry_timeout)
+    valid, valid_ns = _timeout(entry_timeout)
     if attributes is None:
-        return (0, 0, seconds, 0, nanoseconds, 0, *NO_ENTRY[6:])
-    attr_seconds, attr_nanoseconds = _timeout(attr_timeout)
-    return (
-        node, 0, seconds, attr_seconds, nanoseconds, attr_nanoseconds,
-        *_attribute_fields(attributes),
-    )  # fmt: skip
-
-
-def _entry(unique: int, reply: EntryReply) -> bytes:
-    return abi.OUT_ENTRY.pack(144, 0, unique, *_entry_fields(reply))
+        return abi.OUT_ENTRY.pack(size, 0, unique, 0, 0, valid, 0, valid_ns, 0) + NO_ATTRIBUTES
+    attr_valid, attr_valid_ns = _timeout(attr_timeout)
+    return abi.OUT_ENTRY.pack(
+        size, 0, unique, node, 0, valid, attr_valid, valid_ns, attr_valid_ns
+    ) + _packed(attributes)
 
 
 def _attributes(unique: int, reply: EntryReply) -> bytes:
-    _, attributes, _, attr_timeout = reply
+    _, attributes, _, timeout = reply
     assert attributes is not None  # there is no negative reply to GETATTR
-    seconds, nanoseconds = _timeout(attr_timeout)
-    return abi.OUT_ATTR.pack(
-        120, 0, unique, seconds, nanoseconds, 0, *_attribute_fields(attributes)
-    )
-
-
-def _open_fields(opened: OpenReply) -> Arguments:
-    """Return the numbers of ``struct fuse_open_out``."""
-    flags = opened.keep_cache * abi.FOPEN_KEEP_CACHE | opened.direct_io * abi.FOPEN_DIRECT_IO
-    return opened.handle, flags, 0
+    return abi.OUT_ATTR.pack(120, 0, unique, *_timeout(timeout), 0) + _packed(attributes)
 
 
 def _opened(unique: int, opened: OpenReply) -> bytes:
-    return abi.OUT_OPEN.pack(32, 0, unique, *_open_fields(opened))
+    handle, keep_cache, direct_io, *_ = opened
+    flags = keep_cache * abi.FOPEN_KEEP_CACHE | direct_io * abi.FOPEN_DIRECT_IO
+    return abi.OUT_OPEN.pack(32, 0, unique, handle, flags, 0)
 
 
 def _created(unique: int, reply: tuple[OpenReply, EntryReply]) -> bytes:
     opened, entry = reply
-    return abi.OUT_CREATE.pack(160, 0, unique, *_entry_fields(entry), *_open_fields(opened))
+    return _entry(unique, entry, 160) + _opened(unique, opened)[OUT.size :]
 
 
 def passed_through(answer: bytes, backing: int) -> bytes:
@@ -175,21 +167,20 @@ class Listing:
     def add(self, entry: DirEntry) -> bool:
         """Add an entry, if it has room; return whether it had."""
         name, offset, reply, file_type, inode = entry
-        size = abi.ENTRY.size + abi.DIRENT.size + len(name)
+        size = len(NO_ENTRY) + abi.DIRENT.size + len(name)
         padding = -size % 8
         if size + padding > self._room:
             return False
         self._room -= size + padding
         if reply is None or reply.attributes is None:
             # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
-            fields: Arguments = NO_ENTRY
+            self._parts.append(NO_ENTRY)
         else:
-            fields = _entry_fields(reply)
+            self._parts.append(_entry(0, reply)[OUT.size :])
             inode, file_type = reply.attributes.ino, S_IFMT(reply.attributes.mode)
         kind = abi.entry_type(file_type)
         self._parts += (
-            abi.ENTRY.pack(*fields), abi.DIRENT.pack(inode or 1, offset, len(name), kind), name,
-            _BLANK[:padding],
+            abi.DIRENT.pack(inode or 1, offset, len(name), kind), name, _BLANK[:padding]
         )  # fmt: skip
         return True
 
@@ -201,35 +192,35 @@ class Listing:
 # Requests
 
 
-def _named(view: memoryview, start: int, end: int) -> bytes:
-    return bytes(view[start : end - 1])
+def _named(sent: Sent, start: int, end: int) -> bytes:
+    return sent[start : end - 1]
 
 
-def _two_names(view: memoryview, start: int, end: int) -> list[bytes]:
-    one, other = bytes(view[start : end - 1]).split(b"\0")
+def _two_names(sent: Sent, start: int, end: int) -> list[bytes]:
+    one, other = sent[start : end - 1].split(b"\0")
     return [one, other]
 
 
 def _by_node(pack: Packer) -> Reader:
-    return lambda node, view, end: (pack, (node,))
+    return lambda node, sent, end: (pack, (node,))
 
 
 def _by_name(pack: Packer) -> Reader:
-    return lambda node, view, end: (pack, (node, _named(view, BODY, end)))
+    return lambda node, sent, end: (pack, (node, sent[BODY : end - 1]))
 
 
 def _by_handle(pack: Packer) -> Reader:
-    return lambda node, view, end: (pack, abi.QWORD.unpack_from(view, BODY))
+    return lambda node, sent, end: (pack, abi.QWORD.unpack_from(sent, BODY))
 
 
-def _no_arguments(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+def _no_arguments(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     return _space, ()
 
 
-def _setattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
+def _setattr(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     (
         valid, _, handle, size, _, atime, mtime, _, atime_ns, mtime_ns, _, mode, _, uid, gid, _
-    ) = abi.SETATTR_IN.unpack_from(view, BODY)  # fmt: skip
+    ) = abi.SETATTR_IN.unpack_from(sent, BODY)  # fmt: skip
     changes = SetAttr(
         size=size if valid & abi.FATTR_SIZE else None,
         mode=mode if valid & abi.FATTR_MODE else None,
@@ -250,83 +241,83 @@ def _time(valid: int, is_set: int, is_now: int, seconds: int, nanoseconds: int) 
     return signed * 1_000_000_000 + nanoseconds
 
 
-def _access(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return _nothing, (node, abi.TWO_WORDS.unpack_from(view, BODY)[0])
+def _access(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _nothing, (node, abi.TWO_WORDS.unpack_from(sent, BODY)[0])
 
 
-def _mknod(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    mode, device, _, _ = abi.FOUR_WORDS.unpack_from(view, BODY)
-    return _entry, (node, _named(view, BODY + 16, end), mode, device)
+def _mknod(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    mode, device, _, _ = abi.FOUR_WORDS.unpack_from(sent, BODY)
+    return _entry, (node, _named(sent, BODY + 16, end), mode, device)
 
 
-def _mkdir(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    mode, _ = abi.TWO_WORDS.unpack_from(view, BODY)
-    return _entry, (node, _named(view, BODY + 8, end), mode)
+def _mkdir(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    mode, _ = abi.TWO_WORDS.unpack_from(sent, BODY)
+    return _entry, (node, _named(sent, BODY + 8, end), mode)
 
 
-def _symlink(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return _entry, (node, *_two_names(view, BODY, end))
+def _symlink(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _entry, (node, *_two_names(sent, BODY, end))
 
 
-def _link(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return _entry, (abi.QWORD.unpack_from(view, BODY)[0], node, _named(view, BODY + 8, end))
+def _link(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _entry, (abi.QWORD.unpack_from(sent, BODY)[0], node, _named(sent, BODY + 8, end))
 
 
-def _rename(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    old, new = _two_names(view, BODY + 8, end)
-    return _nothing, (node, old, abi.QWORD.unpack_from(view, BODY)[0], new, 0)
+def _rename(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    old, new = _two_names(sent, BODY + 8, end)
+    return _nothing, (node, old, abi.QWORD.unpack_from(sent, BODY)[0], new, 0)
 
 
-def _rename2(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    directory, flags, _ = abi.RENAME2_IN.unpack_from(view, BODY)
-    old, new = _two_names(view, BODY + 16, end)
+def _rename2(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    directory, flags, _ = abi.RENAME2_IN.unpack_from(sent, BODY)
+    old, new = _two_names(sent, BODY + 16, end)
     return _nothing, (node, old, directory, new, flags)
 
 
-def _open(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return _opened, (node, abi.TWO_WORDS.unpack_from(view, BODY)[0])
+def _open(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _opened, (node, abi.TWO_WORDS.unpack_from(sent, BODY)[0])
 
 
-def _create(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    flags, mode, _, _ = abi.FOUR_WORDS.unpack_from(view, BODY)
-    return _created, (node, _named(view, BODY + 16, end), mode, flags)
+def _create(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    flags, mode, _, _ = abi.FOUR_WORDS.unpack_from(sent, BODY)
+    return _created, (node, _named(sent, BODY + 16, end), mode, flags)
 
 
-def _read(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return _data, abi.READ_IN.unpack_from(view, BODY)[:3]
+def _read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _data, abi.READ_IN.unpack_from(sent, BODY)[:3]
 
 
-def _write(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    handle, offset, size, *_ = abi.READ_IN.unpack_from(view, BODY)
+def _write(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    handle, offset, size, *_ = abi.READ_IN.unpack_from(sent, BODY)
     start = BODY + abi.READ_IN.size
     if start + size > end:
         raise ValueError(f"a write of {size} bytes in a request of {end}")
-    return _written, (handle, offset, view[start : start + size])
+    return _written, (handle, offset, memoryview(sent)[start : start + size])
 
 
-def _fsync(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    handle, flags, _ = abi.FSYNC_IN.unpack_from(view, BODY)
+def _fsync(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    handle, flags, _ = abi.FSYNC_IN.unpack_from(sent, BODY)
     return _nothing, (handle, bool(flags & abi.FSYNC_FDATASYNC))
 
 
-def _readdirplus(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    handle, offset, size, *_ = abi.READ_IN.unpack_from(view, BODY)
+def _readdirplus(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    handle, offset, size, *_ = abi.READ_IN.unpack_from(sent, BODY)
     listing = Listing(min(size, abi.MAX_WRITE))
     return listing.packed, (handle, offset, listing.add)
 
 
-def _getxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    room, _ = abi.TWO_WORDS.unpack_from(view, BODY)
-    return partial(_sized, room), (node, _named(view, BODY + 8, end))
+def _getxattr(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    room, _ = abi.TWO_WORDS.unpack_from(sent, BODY)
+    return partial(_sized, room), (node, _named(sent, BODY + 8, end))
 
 
-def _listxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    return partial(_names, abi.TWO_WORDS.unpack_from(view, BODY)[0]), (node,)
+def _listxattr(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return partial(_names, abi.TWO_WORDS.unpack_from(sent, BODY)[0]), (node,)
 
 
-def _setxattr(node: int, view: memoryview, end: int) -> tuple[Packer, Arguments]:
-    size, flags = abi.TWO_WORDS.unpack_from(view, BODY)
-    name, _, value = bytes(view[BODY + 8 : end]).partition(b"\0")
+def _setxattr(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    size, flags = abi.TWO_WORDS.unpack_from(sent, BODY)
+    name, _, value = sent[BODY + 8 : end].partition(b"\0")
     return _nothing, (node, name, value[:size], flags)
 
 

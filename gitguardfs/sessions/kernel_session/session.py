@@ -40,7 +40,10 @@ SPARE_BUFFERS = 2
 """Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
-_WITH_MORE = {Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.SETXATTR}
+OPEN, CREATE, RELEASE, FSYNC, SETXATTR = map(
+    int, (Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.FSYNC, Opcode.SETXATTR)
+)
+_WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR}
 """The requests of which the session has to know more than the reply."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
@@ -93,7 +96,7 @@ class KernelSession:
         self._is_ending = False
         self._buffers: list[mmap.mmap] = []
         """Buffers that no request uses."""
-        self._use_buffer(_new_buffer())
+        self._buffer = _new_buffer()
         self._under_way = UnderWay(self._connection)
         self._own: dict[int, Callable[[int, int], None]] = {
             Opcode.FORGET: self._forget,
@@ -105,9 +108,6 @@ class KernelSession:
         """The requests that the view does not serve, by opcode."""
         self.answers = 0
         """How many requests were answered. The number only grows."""
-
-    def _use_buffer(self, buffer: mmap.mmap) -> None:
-        self._buffer, self._request = buffer, memoryview(buffer)
 
     def mount(self, path: str, directory: int, options: set[str]) -> None:
         """Mount on the directory behind a descriptor. Raises MountFailed."""
@@ -185,14 +185,14 @@ class KernelSession:
         if form is None:
             return self._serve_own(opcode, unique, node)
         request, read, has_caller = form
-        caller = make(Caller, (GuestUid(uid), GuestGid(gid), pid)) if has_caller else None
+        caller = make(Caller, (uid, gid, pid)) if has_caller else None
         try:
             if length != size:
                 raise ValueError(f"a request of {length} bytes has {size}")
-            pack, arguments = read(node, self._request, size)
+            pack, arguments = read(node, self._buffer, size)
             reply = self._view.serve(request, caller, *arguments)
             if type(reply) is Blocking:
-                if opcode == Opcode.FSYNC and self._open_files.is_passed_through(node):
+                if opcode == FSYNC and self._open_files.is_passed_through(node):
                     reply.runs_inline = False  # the view has not seen how much was written
                     with suppress(OSError):  # a mapping may have moved its mtime
                         self.invalidate(node)
@@ -206,15 +206,15 @@ class KernelSession:
 
     def _do_more(self, opcode: int, node: int, reply: Any, answer: Answer) -> Answer:
         """Do what a request asks for beside the view's reply; return the answer."""
-        if opcode == Opcode.RELEASE:
+        if opcode == RELEASE:
             self._open_files.close(node)
             return answer
-        if opcode == Opcode.SETXATTR or (opcode == Opcode.OPEN and reply.attributes_changed):
+        if opcode == SETXATTR or (opcode == OPEN and reply.attributes_changed):
             with suppress(OSError):  # an access list changes the mode
                 self.invalidate(node)
-        if opcode == Opcode.SETXATTR:
+        if opcode == SETXATTR:
             return answer
-        if opcode == Opcode.CREATE:
+        if opcode == CREATE:
             reply, (node, *_) = reply
         backing = self._open_files.open(node, reply.backing_fd)
         assert isinstance(answer, bytes)
@@ -265,7 +265,7 @@ class KernelSession:
         self._forget_one(node, *abi.QWORD.unpack_from(self._buffer, abi.BODY))
 
     def _forget_many(self, _unique: int, _node: int) -> None:
-        for index in range(*unpack_from("<I", self._buffer, abi.BODY)):
+        for index in range(*unpack_from("I", self._buffer, abi.BODY)):
             start = abi.BODY + 8 + index * abi.LIST_FORGET.size
             self._forget_one(*abi.LIST_FORGET.unpack_from(self._buffer, start))
 
@@ -291,7 +291,7 @@ class KernelSession:
                 return self._finish(waiting, call.result)
         if waiting.request == "write":
             waiting = waiting._replace(buffer=self._buffer)
-            self._use_buffer(self._buffers.pop() if self._buffers else _new_buffer())
+            self._buffer = self._buffers.pop() if self._buffers else _new_buffer()
         self._under_way.add(waiting, call)
 
     def _take_returned(self) -> None:

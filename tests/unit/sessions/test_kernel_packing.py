@@ -134,7 +134,7 @@ def test_setattr_changes_what_its_bits_say(
         nanoseconds, nanoseconds, number, 0, number, number, 0,
     )  # fmt: skip
     sent = request(OPCODES["setattr"], 2, 7, body)
-    node, changes, file = FORMS[Opcode.SETATTR].read(7, memoryview(sent), len(sent))[1]
+    node, changes, file = FORMS[Opcode.SETATTR].read(7, sent, len(sent))[1]
     time = seconds * 10**9 + nanoseconds
     expected = {
         "mode": number, "uid": number, "gid": number, "size": size,
@@ -165,7 +165,7 @@ def test_a_value_of_an_attribute_fits_or_is_erange(value: bytes, room: int) -> N
 @given(st.binary(max_size=100), st.integers(0, 200))
 def test_a_write_takes_only_what_its_request_holds(data: bytes, size: int) -> None:
     sent = request(OPCODES["write"], 2, 7, kernel_client._transfer(5, 9, size) + data)
-    buffer = memoryview(sent + bytes(500))
+    buffer = sent + bytes(500)
     read = FORMS[Opcode.WRITE].read
     if size > len(data):
         with pytest.raises(ValueError, match="a write of"):
