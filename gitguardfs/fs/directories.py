@@ -10,6 +10,7 @@ from gitguardfs.base.protocol import (
     Caller,
     DirEntry,
     DirOffset,
+    EntryReply,
     HandleId,
     NodeId,
     OpenReply,
@@ -105,8 +106,7 @@ class Directories(Parts):
                 if dotgit is True:
                     dotgit = self.check.dotgit(dir_fd)
                 st = self.source.stat_at(dir_fd, name)
-                ref = make(NodeRef, (handle.node, dir_fd, name, self.guard.is_plain(name)))
-                found = self.resolver.entry(ref, st, handle.uid, dotgit)
+                found = self.listed(handle, dir_fd, name, st, dotgit)
                 if found is None:
                     continue
             except FileNotFoundError:
@@ -120,6 +120,21 @@ class Directories(Parts):
                 self.resolver.undo_lookup(node)
                 continue
             yield make(DirEntry, (name, index + 1, reply, 0, 0)), node
+
+    def listed(
+        self,
+        handle: DirectoryHandle,
+        dir_fd: int,
+        name: bytes,
+        st: os.stat_result,
+        dotgit: ObjectKey | bool | None,
+    ) -> tuple[Node, EntryReply] | None:
+        """Return the node of an entry and its reply; None if it is hidden. Count a lookup.
+
+        ``dotgit`` is the directory's ``.git``, as ``Access.dotgit`` returns it. Raises OSError.
+        """
+        ref = make(NodeRef, (handle.node, dir_fd, name, self.guard.is_plain(name)))
+        return self.resolver.entry(ref, st, handle.uid, dotgit)
 
     def _take_snapshot(self, handle: DirectoryHandle, dir_fd: int, typed: bool) -> list[bytes]:
         types = self.source.typed_names(dir_fd) if typed else {}

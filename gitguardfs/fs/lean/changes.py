@@ -53,23 +53,6 @@ class LeanTree(LeanLooks):
         parent.leased = self.descriptors.request
         return parent
 
-    def _known(self, parent: Directory, name: bytes, st: os.stat_result) -> Node | None:
-        """Return the node of an object with one name, which it has in a directory; None if none."""
-        node = self._by_id.get(st.st_ino + self._offset)
-        if (
-            node is None
-            or node.parent is not parent
-            or node.name != name
-            or node.ino != st.st_ino
-            or node.dev != st.st_dev
-            or node.file_type != st.st_mode & TYPE
-            or not node.is_hashed
-            or node.has_other_names
-            or node.verdict is not ALLOW
-        ):
-            return None
-        return node
-
     # Removing
 
     def unlink(self, caller: Caller, parent_id: NodeId, name: bytes) -> None:
@@ -80,9 +63,7 @@ class LeanTree(LeanLooks):
         fd = self.source.open_node(parent.fd, name)
         try:
             st = self.source.stat(fd)
-            node = None
-            if st.st_mode & TYPE == S_IFREG and st.st_nlink == 1:
-                node = self._known(parent, name, st)
+            node = self._known_at(parent, name, st) if st.st_mode & TYPE == S_IFREG else None
             if node is not None:
                 self.source.remove(parent.fd, name, is_directory=False)
         except BaseException:
@@ -100,7 +81,7 @@ class LeanTree(LeanLooks):
         parent = self._parent(parent_id, name)
         if parent is not None and not self.policy.delete_deny:
             st = self.source.find_at(parent.fd, name)
-            node = None if st is None else self._known(parent, name, st)
+            node = None if st is None else self._known_at(parent, name, st)
             if (
                 st is not None
                 and type(node) is Directory
@@ -133,10 +114,10 @@ class LeanTree(LeanLooks):
         if above is not None and above.fd >= 0:
             with suppress(OSError):  # first, since most of what is no file is a directory
                 st = self.source.find_at(above.fd, name)
-        if st is None or st.st_mode & TYPE != S_IFREG or st.st_nlink != 1:
+        if st is None or st.st_mode & TYPE != S_IFREG:
             return False
         old, new = self._parent(old_id, name), self._parent(new_id, other)
-        node = None if old is None or new is None else self._known(old, name, st)
+        node = None if old is None or new is None else self._known_at(old, name, st)
         if old is None or new is None or node is None:
             return False
         try:

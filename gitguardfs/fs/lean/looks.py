@@ -16,7 +16,8 @@ from gitguardfs.base.protocol import Caller, EntryReply, NodeId, OpenReply
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.files import SOURCE_FLAGS
-from gitguardfs.fs.nodes import ROOT_ID, Directory
+from gitguardfs.fs.handles import DirectoryHandle
+from gitguardfs.fs.nodes import ROOT_ID, Directory, Node, ObjectKey
 from gitguardfs.fs.parts import SourceTraits
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
@@ -50,13 +51,12 @@ class LeanLooks(Tree):
         self, caller: Caller, parent_id: NodeId, name: bytes, ref: NodeRef | None = None
     ) -> EntryReply:
         """Find a plain name: a file or directory that is known by it, or nothing."""
-        by_id, restrictions = self._by_id, self.nodes.restrictions
-        parent, replaced = by_id.get(parent_id), self.descriptors.replaced
+        parent, replaced = self._by_id.get(parent_id), self.descriptors.replaced
         if (
             type(parent) is not Directory
             or parent.fd < 0
             or parent.verdict is not ALLOW
-            or parent.restrictions != restrictions
+            or parent.restrictions != self.nodes.restrictions
             or revalidation.clock() - parent.classified_at >= self._ttl
             or (replaced and (parent_id, name) in replaced)
             or not self._is_plain(name)
@@ -70,23 +70,10 @@ class LeanLooks(Tree):
                 return self._missing
         if st is None:
             return super().lookup(caller, parent_id, name, ref)
-        ino, file_type = st.st_ino, st.st_mode & TYPE
-        node = by_id.get(ino + self._offset)
-        if (
-            node is None
-            or node.parent is not parent
-            or node.name != name
-            or node.ino != ino
-            or node.dev != st.st_dev
-            or node.file_type != file_type
-            or not node.is_hashed
-            or node.verdict is not ALLOW
-            or node.restrictions != restrictions
-        ):
+        node = self._known_at(parent, name, st)
+        if node is None:
             return super().lookup(caller, parent_id, name, ref)
-        if file_type == S_IFREG:
-            if st.st_nlink != 1 or node.has_other_names:
-                return super().lookup(caller, parent_id, name, ref)
+        if node.file_type == S_IFREG:
             if caller.pid in self.advice.lookups:
                 self.advice.lookups[caller.pid] += 1
         elif type(node) is Directory and self._holds_no_git(parent, node, st):
@@ -96,6 +83,42 @@ class LeanLooks(Tree):
         reply = self.attributes.report(node, st, caller.uid)
         node.lookup_count += 1
         return reply
+
+    def _known_at(self, parent: Directory, name: bytes, st: os.stat_result) -> Node | None:
+        """Return the node that is known by this name; None for a file that may have others."""
+        node = self._by_id.get(st.st_ino + self._offset)
+        if (
+            node is None
+            or node.parent is not parent
+            or node.name != name
+            or node.ino != st.st_ino
+            or node.dev != st.st_dev
+            or node.file_type != st.st_mode & TYPE
+            or not node.is_hashed
+            or node.verdict is not ALLOW
+            or node.restrictions != self.nodes.restrictions
+            or (node.file_type == S_IFREG and (st.st_nlink != 1 or node.has_other_names))
+        ):
+            return None
+        return node
+
+    def listed(
+        self,
+        handle: DirectoryHandle,
+        dir_fd: int,
+        name: bytes,
+        st: os.stat_result,
+        dotgit: ObjectKey | bool | None,
+    ) -> tuple[Node, EntryReply] | None:
+        """Return the node of a file in a listing and its reply, if it is known by this name."""
+        node = None
+        if st.st_mode & TYPE == S_IFREG:  # the listing has checked the directory
+            node = self._known_at(handle.node, name, st)
+        if node is None:
+            return super().listed(handle, dir_fd, name, st, dotgit)
+        reply = self.attributes.report(node, st, handle.uid)
+        node.lookup_count += 1
+        return node, reply
 
     def _holds_no_git(self, parent: Directory, node: Directory, st: os.stat_result) -> bool:
         """Return whether a directory is surely no second name of ``.git``, and has no HEAD."""

@@ -6,7 +6,6 @@ Layouts are native, as the kernel's are, which is quicker than a byte order that
 from __future__ import annotations
 
 from enum import IntEnum
-from stat import S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK
 from struct import Struct
 
 MAJOR, MINOR = 7, 45
@@ -100,12 +99,3 @@ NOTIFY_INVAL_INODE = 2
 INVAL_INODE_OUT = Struct("IiQQqq")
 ATTRIBUTES_ONLY = -1
 """The offset with which INVAL_INODE leaves the cached pages."""
-
-_TYPES = {
-    S_IFIFO: 1, S_IFCHR: 2, S_IFDIR: 4, S_IFBLK: 6, S_IFREG: 8, S_IFLNK: 10, S_IFSOCK: 12,
-}  # fmt: skip
-
-
-def entry_type(file_type: int) -> int:
-    """Return the type of a directory entry (DT_*) for a file type; 0 for an unknown one."""
-    return _TYPES.get(file_type, 0)

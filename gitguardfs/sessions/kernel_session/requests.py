@@ -40,6 +40,7 @@ Reader = Callable[[int, Sent, int], tuple[Packer, Arguments]]
 
 NO_ATTRIBUTES = bytes(abi.ATTRIBUTES.size)
 NO_ENTRY = bytes(abi.ENTRY.size) + NO_ATTRIBUTES
+_ENTRY_SIZE = len(NO_ENTRY) + abi.DIRENT.size
 _BLANK = bytes(8)
 _WORD = 0xFFFFFFFF
 _S = 1_000_000_000
@@ -167,21 +168,20 @@ class Listing:
     def add(self, entry: DirEntry) -> bool:
         """Add an entry, if it has room; return whether it had."""
         name, offset, reply, file_type, inode = entry
-        size = len(NO_ENTRY) + abi.DIRENT.size + len(name)
-        padding = -size % 8
-        if size + padding > self._room:
+        padding = -len(name) % 8
+        size = _ENTRY_SIZE + len(name) + padding
+        if size > self._room:
             return False
-        self._room -= size + padding
-        if reply is None or reply.attributes is None:
+        self._room -= size
+        attributes = None if reply is None else reply.attributes
+        if reply is None or attributes is None:
             # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
-            self._parts.append(NO_ENTRY)
+            head = NO_ENTRY
         else:
-            self._parts.append(_entry(0, reply)[OUT.size :])
-            inode, file_type = reply.attributes.ino, S_IFMT(reply.attributes.mode)
-        kind = abi.entry_type(file_type)
-        self._parts += (
-            abi.DIRENT.pack(inode or 1, offset, len(name), kind), name, _BLANK[:padding]
-        )  # fmt: skip
+            head = _entry(0, reply)[OUT.size :]
+            inode, file_type = attributes.ino, S_IFMT(attributes.mode)
+        dirent = abi.DIRENT.pack(inode or 1, offset, len(name), file_type >> 12)  # DT_*
+        self._parts += (head, dirent, name, _BLANK[:padding])
         return True
 
     def packed(self, unique: int, reply: None) -> bytes:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.protocol import NOW, Attributes, DirEntry, EntryReply, RequestError, SetAttr
-from gitguardfs.sessions.kernel_session import abi, requests
+from gitguardfs.sessions.kernel_session import requests
 from gitguardfs.sessions.kernel_session.abi import Opcode
 from gitguardfs.sessions.kernel_session.requests import FORMS, Listing
 from tests.support import kernel_client
@@ -178,11 +178,3 @@ def test_space_arrives_as_it_was() -> None:
     have = os.statvfs("/")
     found = kernel_client.REPLIES["statfs"](checked(requests._space(2, have))[2])
     assert all(getattr(have, name) == value for name, value in vars(found).items())
-
-
-def test_every_type_has_its_number() -> None:
-    """DT_* is the type without its lower bits, and 0 for what is none."""
-    types = (0o010000, 0o020000, 0o040000, 0o060000, 0o100000, 0o120000, 0o140000)
-    assert [abi.entry_type(each) for each in (*types, 0, 0o170000)] == [
-        *(each >> 12 for each in types), 0, 0,
-    ]  # fmt: skip
