@@ -90,6 +90,8 @@ class OpenReply(NamedTuple):
     """Whether the session must invalidate the attributes that the kernel has cached."""
     backing_fd: int = -1
     """A descriptor of the source's file, which the kernel may read and write by itself; or -1."""
+    closes_silently: bool = False
+    """Whether close(2) can have no error to report (FOPEN_NOFLUSH)."""
 
 
 class DirEntry(NamedTuple):

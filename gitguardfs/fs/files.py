@@ -79,13 +79,16 @@ class Files(NewEntries):
         key = change_key(st)
         is_same = key == node.reported
         node.reported = key
-        handle = self.handles.add_file(
-            FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
-        )
+        handle = FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+        number = self.handles.add_file(handle)
         keeps = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
         return make(
-            OpenReply, (handle, keeps or self.is_exclusive, self.direct_io, not is_same, lent)
-        )
+            OpenReply,
+            (
+                number, keeps or self.is_exclusive, self.direct_io, not is_same, lent,
+                not handle.writable,
+            ),
+        )  # fmt: skip
 
     def lent(self, node: Node, fd: int, flags: int, size: int, mode: int = OWNERS_RW) -> int:
         """Return the descriptor of an open file if the kernel may read and write it, or -1.
@@ -222,11 +225,9 @@ class Files(NewEntries):
         if not self.closes_late:  # the kernel stops asking after the first ENOSYS
             raise RequestError(errno.ENOSYS)
         handle = self.handles.file(handle_id)
-        if handle.is_local:
+        if handle.is_local or not handle.writable:
             return None
-        # No file system writes anything back for a descriptor that only reads: close(2) takes no
-        # longer than a stat.
-        if self.source.closes_at_once or not handle.writable:
+        if self.source.closes_at_once:
             content.close_all(self._duplicates(handle))
             return None
         return Blocking(

@@ -197,7 +197,7 @@ def _attr(data: bytes) -> SimpleNamespace:
 
 def _opened(data: bytes) -> SimpleNamespace:
     handle, flags, _backing = OPEN_OUT.unpack(data)
-    assert flags & ~3 == 0
+    assert flags & ~0b100011 == 0
     return SimpleNamespace(fh=handle, direct_io=bool(flags & 1), keep_cache=bool(flags & 2))
 
 

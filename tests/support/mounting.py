@@ -56,6 +56,17 @@ class Mounted:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    def requests(self) -> list[str]:
+        """Return the kinds of requests so far, of a mount with -d and the kernel's session."""
+
+        def read() -> list[str]:
+            return re.findall(r"opcode: (\w+)", self.log.read_text())
+
+        before = read().count("STATFS")
+        os.statvfs(self.path)  # the log is written by a thread, in order
+        until(lambda: read().count("STATFS") > before, "the log is written")
+        return read()
+
     def warnings(self) -> list[str]:
         """Lines of the daemon's log at WARNING or above that were not expected."""
         lines = self.log.read_text(errors="replace").splitlines()

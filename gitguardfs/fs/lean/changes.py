@@ -161,7 +161,7 @@ class LeanTree(LeanLooks):
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
         lent = self.lent(node, fd, flags, 0, stored)
-        return make(OpenReply, (handle, False, self.direct_io, False, lent)), entry
+        return make(OpenReply, (handle, False, self.direct_io, False, lent, False)), entry
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory at a free name. A fresh one is empty, so no repository."""

@@ -67,7 +67,8 @@ OUT_SIZE = Struct("IiQII")
 """The reply to GETXATTR and LISTXATTR that asks for the size alone."""
 DIRENT = Struct("QQII")
 
-FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR, FOPEN_PASSTHROUGH = 1, 2, 1 << 3, 1 << 7
+FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1, 2, 1 << 3
+FOPEN_NOFLUSH, FOPEN_PASSTHROUGH = 1 << 5, 1 << 7
 
 PASSTHROUGH = 1 << 5
 """Its bit in the second word of flags."""

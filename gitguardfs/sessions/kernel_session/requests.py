@@ -109,8 +109,12 @@ def _attributes(unique: int, reply: EntryReply) -> bytes:
 
 
 def _opened(unique: int, opened: OpenReply) -> bytes:
-    handle, keep_cache, direct_io, *_ = opened
-    flags = keep_cache * abi.FOPEN_KEEP_CACHE | direct_io * abi.FOPEN_DIRECT_IO
+    handle, keep_cache, direct_io, _, _, closes_silently = opened
+    flags = (
+        keep_cache * abi.FOPEN_KEEP_CACHE
+        | direct_io * abi.FOPEN_DIRECT_IO
+        | closes_silently * abi.FOPEN_NOFLUSH
+    )
     return abi.OUT_OPEN.pack(32, 0, unique, handle, flags, 0)
 
 
@@ -124,7 +128,9 @@ def passed_through(answer: bytes, backing: int) -> bytes:
 
     ``answer`` is the reply otherwise; ``backing`` is the kernel's number of the source's file.
     """
-    return answer[:-8] + abi.TWO_WORDS.pack(abi.FOPEN_PASSTHROUGH, backing)
+    flags, _ = abi.TWO_WORDS.unpack_from(answer, len(answer) - 8)
+    flags = flags & abi.FOPEN_NOFLUSH | abi.FOPEN_PASSTHROUGH
+    return answer[:-8] + abi.TWO_WORDS.pack(flags, backing)
 
 
 def _opened_directory(unique: int, opened: OpenReply) -> bytes:

@@ -61,12 +61,6 @@ def _close_a_duplicate(path: Path) -> None:
             os.close(fd)
 
 
-def _read(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.read(fd, 10)
-    os.close(fd)
-
-
 WAYS: dict[str, Callable[[Path], None]] = {
     "a new file": lambda path: _write(path.with_name("new"), os.O_WRONLY | os.O_CREAT | os.O_EXCL),
     "overwritten": lambda path: _write(path, os.O_WRONLY),
@@ -75,7 +69,6 @@ WAYS: dict[str, Callable[[Path], None]] = {
     "mapped": _map,
     "appended and mapped": _append_and_map,
     "a duplicate": _close_a_duplicate,
-    "only read": _read,
     "shutil": lambda path: shutil.copyfile(__file__, path) and None,
 }  # fmt: skip
 
@@ -111,6 +104,15 @@ def test_programs_say_what_the_server_says(served: tuple[Share, Path], program: 
         done = subprocess.run(words, check=False, capture_output=True, env={"LC_ALL": "C"})
     assert done.returncode != 0
     assert os.strerror(errno.EDQUOT).encode() in done.stderr
+
+
+def test_a_file_that_was_only_read_is_closed_without_the_server(
+    served: tuple[Share, Path],
+) -> None:
+    share, view = served
+    (share.host / "file").write_bytes(b"x")
+    with share.failing(Fault(("FLUSH",), error=errno.EIO)):
+        assert (view / "file").read_bytes() == b"x"
 
 
 def test_a_local_source_is_not_asked_at_close() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.mounting import Mounted, area, gitguardfs, until
+from tests.support.mounting import Mounted, area, gitguardfs
 
 TIMEOUT = 1.0
 """Seconds for which the kernel may cache names (--cache-timeout, the default)."""
@@ -33,14 +33,7 @@ def directory(mounted: Mounted, request: pytest.FixtureRequest) -> str:
 
 def listings(mounted: Mounted) -> int:
     """Return how many requests for entries the daemon has had."""
-
-    def count(opcode: str) -> int:
-        return mounted.log.read_text().count(f"opcode: {opcode}")
-
-    marks = count("STATFS")
-    os.statvfs(mounted.path)  # the log is written by a thread, in order
-    until(lambda: count("STATFS") > marks, "the request is logged")
-    return count("READDIRPLUS")
+    return mounted.requests().count("READDIRPLUS")
 
 
 def test_a_second_listing_is_the_kernel_s(mounted: Mounted, directory: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.signals import REREAD
+from tests.support.errorfs import errorfs
 from tests.support.mounting import LIMIT, area, gitguardfs, until
 
 SIZE = 300_000
@@ -70,6 +71,19 @@ def test_signals_lose_no_request(here: Path) -> None:
         disturbing.join()
         assert not failures, failures
         assert (view.path / "file").stat().st_size == SIZE
+
+
+@pytest.mark.parametrize("size", [1, SIZE])
+def test_nothing_is_asked_when_a_file_that_was_only_read_is_closed(here: Path, size: int) -> None:
+    """Over a share, and with one that the kernel passes through."""
+    with (
+        errorfs(here / "host", here / "share", here / "control") as share,
+        gitguardfs(share.path, here / "view", "-d", "--session", "kernel") as view,
+    ):
+        (share.host / "file").write_bytes(b"x" * size)
+        for flags, count in ((os.O_RDONLY, 0), (os.O_RDWR, 1)):
+            os.close(os.open(view.path / "file", flags))
+            assert view.requests().count("FLUSH") == count
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -5,7 +5,6 @@ import fcntl
 import mmap
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -55,7 +54,7 @@ def _kernel_offers_it() -> None:
         pytest.skip("only the kernel's session passes through")
     with mounted() as ready:
         (ready.path / "file").write_text("text")
-        if "WRITE" in requests(ready):
+        if "WRITE" in ready.requests():
             pytest.skip("this kernel offers no FUSE_PASSTHROUGH, or refuses this source")
 
 
@@ -65,23 +64,11 @@ def view() -> Iterator[Mounted]:
         yield ready
 
 
-def requests(view: Mounted) -> list[str]:
-    """Return the requests so far, when the log has the last of them."""
-
-    def read() -> list[str]:
-        return re.findall(r"opcode: (\w+)", view.log.read_text())
-
-    before = read().count("STATFS")
-    os.statvfs(view.path)
-    until(lambda: read().count("STATFS") > before, "the log is written")
-    return read()
-
-
 def asked(view: Mounted, call: Callable[[], object]) -> set[str]:
     """Return the kinds of requests that a call brings."""
-    before = len(requests(view))
+    before = len(view.requests())
     call()
-    return set(requests(view)[before:])
+    return set(view.requests()[before:])
 
 
 @contextmanager
@@ -102,7 +89,7 @@ def write_and_read(path: Path) -> None:
 def all_is_closed(view: Mounted) -> None:
     """Wait until the daemon has heard of every close(2)."""
     until(
-        lambda: sum(1 if name in ("OPEN", "CREATE") else -1 for name in requests(view)
+        lambda: sum(1 if name in ("OPEN", "CREATE") else -1 for name in view.requests()
                     if name in ("OPEN", "CREATE", "RELEASE")) == 0,
         "all is closed",
     )  # fmt: skip
@@ -365,7 +352,7 @@ def test_the_host_executes_a_file_whose_writer_has_closed_it(view: Mounted) -> N
     with opened(path, os.O_RDWR | os.O_CREAT, 0o755) as writer:
         os.write(writer, Path(program).read_bytes())
         reader = os.open(path, os.O_RDONLY)
-    until(lambda: "RELEASE" in requests(view), "the writer is closed")
+    until(lambda: "RELEASE" in view.requests(), "the writer is closed")
     assert [subprocess.run([found]).returncode for found in (host, path)] == [0, 0]
     os.close(reader)
 
