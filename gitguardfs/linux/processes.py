@@ -42,6 +42,28 @@ def held_by(process: str) -> Iterator[tuple[str, str]]:
                 yield f"{process}/task/{task}/fd/{number}", f"descriptor {number}"
 
 
+def flags_of(link: str) -> int:
+    """Return the flags of a descriptor, as for open(2), by its link in /proc. Raises OSError."""
+    process, _, number = link.rpartition("/fd/")
+    with open(f"{process}/fdinfo/{number}", "rb") as file:
+        return next(int(line.split()[1], 8) for line in file if line.startswith(b"flags:"))
+
+
+def maps_of(process: str) -> tuple[str, list[bytes]]:
+    """Return the directory in /proc of a thread with the process's memory, and the lines of maps.
+
+    The first thread has none once it has ended, although the process goes on. Raises OSError.
+    """
+    for task in os.listdir(f"{process}/task"):
+        with (
+            suppress(FileNotFoundError, ProcessLookupError),
+            open(f"{PROC}/{task}/maps", "rb") as file,
+        ):
+            if lines := file.readlines():
+                return f"{PROC}/{task}", lines
+    return process, []
+
+
 def pids(proc: str = PROC) -> Iterator[str]:
     """Yield the pid of each process that ``proc`` lists, as text."""
     return filter(str.isdecimal, os.listdir(proc))

@@ -111,14 +111,22 @@ def describe(source: str, number: int, device: int) -> tuple[str, str]:
     try:
         found = find(source, number, device)
     except OSError as error:
-        needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
-        text = f"cannot find what holds {source} from before the seal: {error.strerror}{needs}"
-        return text, SEARCH_FAILED
+        return failed(f"cannot find what holds {source} from before the seal", error)
     if not found:
         return "", ""
+    return f"processes hold {source} from before the seal: {named(found)}", END_THEM
+
+
+def failed(what: str, error: OSError) -> tuple[str, str]:
+    """Return the message about a search that failed, and a hint."""
+    needs = " (CAP_SYS_PTRACE)" if isinstance(error, PermissionError) else ""
+    return f"{what}: {error.strerror}{needs}", SEARCH_FAILED
+
+
+def named(found: list[str]) -> str:
+    """Return the text that names the first of the processes that were found."""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    named = "; ".join(found[:NAMED])
-    return f"processes hold {source} from before the seal: {named}{more}", END_THEM
+    return "; ".join(found[:NAMED]) + more
 
 
 def find(source: str, number: int, device: int) -> list[str]:
@@ -138,6 +146,28 @@ def find(source: str, number: int, device: int) -> list[str]:
     namespaces = _namespaces()
     others = {m.mnt_id: m for space in namespaces.values() for m in space.mounts}
     closed = _closed_above(source, own)
+
+    def kind_of(link: str, what: str, label: str) -> str:
+        if _leads_to(link, sources, own, others):
+            return what
+        is_space = _is_namespace(link, label, namespaces)
+        return f"{what}, a mount namespace without a process" if is_space else ""
+
+    found = find_holders({one.mount.device for one in sources}, kind_of)
+    return found + [
+        f"{space.user}: a mount namespace that shows it"
+        for space in namespaces.values()
+        if space.user and any(space.shows(one, closed) for one in sources)
+    ]
+
+
+def find_holders(devices: set[str], kind_of: Callable[[str, str, str], str]) -> list[str]:
+    """Return the users' processes with what counts of all that they hold.
+
+    ``kind_of`` gets a link in /proc, its name and the process's; it returns the name of what is
+    held, "" if that does not count. Mapped files come from ``devices``, given as in mountinfo.
+    Raises OSError if a process cannot be searched.
+    """
     found = []
     for pid in _until_settled(processes.pids):
         process = f"{processes.PROC}/{pid}"
@@ -145,17 +175,11 @@ def find(source: str, number: int, device: int) -> list[str]:
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             if any(processes.uids_of(process)):
                 label = f"{pid} ({shown(processes.name_of(process))})"
-                for link, what in _held(process, {one.mount.device for one in sources}):
-                    if _leads_to(link, sources, own, others):
-                        held[what] = None
-                    elif _is_namespace(link, label, namespaces):
-                        held[f"{what}, a mount namespace without a process"] = None
+                for link, what in _held(process, devices):
+                    if kind := kind_of(link, what, label):
+                        held[kind] = None
         found += [f"{label}: {', '.join(held)}"] if held else []
-    return found + [
-        f"{space.user}: a mount namespace that shows it"
-        for space in namespaces.values()
-        if space.user and any(space.shows(one, closed) for one in sources)
-    ]
+    return found
 
 
 def _closed_above(source: str, own: dict[int, MountInfo]) -> _Closed | None:
@@ -235,16 +259,16 @@ def _namespaces() -> dict[int, _Namespace]:
 def _held(process: str, devices: set[str]) -> Iterator[tuple[str, str]]:
     """Yield ``processes.held_by``, and the files mapped from devices, given as in mountinfo."""
     yield from processes.held_by(process)
-    with open(f"{process}/maps", "rb") as file:
-        files = {}
-        for line in file:
-            addresses, _mode, _offset, numbers, inode = line.split(None, 5)[:5]
-            files[numbers, inode] = addresses  # a file is mapped in several parts
+    thread, lines = processes.maps_of(process)
+    files = {}
+    for line in lines:
+        addresses, _mode, _offset, numbers, inode = line.split(None, 5)[:5]
+        files[numbers, inode] = addresses  # a file is mapped in several parts
     for (numbers, _), addresses in files.items():
         if ":".join(str(int(part, 16)) for part in numbers.split(b":")) in devices:
             # map_files has no leading zeros (proc(5)).
             first, last = (int(part, 16) for part in addresses.split(b"-"))
-            yield f"{process}/map_files/{first:x}-{last:x}", "a mapped file"
+            yield f"{thread}/map_files/{first:x}-{last:x}", "a mapped file"
 
 
 def _leads_to(
@@ -281,7 +305,7 @@ def _leads_to(
         mount = here or others.get(number)
         if mount is None:
             return device in (None, *(source.device for source in sources)) or (
-                _is_directory(fd) and not _is_old_view(fd, device)
+                is_directory(fd) and not _is_old_view(fd, device)
             )
         inside = None if path is None else _moved(path, mount.mount_point, mount.root)
         return any(
@@ -295,7 +319,8 @@ def _leads_to(
         os.close(fd)
 
 
-def _is_directory(fd: int) -> bool:
+def is_directory(fd: int) -> bool:
+    """Return whether a descriptor is of a directory, without a request to its file system."""
     try:
         os.close(os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
     except NotADirectoryError:

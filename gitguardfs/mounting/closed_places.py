@@ -10,7 +10,7 @@ from threading import Lock
 
 from gitguardfs.base.errors import Exit, UserError, failing
 from gitguardfs.linux import mountinfo
-from gitguardfs.mounting import bypasses, covers, lid, preflight, seal
+from gitguardfs.mounting import bypasses, covers, lid, old_views, preflight, seal
 from gitguardfs.options.mount_options import MountOptions
 
 log = logging.getLogger(__name__)
@@ -90,13 +90,27 @@ def check_seal(
 
     A seal is searched for bypasses once. ``device`` is the st_dev of the source below the seal.
     """
-    if not sealed.is_checked:
-        text, hint = bypasses.describe(paths.source, sealed.covers, device)
-        if text and not options.allow_holders:
-            raise UserError(text, hint, Exit.MOUNT)
-        if text:
-            log.warning("%s", text)
-        else:
-            sealed.note_checked()
+    if not sealed.is_checked and _check_holders(
+        options, *bypasses.describe(paths.source, sealed.covers, device)
+    ):
+        sealed.note_checked()
     with failing(f"cannot seal {paths.source}", code=Exit.MOUNT):
         sealed.check_position()  # a fusermount3 that was started below can mount over the seal
+
+
+def check_old_views(options: MountOptions, access: old_views.Access, closed: ClosedPlaces) -> None:
+    """Raise UserError if a process uses files of an ended view that had other rules.
+
+    Where users can open the source itself, nothing is searched.
+    """
+    if closed.seal is not None or not seal.is_reachable_by_others(access.source, 0):
+        _check_holders(options, *old_views.describe(access))
+
+
+def _check_holders(options: MountOptions, text: str, hint: str) -> bool:
+    """Return whether nobody was found. Raises UserError if that is not allowed."""
+    if text and not options.allow_holders:
+        raise UserError(text, hint, Exit.MOUNT)
+    if text:
+        log.warning("%s", text)
+    return not text

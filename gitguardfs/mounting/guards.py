@@ -29,6 +29,11 @@ Identity = tuple[int, str, str, str]
 ANSWER_LIMIT = 30.0
 """Seconds after which a guard counts as hanging; a busy one answers within one second."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
+_GIVES_NO_ACCESS = (
+    "allow_holders", "audit_log", "cache_timeout", "direct_io", "fsname", "no_cpu_idle", "nonempty",
+    "read_rate", "seal", "session", "source_owner", "write_rate",
+)  # fmt: skip
+"""Options that do not change which files users can open, nor how."""
 _SETS = ("kernel", *(o.key for o in OPTIONS if o.multiple and o.key != "map"))
 """Options whose values add up, in any order."""
 _DEFAULTS: dict[str, object] = {
@@ -195,6 +200,18 @@ def same_options(one: Sequence[str], other: Sequence[str]) -> bool:
         return normalized(one) == normalized(other)
     except (UserError, ValueError, KeyError):  # an unknown user, or not a number
         return False
+
+
+def same_access(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether users can open the same files in the same ways by two lists of options."""
+    try:
+        found, others = normalized(one), normalized(other)
+    except (UserError, ValueError, KeyError):
+        return False
+    return all(
+        found.get(name) == others.get(name)
+        for name in (found.keys() | others.keys()).difference(_GIVES_NO_ACCESS)
+    )
 
 
 def lost_options(

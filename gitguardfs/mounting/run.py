@@ -38,6 +38,7 @@ from gitguardfs.mounting import (
     keeper,
     lid,
     logs,
+    old_views,
     preflight,
     seal,
     signals,
@@ -246,10 +247,13 @@ def _serve(
         options, paths, audit, root_fd, new_session.reports_names_only
     )
     session = new_session(operations)
+    access = old_views.Access(root.decode(), paths.source, paths.mountpoint, options.given)
     closed = closed_places.close(paths, target_fd, seal_it)
     try:
         if closed.seal is not None and seal_it:
             closed_places.check_seal(options, paths, closed.seal, os.fstat(root_fd).st_dev)
+        if os.geteuid() == 0:
+            closed_places.check_old_views(options, access, closed)
         signals.hold()
         mounted = view.mount(session, options, paths, closed)
     except BaseException:
@@ -263,6 +267,7 @@ def _serve(
     if mounted is not None:
         utab.add(mounted)
         try:
+            old_views.note(mounted, access, new_session.lends_files and operations.lends_files)
             record = guards.Record(mounted, paths.source, options.given)
         except OSError as error:
             log.warning("umount and vm-mount will not know this daemon: %s", error)

@@ -281,7 +281,16 @@ def closed_above(source: str, uid: int) -> str | None:
         st = os.stat(path)
         passable = bool(st.st_mode & S_IXOTH)
         passable |= st.st_gid != 0 and uid == 0 and bool(st.st_mode & S_IXGRP)
+        # An access list has its mask in the place of the group's bits.
+        passable |= bool(st.st_mode & S_IXGRP) and _has_access_list(path)
         passable |= st.st_uid not in (0, uid) and bool(st.st_mode & S_IXUSR)
         if not passable:
             return path
     return None
+
+
+def _has_access_list(path: str) -> bool:
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except OSError as error:
+        return error.errno != errno.ENOTSUP

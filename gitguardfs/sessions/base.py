@@ -57,6 +57,8 @@ class SessionFactory(Protocol):
 
     reports_names_only: bool
     """Whether its sessions can report entries of a listing without attributes."""
+    lends_files: bool
+    """Whether its sessions let the kernel read and write files by itself."""
 
     def __call__(self, view: View) -> Session:
         """Return a session that serves ``view``."""

@@ -10,17 +10,20 @@ from gitguardfs.sessions.base import SessionFactory
 
 OLDEST_KERNEL = (5, 17)
 """The first Linux with version 7.36 of the protocol, whose INIT has the present layout."""
+OLDEST_TO_LEND = (6, 9)
+"""The first Linux with FUSE_PASSTHROUGH."""
 
 
 def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
-    ``auto`` is the kernel's session where that can serve, without files that it lends.
-    ``shows_set_id`` is whether the view shows set-id bits of files. Raises ImportError if a
-    package is missing, UserError if the kernel is too old.
+    ``auto`` is the kernel's session where that can serve. ``shows_set_id`` is whether the view
+    shows set-id bits of files. Raises ImportError if a package is missing, UserError if the
+    kernel is too old.
     """
     release = os.uname().release
-    is_new = tuple(map(int, re.findall("[0-9]+", release)[:2])) >= OLDEST_KERNEL
+    version = tuple(map(int, re.findall("[0-9]+", release)[:2]))
+    is_new = version >= OLDEST_KERNEL
     if kind == "kernel" and not is_new:
         raise UserError(
             f"--session kernel needs Linux 5.17, and this is {release}", "leave it out", Exit.SYSTEM
@@ -28,8 +31,7 @@ def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> Session
     if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0 and not no_cpu_idle):
         from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
 
-        # A file that the kernel reads and writes by itself outlives the view: root asks for that.
-        return KernelSessionFactory(shows_set_id, lends_files=kind == "kernel")
+        return KernelSessionFactory(shows_set_id, lends_files=version >= OLDEST_TO_LEND)
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
     return Pyfuse3SessionFactory(no_cpu_idle)

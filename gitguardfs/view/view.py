@@ -71,6 +71,11 @@ class View:
             self._descriptors.append(own.local.descriptors)
             share.overlays.append(own.overlay)
 
+    @property
+    def lends_files(self) -> bool:
+        """Whether the session may let the kernel read and write files of the share by itself."""
+        return self._share.lends_files
+
     def serve(self, request: str, caller: Caller | None, *args: Any) -> Any:
         """Return the reply to a request, or a ``Blocking``; ``args`` begin with a number.
 

@@ -74,11 +74,11 @@ class KernelSessionFactory:
         ``lends_files`` says that the kernel may read and write open files by itself.
         """
         self._shows_set_id = shows_set_id
-        self._lends_files = lends_files
+        self.lends_files = lends_files
 
     def __call__(self, view: View) -> KernelSession:
         """Return a session that serves ``view``."""
-        return KernelSession(view, self._shows_set_id, self._lends_files)
+        return KernelSession(view, self._shows_set_id, self.lends_files)
 
 
 class KernelSession:

@@ -33,6 +33,8 @@ STAT = "/usr/bin/stat"
 class Pyfuse3SessionFactory:
     """Sessions by pyfuse3 and libfuse."""
 
+    lends_files = False
+
     def __init__(self, no_cpu_idle: bool = False) -> None:
         """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
         self.reports_names_only = NamesOnlyEntry().works

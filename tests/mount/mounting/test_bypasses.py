@@ -32,7 +32,7 @@ if what == "its working directory":
     os.chdir(source + "/sub")
 elif what == "a descriptor":
     kept = os.open(source + "/sub", os.O_PATH)
-elif what == "a mapped file":
+elif "a mapped file" in what:
     fd = os.open(source + "/file", os.O_RDONLY)
     kept = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     os.closerange(fd, fd + 10)  # mmap has made a copy of it
@@ -64,9 +64,17 @@ elif what == "a thread's directory":
         threading.Event().wait()
     threading.Thread(target=stay, daemon=True).start()
     ready.wait()
-ctypes.CDLL(None).prctl(15, b"na\\033[2Jme", 0, 0, 0)
-print("holds", flush=True)
-sys.stdin.read()
+def stay_to_the_end():
+    ctypes.CDLL(None).prctl(15, b"na\\033[2Jme", 0, 0, 0)
+    print("holds", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+if what == "a mapped file without its first thread":
+    import threading
+    ctypes.CDLL(None).prctl(15, b"na\\033[2Jme", 0, 0, 0)
+    threading.Thread(target=stay_to_the_end).start()
+    ctypes.CDLL(None).syscall(60, 0)  # exit: of this thread alone
+stay_to_the_end()
 """
 
 
@@ -124,6 +132,7 @@ def _dig(place: Path) -> None:
         "its root directory",
         "a descriptor",
         "a mapped file",
+        "a mapped file without its first thread",
         "a thread's directory",
         "a descriptor from a namespace that is gone",
         "a file from a namespace that is gone",

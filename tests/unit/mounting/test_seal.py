@@ -12,6 +12,7 @@ from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, seal
+from gitguardfs.private.store import let_in
 from tests.support.mounting import PLACE
 
 
@@ -124,6 +125,14 @@ def test_reachable_by_others(area: Path, parent: int, source: int, reachable: bo
     path.chmod(source)
     path.parent.chmod(parent)
     assert seal.is_reachable_by_others(str(path), os.geteuid()) == reachable
+
+
+def test_an_access_list_lets_others_in(area: Path) -> None:
+    path = area / "parent/source"
+    path.mkdir(parents=True)
+    path.chmod(0o755)
+    let_in(str(path.parent), 4242, 0)
+    assert seal.is_reachable_by_others(str(path), os.geteuid())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")

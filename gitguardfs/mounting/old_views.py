@@ -1,0 +1,170 @@
+"""Finds users' processes that go on using files of a view that has ended.
+
+The kernel reads and writes by itself a file that a view has lent to it (FUSE_PASSTHROUGH). Who has
+such a file open keeps it when the view ends, by the rules of that view: the next view must not
+start with other rules then. The kernel does not say which files are lent. So each view of root's
+is noted in ``NOTES``, by the minor number of its device. No other file system gets that number
+while a file of the view is open.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gitguardfs.base.constants import DEAD
+from gitguardfs.base.errors import os_error
+from gitguardfs.base.paths import is_inside
+from gitguardfs.linux import processes, syscalls
+from gitguardfs.linux.mountinfo import MountInfo
+from gitguardfs.mounting import bypasses, guards
+
+NOTES = "/run/gitguardfs.views"
+"""Root's directory of the notes. A boot empties it, and ends all views."""
+END_THEM = "end them, then start again; or take the former options, or the option allow-holders"
+_ANONYMOUS = 1 << 20
+"""The first device number in fusectl that has a major number: that of a block device."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """The facts about a view that decide which files of its source users open, and how."""
+
+    root: str
+    """A text by which the root directory of the source is recognized."""
+    source: str
+    mountpoint: str
+    options: tuple[str, ...]
+    """The options that were given, as in ``-o``, unquoted."""
+
+    def may_differ_from(self, note: str) -> bool:
+        """Return whether a noted view may have lent files of this source by other rules."""
+        try:
+            lends, root, source, mountpoint, *options = note.split("\0")
+        except ValueError:
+            return True  # its daemon could not write it
+        if not lends:
+            return False
+        if (root, source, mountpoint) == (self.root, self.source, self.mountpoint):
+            return not guards.same_access(options, self.options)
+        is_around = is_inside(source, self.source) or is_inside(self.source, source)
+        return root == self.root or is_around
+
+
+def note(view: MountInfo, access: Access, lends_files: bool) -> None:
+    """Note a view that was mounted just now; remove the notes of views that are gone.
+
+    Raises OSError. A view without a note counts as one with other rules.
+    """
+    os.makedirs(NOTES, 0o700, exist_ok=True)
+    noted = os.listdir(NOTES)  # first: another daemon may mount its view now, and note that
+    for gone in set(noted).difference(_views()):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{NOTES}/{gone}")
+    path = f"{NOTES}/{os.minor(view.st_dev)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o600)
+    try:
+        lends = "lends" if lends_files else ""
+        text = "\0".join((lends, access.root, access.source, access.mountpoint, *access.options))
+        if os.write(fd, os.fsencode(text)) < len(os.fsencode(text)):
+            os.ftruncate(fd, 0)
+            raise os_error(errno.ENOSPC, path)
+    finally:
+        os.close(fd)
+
+
+def describe(access: Access) -> tuple[str, str]:
+    """Return a message that names who uses files of ended views, and a hint; both empty for nobody.
+
+    ``access`` is that of the view to come. Views that gave the same access do not count.
+    """
+    try:
+        found = _find(access)
+    except OSError as error:
+        return bypasses.failed("cannot find who has files of an earlier view open", error)
+    if not found:
+        return "", ""
+    files = f"files of {access.source} open by the rules of an earlier view"
+    return f"processes have {files}: {bypasses.named(found)}", END_THEM
+
+
+def _find(access: Access) -> list[str]:
+    numbers = [number for number in _views() if _may_differ(number, access)]
+    if not numbers:
+        return []
+    views = _EndedViews({os.makedev(0, int(number)) for number in numbers})
+    return bypasses.find_holders(
+        {f"0:{number}" for number in numbers},
+        lambda link, what, _: what if views.have_open(link) else "",
+    )
+
+
+def _views() -> list[str]:
+    """Return the device numbers of root's FUSE file systems that still exist, ended ones too."""
+    control = syscalls.new_mount("fusectl", "none", syscalls.MOUNT_ATTR_NOSUID, {})
+    try:
+        directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=control)
+    finally:
+        os.close(control)
+    found = []
+    try:
+        for number in os.listdir(directory):
+            with suppress(FileNotFoundError):
+                is_root_s = os.stat(number, dir_fd=directory).st_uid == 0
+                found += [number] if is_root_s and int(number) < _ANONYMOUS else []
+    finally:
+        os.close(directory)
+    return found
+
+
+def _may_differ(number: str, access: Access) -> bool:
+    try:
+        with open(f"{NOTES}/{number}", "rb") as file:
+            return access.may_differ_from(os.fsdecode(file.read()))
+    except FileNotFoundError:
+        return True
+
+
+class _EndedViews:
+    """Those of some file systems of root's whose daemon has ended."""
+
+    def __init__(self, devices: set[int]) -> None:
+        self._devices = devices
+        self._ended: dict[int, bool] = {}
+
+    def have_open(self, link: str) -> bool:
+        """Return whether a link in /proc leads to an open or mapped file of one of them."""
+        try:
+            fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            return False  # closed meanwhile, or of a process that has ended
+        try:
+            device = syscalls.device_of(fd)
+            if device not in self._devices or not _is_open(link) or bypasses.is_directory(fd):
+                return False
+            if device not in self._ended:
+                self._ended[device] = _has_ended(fd)
+            return self._ended[device]
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # The inode is bad: no call on a descriptor works, but a mapping does.
+            return "/map_files/" in link
+        finally:
+            os.close(fd)
+
+
+def _is_open(link: str) -> bool:
+    """Return whether a link leads to a mapped file, or to one that is open other than by O_PATH."""
+    return "/fd/" not in link or not processes.flags_of(link) & os.O_PATH
+
+
+def _has_ended(fd: int) -> bool:
+    try:
+        os.statvfs(fd)  # never answered from a cache
+    except OSError as error:
+        return error.errno in DEAD
+    return False
