@@ -42,11 +42,12 @@ def held_by(process: str) -> Iterator[tuple[str, str]]:
                 yield f"{process}/task/{task}/fd/{number}", f"descriptor {number}"
 
 
-def flags_of(link: str) -> int:
-    """Return the flags of a descriptor, as for open(2), by its link in /proc. Raises OSError."""
+def fdinfo_of(link: str) -> dict[bytes, bytes]:
+    """Return the fields of a descriptor's fdinfo file, by its link in /proc. Raises OSError."""
     process, _, number = link.rpartition("/fd/")
     with open(f"{process}/fdinfo/{number}", "rb") as file:
-        return next(int(line.split()[1], 8) for line in file if line.startswith(b"flags:"))
+        pairs = (line.partition(b":") for line in file)
+        return {name: value.strip() for name, _, value in pairs}
 
 
 def maps_of(process: str) -> tuple[str, list[bytes]]:

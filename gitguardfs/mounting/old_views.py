@@ -92,14 +92,13 @@ def describe(access: Access) -> tuple[str, str]:
 
 
 def _find(access: Access) -> list[str]:
-    numbers = [number for number in _views() if _may_differ(number, access)]
+    numbers = [number for number in _views() if access.may_differ_from(_note_of(number))]
     if not numbers:
         return []
-    views = _EndedViews({os.makedev(0, int(number)) for number in numbers})
-    return bypasses.find_holders(
-        {f"0:{number}" for number in numbers},
-        lambda link, what, _: what if views.have_open(link) else "",
-    )
+    served = {daemon.view[1] for daemon in guards.servers()}
+    has_ended = any(_note_of(number) and f"0:{number}" not in served for number in numbers)
+    views = _EndedViews({os.makedev(0, int(number)) for number in numbers}, has_ended)
+    return bypasses.find_holders({f"0:{number}" for number in numbers}, views.kind_of)
 
 
 def _views() -> list[str]:
@@ -120,46 +119,64 @@ def _views() -> list[str]:
     return found
 
 
-def _may_differ(number: str, access: Access) -> bool:
+def _note_of(number: str) -> str:
+    """Return the note of a view; "" if there is none, as for another FUSE file system of root's."""
     try:
         with open(f"{NOTES}/{number}", "rb") as file:
-            return access.may_differ_from(os.fsdecode(file.read()))
+            return os.fsdecode(file.read())
     except FileNotFoundError:
-        return True
+        return ""
 
 
 class _EndedViews:
-    """Those of some file systems of root's whose daemon has ended."""
+    """Those of some FUSE file systems of root's whose daemon has ended."""
 
-    def __init__(self, devices: set[int]) -> None:
+    def __init__(self, devices: set[int], has_any: bool) -> None:
+        """``has_any`` says that one of them is known to be a view that has ended."""
         self._devices = devices
+        self._has_any = has_any
         self._ended: dict[int, bool] = {}
 
-    def have_open(self, link: str) -> bool:
-        """Return whether a link in /proc leads to an open or mapped file of one of them."""
+    def kind_of(self, link: str, what: str, _process: str) -> str:
+        """Return the name of what a process holds by a link in /proc, "" if that does not count.
+
+        Open and mapped files count; so do descriptors that may keep such a file open, if there is
+        a view that has ended.
+        """
         try:
+            if "/fd/" in link:
+                fields = processes.fdinfo_of(link)
+                if self._has_any and _may_keep_others(link, fields):
+                    return f"{what}, which may keep others"
+                if int(fields[b"flags"], 8) & os.O_PATH:
+                    return ""
             fd = os.open(link, os.O_PATH | os.O_CLOEXEC)
         except (FileNotFoundError, ProcessLookupError):
-            return False  # closed meanwhile, or of a process that has ended
+            return ""  # closed meanwhile, or of a process that has ended
         try:
-            device = syscalls.device_of(fd)
-            if device not in self._devices or not _is_open(link) or bypasses.is_directory(fd):
-                return False
-            if device not in self._ended:
-                self._ended[device] = _has_ended(fd)
-            return self._ended[device]
-        except FileNotFoundError:
-            return False
+            return what if self._have_file(fd) else ""
         except OSError:
             # The inode is bad: no call on a descriptor works, but a mapping does.
-            return "/map_files/" in link
+            return what if "/map_files/" in link else ""
         finally:
             os.close(fd)
 
+    def _have_file(self, fd: int) -> bool:
+        device = syscalls.device_of(fd)
+        if device not in self._devices or bypasses.is_directory(fd):
+            return False
+        if device not in self._ended:
+            self._ended[device] = _has_ended(fd)
+        return self._ended[device]
 
-def _is_open(link: str) -> bool:
-    """Return whether a link leads to a mapped file, or to one that is open other than by O_PATH."""
-    return "/fd/" not in link or not processes.flags_of(link) & os.O_PATH
+
+def _may_keep_others(link: str, fields: dict[bytes, bytes]) -> bool:
+    """Return whether descriptors wait in a socket, or belong to an io_uring.
+
+    An io_uring that is in use does not say.
+    """
+    is_silent = b"UserFiles" not in fields and processes.link_of(link) == "anon_inode:[io_uring]"
+    return is_silent or any(fields.get(name, b"0") != b"0" for name in (b"scm_fds", b"UserFiles"))
 
 
 def _has_ended(fd: int) -> bool:

@@ -19,7 +19,7 @@ LARGE = 65 * 1024
 FORMER = ("--seal", "--cache-timeout=2")
 STRICTER = (*FORMER, "--protect=file")
 _HOLD = """
-import ctypes, mmap, os, sys, threading
+import ctypes, mmap, os, socket, sys, threading
 path, what = sys.argv[1:]
 kept = []
 if what == "a working directory":
@@ -30,6 +30,16 @@ else:
 if "map" in what:
     kept.append(mmap.mmap(kept[0], 0))
     os.closerange(kept[0], kept[0] + 10)  # mmap has made a copy of it
+elif what == "in a socket":
+    kept += socket.socketpair()
+    socket.send_fds(kept[1], [b"x"], kept[:1])
+    os.close(kept[0])
+elif what == "in an io_uring":
+    ring = ctypes.CDLL(None).syscall(425, 8, (ctypes.c_char * 120)())  # io_uring_setup
+    assert ring >= 0
+    files = (ctypes.c_int * 1)(kept[0])
+    assert ctypes.CDLL(None).syscall(427, ring, 2, files, 1) == 0  # IORING_REGISTER_FILES
+    os.close(kept[0])
 def serve():
     print("holds", flush=True)
     for line in sys.stdin:
@@ -107,6 +117,10 @@ def starts(here: Path, *options: str) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
+def note_of(view: Path) -> Path:
+    return Path(old_views.NOTES) / str(os.minor(view.stat().st_dev))
+
+
 def end(here: Path, number: int = signal.SIGTERM) -> None:
     """End the daemon. By SIGTERM its seal goes, by SIGUSR2 it stays."""
     there = daemons(here)
@@ -133,6 +147,18 @@ def test_who_has_a_file_of_an_ended_view_open_keeps_a_stricter_one_from_starting
         assert holder.writes_and_reads() == "dat"
         assert (here / "source").is_mount()
     starts(here, *STRICTER)
+
+
+@pytest.mark.parametrize("what", ["in a socket", "in an io_uring"])
+def test_descriptors_that_may_keep_a_file_open_count(here: Path, what: str) -> None:
+    starts(here, *FORMER)
+    with held(here / "view", what) as holder:
+        end(here)
+        done = start(here, *STRICTER)
+        assert done.returncode == 32
+        assert f"{holder.pid} (python3): descriptor" in done.stderr, done.stderr
+        assert ", which may keep others (end them" in done.stderr, done.stderr
+        starts(here, *FORMER)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGKILL])
@@ -176,18 +202,21 @@ def test_files_of_another_source_do_not_count(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-def test_files_of_a_view_that_is_served_do_not_count(here: Path) -> None:
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_files_of_a_view_that_is_served_do_not_count(here: Path, is_noted: bool) -> None:
     with (
         gitguardfs(here / "source", here / "beside", expected=("stays open",)) as beside,
         held(beside.path),
+        held(beside.path, "in a socket"),
     ):
+        if not is_noted:
+            note_of(beside.path).unlink()
         starts(here, *STRICTER)
 
 
 def test_files_of_a_view_that_was_not_noted_count(here: Path) -> None:
     starts(here, *FORMER)
-    minor = os.minor((here / "view").stat().st_dev)
-    (Path(old_views.NOTES) / str(minor)).unlink()
+    note_of(here / "view").unlink()
     with held(here / "view") as holder:
         end(here)
         done = start(here, *FORMER)
