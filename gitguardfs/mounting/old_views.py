@@ -14,10 +14,10 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gitguardfs.base.constants import DEAD
+from gitguardfs.base.constants import DEAD, FSTYPE
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.paths import is_inside
-from gitguardfs.linux import processes, syscalls
+from gitguardfs.linux import mountinfo, processes, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import bypasses, guards
 
@@ -92,12 +92,19 @@ def describe(access: Access) -> tuple[str, str]:
 
 
 def _find(access: Access) -> list[str]:
-    numbers = [number for number in _views() if access.may_differ_from(_note_of(number))]
+    # No request is sent to these: they need not answer.
+    served = {daemon.view for daemon in guards.servers()}
+    others = {
+        mount.device
+        for mount in mountinfo.listed()
+        if mount.fstype != FSTYPE or mount.identity in served
+    }
+    notes = {number: _note_of(number) for number in _views() if f"0:{number}" not in others}
+    numbers = [number for number, text in notes.items() if access.may_differ_from(text)]
     if not numbers:
         return []
-    served = {daemon.view[1] for daemon in guards.servers()}
-    has_ended = any(_note_of(number) and f"0:{number}" not in served for number in numbers)
-    views = _EndedViews({os.makedev(0, int(number)) for number in numbers}, has_ended)
+    is_any_noted = any(notes[number] for number in numbers)
+    views = _EndedViews({os.makedev(0, int(number)) for number in numbers}, is_any_noted)
     return bypasses.find_holders({f"0:{number}" for number in numbers}, views.kind_of)
 
 

@@ -84,7 +84,8 @@ OPTIONS = (
     Option("seal", GUARD, "Cover SOURCE while it is guarded, so that only the view can be used. "
            "The default when root mounts the root of a 9p or virtiofs share."),
     Option("allow-holders", GUARD, "Guard SOURCE even if processes hold files or directories of it "
-           "from before the seal. To these processes they stay open."),
+           "from before the seal, or of an earlier view with other options. To these processes "
+           "they stay open."),
     Option("no-seal", GUARD, "Do not seal SOURCE.", dest="seal", const=False, aliases=("noseal",)),
 
     Option("map", OWNERS, "HOST:GUEST (user and group), @HOST:@GUEST (group), u1/u2:@g1/@g2 (as "
@@ -175,9 +176,8 @@ OPTIONS = (
            "haltpoll, or with more than 8 processors, it does nothing. It takes pyfuse3."),
     Option("session", MOUNT, "How requests come from the kernel: from /dev/fuse itself (kernel), "
            "which needs root and Linux 5.17, or through pyfuse3. The default, auto, is the first "
-           "where it can serve. With kernel, from Linux 6.9 on, this machine's kernel reads and "
-           "writes open files by itself: faster, and who has such a file open keeps it when the "
-           "view ends.",
+           "where it can serve. From Linux 6.9 on, the kernel then reads and writes open files by "
+           "itself: faster, and who has such a file open keeps it when the view ends.",
            "auto|kernel|pyfuse3"),
     Option("no-allow-other", MOUNT, "Let only the mounting user use the mount.", short="-n"),
     Option("read-only", MOUNT, "Allow no changes at all.", short="-r", aliases=("ro",)),

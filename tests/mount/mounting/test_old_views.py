@@ -5,11 +5,12 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gitguardfs.mounting import old_views
+from gitguardfs.mounting import guards, old_views
 from tests.support import mounting
 from tests.support.mounting import area, daemons, gitguardfs, run_to_end, unmount, until
 from tests.support.own_mounts import AS_AGENT
@@ -202,16 +203,28 @@ def test_files_of_another_source_do_not_count(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
-@pytest.mark.parametrize("is_noted", [True, False])
-def test_files_of_a_view_that_is_served_do_not_count(here: Path, is_noted: bool) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_files_of_a_view_that_is_served_do_not_count(here: Path, is_known: bool) -> None:
     with (
         gitguardfs(here / "source", here / "beside", expected=("stays open",)) as beside,
         held(beside.path),
         held(beside.path, "in a socket"),
     ):
-        if not is_noted:
+        if not is_known:
             note_of(beside.path).unlink()
+            (Path(guards.RECORDS) / str(beside.process.pid)).unlink()
         starts(here, *STRICTER)
+
+
+def test_files_of_another_fuse_file_system_do_not_count(here: Path) -> None:
+    (here / "beside").mkdir()
+    with subprocess.Popen(["bindfs", "-f", here / "source", here / "beside"]) as server:
+        until((here / "beside").is_mount, "it is mounted")
+        with held(here / "beside"):
+            server.kill()
+            server.wait()
+            starts(here, *STRICTER)
+            unmount(here / "beside")
 
 
 def test_files_of_a_view_that_was_not_noted_count(here: Path) -> None:
@@ -220,6 +233,19 @@ def test_files_of_a_view_that_was_not_noted_count(here: Path) -> None:
     with held(here / "view") as holder:
         end(here)
         done = start(here, *FORMER)
+        assert done.returncode == 32 and f" {holder.pid} (python3): " in done.stderr, done.stderr
+
+
+def test_a_daemon_that_has_lost_its_view_hides_none_with_the_same_number(here: Path) -> None:
+    starts(here, *FORMER)
+    [view] = [mount for mount in guards.guards() if mount.path == str(here / "view")]
+    with held(here / "view") as holder:
+        end(here)
+        record = guards.Record(replace(view, mnt_id=view.mnt_id + 1), "/other", [])
+        try:
+            done = start(here, *STRICTER)
+        finally:
+            record.remove()
         assert done.returncode == 32 and f" {holder.pid} (python3): " in done.stderr, done.stderr
 
 
