@@ -164,17 +164,20 @@ def _run(options: MountOptions) -> int:
         from gitguardfs.sessions import choice
 
         new_session = choice.session_factory(
-            options.session.value, options.no_cpu_idle, options.allow_suid
+            options.session.value,
+            options.no_cpu_idle,
+            options.allow_suid,
+            options.enable_ioctl,
         )
-    except ImportError as error:
+    except (ImportError, UserError) as error:
         from gitguardfs.mounting import seal
 
         hint = (
             "guest-setup/install.sh of the source installs what is missing;"
             " Debian's packages: python3-pyfuse3 python3-trio"
         )
-        missing = UserError(str(error), hint, Exit.SYSTEM)
-        raise seal.fail_closed(options.source, options.seal, missing) from None
+        fault = error if isinstance(error, UserError) else UserError(str(error), hint, Exit.SYSTEM)
+        raise seal.fail_closed(options.source, options.seal, fault) from None
     notify_socket = os.environ.get("NOTIFY_SOCKET")
     is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())  # systemd.exec(5)
     return mount.run(options, notify_socket, bool(notify_socket) and is_main, new_session)

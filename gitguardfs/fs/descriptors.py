@@ -223,6 +223,13 @@ class DescriptorCache:
             del self._cached[node]
             self._pinned.add(node)
 
+    def unpin(self, node: Node) -> None:
+        """Treat the descriptor of a node as any other, if it is pinned: the node has a name now."""
+        if node in self._pinned:
+            self._pinned.remove(node)
+            fd, node.fd = node.fd, -1
+            self.keep(node, fd)
+
     def close(self, node: Node) -> None:
         """Close the cached or pinned descriptor of ``node``, if there is one."""
         if node in self._cached:

@@ -24,7 +24,7 @@ from gitguardfs.fs.attributes import change_key
 from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.new_entries import NewEntries
-from gitguardfs.fs.nodes import Node, stale
+from gitguardfs.fs.nodes import Directory, Node, stale
 from gitguardfs.fs.source import PAGE
 
 SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
@@ -170,16 +170,46 @@ class Files(NewEntries):
         mode = self.new_mode(S_IFREG, mode)
         try:
             ref = self.check.name(parent_id, name, change=True)
-            make = partial(self.source.create, ref.fd, name, flags & SOURCE_FLAGS, S_IMODE(mode))
-            node, entry, fd = self.add(caller, ref, mode, make)
+            call = partial(self.source.create, ref.fd, name, flags & SOURCE_FLAGS, S_IMODE(mode))
+            node, entry, fd = self.add(caller, ref, mode, call)
         except FileExistsError:
             if flags & os.O_EXCL:
                 raise
             raise stale() from None
+        return self._created(node, fd, flags, mode), entry
+
+    def tmpfile(
+        self, caller: Caller, parent_id: NodeId, mode: int, flags: int
+    ) -> tuple[OpenReply, EntryReply]:
+        """Make a file without a name and open it (O_TMPFILE); ``link`` can give it a name.
+
+        Also raises OSError(EOPNOTSUPP) if the source has no such files.
+        """
+        mode = self.new_mode(S_IFREG, mode)
+        parent = self.check.node(parent_id, change=True)
+        if not isinstance(parent, Directory):
+            raise os_error(errno.ENOTDIR)
+        if not self.descriptors.holds_objects:
+            raise os_error(errno.EOPNOTSUPP)
+        dir_fd = self.descriptors.of(parent)
+        owner = self.owner_in(self.source.stat(dir_fd), caller)
+        fd = self.source.create_nameless(dir_fd, flags & SOURCE_FLAGS, S_IMODE(mode))
+        try:
+            st = self.source.stat(fd)
+            if owner is not None and owner != (st.st_uid, st.st_gid):
+                st = self._give(owner, fd, st, mode)
+            node, entry = self.resolver.add_nameless(st, fd, caller.uid)
+        except BaseException:
+            os.close(fd)
+            raise
+        return self._created(node, fd, flags, mode), entry
+
+    def _created(self, node: Node, fd: int, flags: int, mode: int) -> OpenReply:
+        """Add the handle of a file that was made with ``mode``; return the reply."""
         is_local = self.source.is_local(node.dev)
         handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
         lent = self.lent(node, fd, flags, 0, mode)
-        return OpenReply(handle, False, self.direct_io, backing_fd=lent), entry
+        return make(OpenReply, (handle, False, self.direct_io, False, lent, False))
 
     def read(self, handle_id: HandleId, offset: int, size: int) -> ReadData | Blocking[ReadData]:
         """Read from an open file; at once if that needs no wait."""
@@ -207,14 +237,14 @@ class Files(NewEntries):
         is_small = len(data) <= INLINE_LIMIT
         if is_small and handle.is_local and not handle.synchronous:
             written = self.source.write(fd, offset, data)
-            _note_write(handle, offset, written)
+            note_write(handle, offset, written)
             if self.writes is None:
                 return written
             return done(written, self.writes)
         return Blocking(
             self.writing, self.source.write, fd, offset, data,
             is_small=is_small, is_local=handle.is_local, rate=self.writes,
-            finish=partial(_note_write, handle, offset),
+            finish=partial(note_write, handle, offset),
         )  # fmt: skip
 
     def flush(self, handle_id: HandleId) -> Blocking[None] | None:
@@ -264,7 +294,7 @@ class Files(NewEntries):
         self.handles.release_file(handle_id)
 
 
-def _note_write(handle: FileHandle, offset: int, length: int) -> None:
+def note_write(handle: FileHandle, offset: int, length: int) -> None:
     """Note a write that the kernel counts as ``length`` bytes at ``offset``."""
     node = handle.node
     node.unsynced += length

@@ -37,7 +37,17 @@ class Metadata(Parts):
         """Return the attributes of a node, also of a guarded one."""
         if node_id == ROOT_ID:
             self.check.revalidate_root()
+        return self._reported(caller, self.nodes.get(node_id))
+
+    def statx(self, caller: Caller, node_id: NodeId) -> tuple[EntryReply, int]:
+        """Return the attributes of a node, and its birth time in nanoseconds, or 0."""
+        if node_id == ROOT_ID:
+            self.check.revalidate_root()
         node = self.nodes.get(node_id)
+        reply = self._reported(caller, node)
+        return reply, self.source.btime_ns(self.descriptors.of(node))
+
+    def _reported(self, caller: Caller, node: Node) -> EntryReply:
         return self.attributes.report(node, self._stat(node), caller.uid)
 
     def _stat(self, node: Node) -> os.stat_result:
@@ -156,7 +166,7 @@ class Metadata(Parts):
         if not self._is_list(name):
             self.source.setxattr(self._fd_to_change(node_id, name), name, value, flags)
             return
-        fd, node, shown = self._listed(caller, node_id)
+        fd, node, shown = self.owned(caller, node_id)
         if name == ACCESS_LIST:
             mode = self._changed_mode(node, fd, S_IMODE(shown) & ~0o777 | permissions_of(value))
             if mode is not None:
@@ -165,15 +175,18 @@ class Metadata(Parts):
     def removexattr(self, caller: Caller, node_id: NodeId, name: bytes) -> None:
         """Remove an attribute; there is no access list. Raises as ``setxattr`` does."""
         if self._is_list(name):
-            self._listed(caller, node_id)
+            self.owned(caller, node_id)
         else:
             self.source.removexattr(self._fd_to_change(node_id, name), name)
 
     def _is_list(self, name: bytes) -> bool:
         return name in (ACCESS_LIST, DEFAULT_LIST) and self.policy.xattr is not XattrPolicy.RO
 
-    def _listed(self, caller: Caller, node_id: NodeId) -> tuple[int, Node, int]:
-        """Return a node whose access list is changed: descriptor, node and mode as shown."""
+    def owned(self, caller: Caller, node_id: NodeId) -> tuple[int, Node, int]:
+        """Return a node that its owner changes: descriptor, node and mode as shown.
+
+        Raises OSError(EPERM) for another user.
+        """
         node = self.check.node(node_id, change=True)
         fd = self.descriptors.of(node)
         shown = self.attributes.report(node, self.source.stat(fd), caller.uid).attributes

@@ -64,7 +64,9 @@ class NewEntries(Parts):
             stored = self.source.readlink(fd)
             self.link_check.check_fits(ref, stored)
         make = partial(self.source.link, fd, ref.fd, name)
-        return self.add(caller, ref, node.file_type, make, node, stored)[1]
+        entry = self.add(caller, ref, node.file_type, make, node, stored)[1]
+        self.descriptors.unpin(node)
+        return entry
 
     def new_mode(self, file_type: int, mode: int) -> int:
         """Return the mode, with its type, of a new object that was requested with ``mode``."""

@@ -14,7 +14,7 @@ from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.node_table import NodeTable
-from gitguardfs.fs.nodes import NEVER, Directory, LinkedSubtree, Node, ObjectKey
+from gitguardfs.fs.nodes import NEVER, PLAIN_VARIANT, Directory, LinkedSubtree, Node, ObjectKey
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
@@ -61,6 +61,24 @@ class Resolver:
         if node is None:
             return None
         try:
+            reply = self._attributes.report(node, st, uid)
+        except BaseException:
+            self.drop_unknown(node)
+            raise
+        node.lookup_count += 1
+        return node, reply
+
+    def add_nameless(self, st: os.stat_result, fd: int, uid: GuestUid) -> tuple[Node, EntryReply]:
+        """Add the node of a new file that has no name, open as ``fd``; count a lookup of it.
+
+        A descriptor of the node's own leads to the file until it has a name, or is forgotten.
+        """
+        held = self._source.open_file(fd, os.O_PATH)
+        node = self._nodes.add(st, PLAIN_VARIANT, ALLOW, "")
+        node.restrictions = self._nodes.restrictions
+        try:
+            self._descriptors.keep(node, held)
+            self._descriptors.pin(node)
             reply = self._attributes.report(node, st, uid)
         except BaseException:
             self.drop_unknown(node)

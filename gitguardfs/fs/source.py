@@ -9,6 +9,7 @@ itself, not along a path.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -230,6 +231,12 @@ class Source:
         flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return self._descriptors.open(flags, name, dir_fd, mode)
 
+    def create_nameless(self, dir_fd: int, flags: int, mode: int) -> int:
+        """Create and open a regular file without a name. Raises OSError(EOPNOTSUPP)."""
+        return self._descriptors.open(
+            flags | os.O_TMPFILE | os.O_CLOEXEC, _HERE % dir_fd, None, mode
+        )
+
     def mkdir(self, dir_fd: int, name: bytes, mode: int) -> None:
         """Create a directory."""
         os.mkdir(name, mode, dir_fd=dir_fd)
@@ -281,6 +288,18 @@ class Source:
         """Set times in nanoseconds; None leaves one unchanged, NOW sets the source's clock."""
         syscalls.utimens(_HERE % fd, atime_ns, mtime_ns)
 
+    def ioctl(self, fd: int, is_directory: bool, command: int, data: bytes) -> bytes:
+        """Make a call of ioctl(2) on the object behind ``fd``; return as many bytes as were given.
+
+        Raises OSError(ENOTTY) if the file system does not know the command.
+        """
+        flags = os.O_DIRECTORY if is_directory else os.O_NONBLOCK
+        opened = self.open_file(fd, os.O_RDONLY | flags)
+        try:
+            return fcntl.ioctl(opened, command, data)
+        finally:
+            os.close(opened)
+
     # Extended attributes
 
     def getxattr(self, fd: int, name: bytes) -> bytes:
@@ -319,6 +338,16 @@ class Source:
                 raise
         return done
 
+    @staticmethod
+    def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+        """Allocate, free or zero a range (fallocate(2))."""
+        syscalls.fallocate(fd, mode, offset, length)
+
+    @staticmethod
+    def copy(fd: int, to_fd: int, length: int, offset: int, to_offset: int) -> int:
+        """Copy a range between files of one file system; return the number of bytes copied."""
+        return os.copy_file_range(fd, to_fd, length, offset, to_offset)
+
 
 class OwnDisk(Source):
     """System calls on a disk of the guest's own, which only the daemon's calls change.
@@ -327,7 +356,10 @@ class OwnDisk(Source):
     nobody until the caller gives it away.
     """
 
-    _TAKING = ("write", "create", "mkdir", "mknod", "symlink", "link", "rename", "setxattr")
+    _TAKING = (
+        "write", "fallocate", "copy", "create", "create_nameless", "mkdir", "mknod", "symlink",
+        "link", "rename", "setxattr",
+    )  # fmt: skip
     """The calls that may take blocks: for content, for names, for values."""
 
     def __init__(self, descriptors: DescriptorCache, noatime: bool, root_fd: int) -> None:

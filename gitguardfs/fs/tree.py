@@ -19,13 +19,13 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller, EntryReply, NodeId
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.directories import Directories
-from gitguardfs.fs.files import Files
-from gitguardfs.fs.metadata import Metadata
+from gitguardfs.fs.file_flags import FileFlags
+from gitguardfs.fs.ranges import Ranges
 from gitguardfs.fs.removals import Removals
 from gitguardfs.fs.renaming import Renames
 
 
-class Tree(Removals, Renames, Files, Directories, Metadata):
+class Tree(Removals, Renames, Ranges, Directories, FileFlags):
     """All requests on one source. ``Files`` has those that add names."""
 
     def lookup(

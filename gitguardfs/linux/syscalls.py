@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from contextlib import suppress
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import NOW
@@ -15,6 +16,7 @@ AT_EMPTY_PATH = 0x1000
 AT_STATX_DONT_SYNC = 0x4000
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
+FALLOC_FL_KEEP_SIZE = 1
 UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 
@@ -66,6 +68,15 @@ def linkat_by_proc(fd: int, new: str) -> None:
     """Link as ``linkat_empty_path``, by /proc/self/fd, which needs no privilege."""
     old = b"/proc/self/fd/%d" % fd
     _check(_libc.linkat(AT_FDCWD, old, AT_FDCWD, os.fsencode(new), AT_SYMLINK_FOLLOW))
+
+
+def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
+    """Allocate, free or zero a range of a file, by FALLOC_FL_* (fallocate(2))."""
+    arguments = ctypes.c_int64(offset), ctypes.c_int64(length)
+    while True:
+        with suppress(InterruptedError):
+            _check(_libc.fallocate64(fd, mode, *arguments))
+            return
 
 
 def watch(path: str) -> None:

@@ -78,6 +78,7 @@ class MountOptions:
     no_cpu_idle: bool = False
     """Keep processors out of idle states while requests arrive without a pause."""
     session: SessionKind = SessionKind.AUTO
+    enable_ioctl: bool = False
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
@@ -130,6 +131,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         direct_io=values.flag("direct_io"),
         no_cpu_idle=values.flag("no_cpu_idle"),
         session=_session(values),
+        enable_ioctl=values.flag("enable_ioctl"),
         allow_other=not values.flag("no_allow_other"),
         foreground=values.flag("foreground"),
         debug=values.flag("debug"),
@@ -301,10 +303,6 @@ def _check_supported(given: RawOptions) -> None:
         raise UserError(
             "locks cannot be forwarded: the host's programs would not see them",
             "leave out enable-lock-forwarding; locks hold between programs that use the mount",
-        )
-    if given.get("enable_ioctl"):
-        raise UserError(
-            "ioctl cannot be forwarded", "leave out enable-ioctl; use chattr on the source"
         )
     _Values(given).read("forward_odirect", _alignment)
 

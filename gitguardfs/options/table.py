@@ -162,6 +162,9 @@ OPTIONS = (
            "symlink-only is the default.", "deny|symlink-only|symlink-first|target-first"),
     Option("ctime-from-mtime", LINKS, "Show the time of the last change of content as ctime."),
     Option("block-devices-as-files", LINKS, "Show block devices as files of their size."),
+    Option("enable-ioctl", LINKS, "Let chattr and lsattr work: ioctl for the flags of files and "
+           "directories, and nothing else. It needs --session kernel, or auto where that is the "
+           "same. Only root changes the flags a and i."),
     Option("read-rate", LINKS, "Read at most N bytes a second, all together; k, M, G or T may "
            "follow (powers of 1024).", "N"),
     Option("write-rate", LINKS, "Write at most N bytes a second.", "N"),
@@ -198,7 +201,6 @@ OPTIONS = (
     Option("forward-odirect", IGNORED, "SOURCE's own cache is used in any case.", "ALIGNMENT"),
     Option("single-threaded", IGNORED, "As it is in any case.", short="-s", hidden=True),
     Option("enable-lock-forwarding", IGNORED, "Refused.", dest="lock-forwarding", hidden=True),
-    Option("enable-ioctl", IGNORED, "Refused.", hidden=True),
 )  # fmt: skip
 
 BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}

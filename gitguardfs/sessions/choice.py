@@ -14,12 +14,14 @@ OLDEST_TO_LEND = (6, 9)
 """The first Linux with FUSE_PASSTHROUGH."""
 
 
-def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> SessionFactory:
+def session_factory(
+    kind: str, no_cpu_idle: bool, shows_set_id: bool, serves_ioctl: bool = False
+) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
     ``auto`` is the kernel's session where that can serve. ``shows_set_id`` is whether the view
-    shows set-id bits of files. Raises ImportError if a package is missing, UserError if the
-    kernel is too old.
+    shows set-id bits of files, ``serves_ioctl`` whether it answers ioctl(2). Raises ImportError if
+    a package is missing; UserError if the kernel is too old, or ioctl is asked of pyfuse3.
     """
     release = os.uname().release
     version = tuple(map(int, re.findall("[0-9]+", release)[:2]))
@@ -31,7 +33,15 @@ def session_factory(kind: str, no_cpu_idle: bool, shows_set_id: bool) -> Session
     if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0 and not no_cpu_idle):
         from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
 
-        return KernelSessionFactory(shows_set_id, lends_files=version >= OLDEST_TO_LEND)
+        return KernelSessionFactory(
+            shows_set_id, lends_files=version >= OLDEST_TO_LEND, serves_ioctl=serves_ioctl
+        )
+    if serves_ioctl:
+        raise UserError(
+            "--enable-ioctl needs --session kernel (root, Linux 5.17): pyfuse3 carries no ioctl",
+            "leave out enable-ioctl; use chattr on the source",
+            Exit.USAGE,
+        )
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
     return Pyfuse3SessionFactory(no_cpu_idle)

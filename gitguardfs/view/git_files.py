@@ -21,6 +21,7 @@ from gitguardfs.base.protocol import Caller, EntryReply, GuestUid, HandleId, Nod
 from gitguardfs.fs.blocking import Blocking, LatencyTracker
 from gitguardfs.fs.directories import UNKNOWN_INODE
 from gitguardfs.fs.nodes import TREE_BITS, Node, stale
+from gitguardfs.fs.ranges import seek_in_data
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import ALLOW, Refused, Verdict
@@ -168,6 +169,15 @@ class GitFiles:
         file = self._of(node_id)
         return self._report(file, self._directory_of(file), caller.uid)[1]
 
+    def statx(self, caller: Caller, node_id: NodeId) -> tuple[EntryReply, int]:
+        """Return the attributes of a file; it has no birth time."""
+        file = self._of(node_id)
+        return self._report(file, self._directory_of(file), caller.uid)[1], 0
+
+    def ioctl(self, caller: Caller, node_id: NodeId, *_: object) -> NoReturn:
+        """Raise OSError(ENOTTY): a file has no flags."""
+        raise os_error(errno.ENOTTY)
+
     def _refuse(self, caller: Caller, node_id: NodeId, *_: object) -> NoReturn:
         """Refuse to change a file."""
         raise Refused("git", partial(self._share.check.path, self._of(node_id).parent, DOTGIT))
@@ -221,9 +231,19 @@ class GitFiles:
         """Read from an open file."""
         return self._text(handle_id)[offset : offset + size]
 
-    def write(self, handle_id: HandleId, offset: int, data: bytes) -> int:
+    def write(self, handle_id: HandleId, *_: object) -> NoReturn:
         """Raise OSError(EBADF): a file is open for reading only."""
         raise os_error(errno.EBADF)
+
+    fallocate = write
+
+    def lseek(self, handle_id: HandleId, offset: int, whence: int) -> int:
+        """Return where data or a hole begins: a file has no holes."""
+        return seek_in_data(len(self._text(handle_id)), offset, whence)
+
+    def copy_file_range(self, handle_id: HandleId, *_: object) -> NoReturn:
+        """Raise OSError(EXDEV): the guest's kernel copies by reads and writes then."""
+        raise os_error(errno.EXDEV)
 
     def flush(self, handle_id: HandleId, *_: object) -> None:
         """Do nothing at close(2) and fsync(2): nothing is written."""

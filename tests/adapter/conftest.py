@@ -15,7 +15,7 @@ __all__ = ["later", "make_world", "world"]
 MakeWorld = Callable[..., World]
 
 
-KERNEL_ONLY = {"test_kernel_requests", "test_kernel_serving"}
+KERNEL_ONLY = {"test_kernel_calls", "test_kernel_requests", "test_kernel_serving"}
 """Modules about the kernel's session itself."""
 PYFUSE3_ONLY = {
     "test_busy_poll", "test_io_thread", "test_listing", "test_blocking", "test_read_interrupter",

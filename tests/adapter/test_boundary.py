@@ -11,6 +11,7 @@ from pyfuse3 import FUSEError
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import HandleId, RequestError
 from gitguardfs.fs.attributes import AttributeMapper
+from gitguardfs.fs.file_flags import GET_FLAGS
 from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import Refused
@@ -19,7 +20,7 @@ from gitguardfs.sessions.kernel_session.requests import Listing
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
 from tests.support.kernel_client import arguments_of
-from tests.support.request_table import GUARDED_BY, GuardedBy
+from tests.support.request_table import GUARDED_BY, KERNEL_ALONE, GuardedBy
 
 BUGS = [
     KeyError("k"), RuntimeError("r"), MemoryError(), ValueError("v"), RecursionError("deep"),
@@ -58,6 +59,12 @@ def arguments(name: str) -> list[object]:
         "getxattr": [5, b"user.a", ctx],
         "removexattr": [5, b"user.a", ctx],
         "setxattr": [5, b"user.a", b"v", ctx],
+        "tmpfile": [5, 0o644, os.O_RDWR, ctx],
+        "statx": [5, ctx],
+        "ioctl": [5, GET_FLAGS, b"", ctx],
+        "fallocate": [1, 0, 1, 0],
+        "lseek": [1, 0, os.SEEK_DATA],
+        "copy_file_range": [1, 0, 1, 0, 1],
     }
     return table[name]
 
@@ -88,7 +95,7 @@ async def test_a_bug_is_a_logged_eio(
 
 
 @pytest.mark.parametrize("error", [KeyError("k"), OSError(errno.ENOSPC, ""), Refused("a rule")])
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", [*SERVED, *KERNEL_ALONE])
 def test_only_request_errors_leave_the_view(world: World, name: str, error: Exception) -> None:
     """The session needs no boundary of its own. Nothing of the request is kept."""
     world.break_with(error)

@@ -18,7 +18,7 @@ from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.requests import FORMS
 from gitguardfs.sessions.kernel_session.session import KernelSession
 from gitguardfs.view.view import View
-from tests.support.request_table import GUARDED_BY, GuardedBy
+from tests.support.request_table import REQUESTS, GuardedBy
 
 IN_HEADER = Struct("=IIQQIIIHH")
 OUT_HEADER = Struct("=IiQ")
@@ -31,13 +31,15 @@ ATTR_OUT = Struct(f"=QII{ATTR}")
 ENTRY_OUT = Struct(f"=QQQQII{ATTR}")
 OPEN_OUT = Struct("=QIi")
 DIRENT = Struct("=QQII")
+STATX_OUT = Struct("=QI4x16xIIQIIIH2x4Q" + "QI4x" * 4 + "II120x")
 STATFS_OUT = Struct("=5Q4I6I")
 OPCODES = {
     "lookup": 1, "forget": 2, "getattr": 3, "setattr": 4, "readlink": 5, "symlink": 6, "mknod": 8,
     "mkdir": 9, "unlink": 10, "rmdir": 11, "rename": 45, "link": 13, "open": 14, "read": 15,
     "write": 16, "statfs": 17, "release": 18, "fsync": 20, "setxattr": 21, "getxattr": 22,
     "listxattr": 23, "removexattr": 24, "flush": 25, "opendir": 27, "readdir": 44,
-    "releasedir": 29, "fsyncdir": 30, "access": 34, "create": 35,
+    "releasedir": 29, "fsyncdir": 30, "access": 34, "create": 35, "ioctl": 39, "fallocate": 43,
+    "lseek": 46, "copy_file_range": 53, "tmpfile": 51, "statx": 52,
 }  # fmt: skip
 BATCH_FORGET = 42
 NO_REPLY = (2, 36, 42)
@@ -65,7 +67,7 @@ def request(opcode: int, unique: int, node: int, body: bytes, ctx: Any = None) -
 def packed(name: str, unique: int, args: tuple[Any, ...]) -> bytes:
     """Return the request with the arguments that the tests give to a handler of pyfuse3."""
     ctx, node = None, 0
-    if GUARDED_BY[name] not in (GuardedBy.HANDLE, GuardedBy.OPEN_NODE):
+    if REQUESTS[name] not in (GuardedBy.HANDLE, GuardedBy.OPEN_NODE):
         *args, ctx = args  # type: ignore[assignment]
         node, *args = args or [1]  # type: ignore[assignment]
     if name == "link":
@@ -157,6 +159,16 @@ BODIES: dict[str, Callable[..., bytes]] = {
     "listxattr": lambda: _pack("II", SIZE_MAX, 0),
     "setxattr": lambda name, value: _pack("II", len(value), 0) + _text(name) + value,
     "removexattr": _text,
+    "tmpfile": lambda mode, flags: _pack("IIII", flags, mode, 0o22, 0) + _text(b"/"),
+    "statx": lambda: _pack("IIQII", 0, 0, 0, 0, 0xFFF),
+    "fallocate": lambda handle, offset, size, mode: _pack("QQQII", handle, offset, size, mode, 0),
+    "lseek": lambda handle, offset, whence: _pack("QQII", handle, offset, whence, 0),
+    "copy_file_range": lambda handle, offset, to, to_offset, size: _pack(
+        "QQQQQQQ", handle, offset, 0, to, to_offset, size, 0
+    ),
+    "ioctl": lambda command, data: (
+        _pack("QIIQII", 0, 0, command, 0, len(data), command >> 16 & 0x3FFF) + data
+    ),
 }
 """The body of each request, from the arguments after the node."""
 
@@ -193,6 +205,25 @@ def _attr(data: bytes) -> SimpleNamespace:
     timeout = _seconds(valid, valid_ns)
     told = _attributes(tuple(values))
     return SimpleNamespace(**told, entry_timeout=timeout, attr_timeout=timeout)
+
+
+def _statx(data: bytes) -> SimpleNamespace:
+    (
+        valid, valid_ns, mask, blksize, attributes, nlink, uid, gid, mode, ino, size, blocks, other,
+        atime, atime_ns, btime, btime_ns, ctime, ctime_ns, mtime, mtime_ns, *rdev,
+    ) = STATX_OUT.unpack(data)  # fmt: skip
+    assert attributes == other == 0
+    assert mask & ~0x800 == 0x7FF
+    device = os.makedev(*rdev)
+    told = _attributes(
+        (ino, size, blocks, atime, mtime, ctime, atime_ns, mtime_ns, ctime_ns, mode, nlink, uid,
+         gid, device, blksize, 0)
+    )  # fmt: skip
+    timeout = _seconds(valid, valid_ns)
+    return SimpleNamespace(
+        **told, entry_timeout=timeout, attr_timeout=timeout,
+        birth_ns=btime * 10**9 + btime_ns if mask & 0x800 else None,
+    )  # fmt: skip
 
 
 def _opened(data: bytes) -> SimpleNamespace:
@@ -269,6 +300,12 @@ REPLIES: dict[str, Callable[[bytes], Any]] = {
     "access": _yes,
     "readdir": lambda data: list(entries(data)),
     "listxattr": lambda data: data.split(b"\0")[:-1],
+    "tmpfile": _created,
+    "statx": _statx,
+    "fallocate": _nothing,
+    "lseek": _number("=Q"),
+    "copy_file_range": _number("=Q"),
+    "ioctl": lambda data: data[16:],
 }  # fmt: skip
 
 
@@ -301,15 +338,17 @@ class Wire(Connection):
 class KernelClient:
     """The requests of one mount, with the arguments that the tests give to pyfuse3's handlers."""
 
-    def __init__(self, view: View, invalidate: Callable[[int], None]) -> None:
-        self.session = KernelSession(view)
+    def __init__(
+        self, view: View, invalidate: Callable[[int], None], serves_ioctl: bool = True
+    ) -> None:
+        self.session = KernelSession(view, serves_ioctl=serves_ioctl)
         self.wire = Wire(invalidate)
         self.session._connection = self.session._under_way._connection = self.wire
         self._unique = 0
         self._turn = trio.Lock()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if GUARDED_BY.get(name, GuardedBy.UNSUPPORTED) is GuardedBy.UNSUPPORTED:
+        if REQUESTS.get(name, GuardedBy.UNSUPPORTED) is GuardedBy.UNSUPPORTED:
             raise AttributeError(name)
         return partial(self._ask, name)
 

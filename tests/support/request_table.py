@@ -35,3 +35,9 @@ GUARDED_BY: dict[str, GuardedBy] = {
     "poll": GuardedBy.UNSUPPORTED,
 }  # fmt: skip
 """The classification of every request. A tree has a method of that name for each."""
+KERNEL_ALONE = {
+    **dict.fromkeys(("tmpfile", "statx", "ioctl"), GuardedBy.NODE),
+    **dict.fromkeys(("fallocate", "lseek", "copy_file_range"), GuardedBy.HANDLE),
+}
+"""The requests that the kernel's session alone carries."""
+REQUESTS = GUARDED_BY | KERNEL_ALONE

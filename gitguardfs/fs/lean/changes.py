@@ -21,7 +21,6 @@ from gitguardfs.base.protocol import (
 from gitguardfs.fs import revalidation
 from gitguardfs.fs.access import NodeRef, Renaming
 from gitguardfs.fs.files import SOURCE_FLAGS
-from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.lean.looks import TYPE, LeanLooks
 from gitguardfs.fs.new_entries import CLOCK_TICK_NS
 from gitguardfs.fs.nodes import PLAIN_VARIANT, Directory, Node, stale
@@ -158,10 +157,7 @@ class LeanTree(LeanLooks):
             return super().create(caller, parent_id, name, mode, flags)
         ref = make(NodeRef, (parent, parent.fd, name, True))
         node, entry = self._add_made(caller, ref, stored, owner, fd)
-        is_local = self.source.is_local(node.dev)
-        handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
-        lent = self.lent(node, fd, flags, 0, stored)
-        return make(OpenReply, (handle, False, self.direct_io, False, lent, False)), entry
+        return self._created(node, fd, flags, stored), entry
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory at a free name. A fresh one is empty, so no repository."""

@@ -31,7 +31,7 @@ class Opcode(IntEnum):
     READDIR, RELEASEDIR, FSYNCDIR, GETLK, SETLK, SETLKW, ACCESS, CREATE = range(28, 36)
     INTERRUPT, BMAP, DESTROY, IOCTL, POLL, NOTIFY_REPLY, BATCH_FORGET = range(36, 43)
     FALLOCATE, READDIRPLUS, RENAME2, LSEEK, COPY_FILE_RANGE, SETUPMAPPING = range(43, 49)
-    REMOVEMAPPING, SYNCFS, TMPFILE, STATX = range(49, 53)
+    REMOVEMAPPING, SYNCFS, TMPFILE, STATX, COPY_FILE_RANGE_64 = range(49, 54)
 
 
 QWORD = Struct("Q")
@@ -45,6 +45,12 @@ RENAME2_IN = Struct("QII")
 READ_IN = Struct("QQIIQII")
 """Handle, offset, size and flags, also of WRITE; READDIRPLUS begins alike."""
 FSYNC_IN = Struct("QII")
+FALLOCATE_IN = Struct("QQQII")
+LSEEK_IN = Struct("QQII")
+COPY_IN = Struct("7Q")
+"""Of COPY_FILE_RANGE: handle and offset; node, handle and offset of the target; size and flags."""
+IOCTL_IN = Struct("QIIQII")
+"""Handle, flags, command, argument, and how many bytes are copied in, and out."""
 
 FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH = (
     1 << bit for bit in range(7)
@@ -61,6 +67,10 @@ OUT_ATTR = Struct("IiQQII")
 """These replies, and that of CREATE, go on with attributes."""
 OUT_OPEN = Struct("IiQQII")
 OUT_WRITE = Struct("IiQII")
+OUT_STATX = Struct("IiQQII16xIIQIIIH2x4QqI4xqI4xqI4xqI4xII120x")
+"""Without the device, which the kernel knows."""
+STATX_BASIC_STATS, STATX_BTIME = 0x7FF, 0x800
+OUT_IOCTL = Struct("IiQiIII")
 OUT_STATFS = Struct("IiQ5Q4I24x")
 OUT_INIT = Struct("IiQ4I2HIIHHII24x")
 OUT_SIZE = Struct("IiQII")

@@ -143,6 +143,32 @@ def _written(unique: int, size: int) -> bytes:
     return abi.OUT_WRITE.pack(abi.OUT_WRITE.size, 0, unique, size, 0)
 
 
+def _number(unique: int, number: int) -> bytes:
+    return OUT.pack(OUT.size + 8, 0, unique) + abi.QWORD.pack(number)
+
+
+def _with_birth(unique: int, reply: tuple[EntryReply, int]) -> bytes:
+    """Return the reply to STATX, from that to GETATTR and the birth time in nanoseconds, or 0."""
+    (_, attributes, _, timeout), born = reply
+    assert attributes is not None  # as for GETATTR
+    ino, mode, nlink, uid, gid, rdev, size, blocks, blksize, atime, mtime, ctime = attributes
+    return abi.OUT_STATX.pack(
+        abi.OUT_STATX.size, 0, unique, *_timeout(timeout), 0,
+        abi.STATX_BASIC_STATS | bool(born) * abi.STATX_BTIME, blksize & _WORD, 0,
+        nlink & _WORD, uid, gid, mode, ino, size, blocks, 0,
+        *divmod(atime, _S), *divmod(born, _S), *divmod(ctime, _S), *divmod(mtime, _S),
+        os.major(rdev), os.minor(rdev),
+    )  # fmt: skip
+
+
+def _copied_out(room: int, unique: int, data: bytes) -> bytes:
+    """Pack what a call of ioctl(2) copies out; the kernel takes ``room`` bytes at most."""
+    if len(data) > room:
+        raise _invalid(data)
+    size = abi.OUT_IOCTL.size + len(data)
+    return abi.OUT_IOCTL.pack(size, 0, unique, 0, 0, 0, 0) + data
+
+
 def _space(unique: int, have: os.statvfs_result) -> bytes:
     return abi.OUT_STATFS.pack(
         abi.OUT_STATFS.size, 0, unique, have.f_blocks, have.f_bfree, have.f_bavail, have.f_files,
@@ -289,6 +315,11 @@ def _create(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     return _created, (node, _named(sent, BODY + 16, end), mode, flags)
 
 
+def _tmpfile(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    flags, mode, _, _ = abi.FOUR_WORDS.unpack_from(sent, BODY)
+    return _created, (node, mode, flags)
+
+
 def _read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     return _data, abi.READ_IN.unpack_from(sent, BODY)[:3]
 
@@ -304,6 +335,28 @@ def _write(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
 def _fsync(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     handle, flags, _ = abi.FSYNC_IN.unpack_from(sent, BODY)
     return _nothing, (handle, bool(flags & abi.FSYNC_FDATASYNC))
+
+
+def _fallocate(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _nothing, abi.FALLOCATE_IN.unpack_from(sent, BODY)[:4]
+
+
+def _lseek(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _number, abi.LSEEK_IN.unpack_from(sent, BODY)[:3]
+
+
+def _copy(pack: Packer) -> Reader:
+    def read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+        handle, offset, _, target, target_offset, size, flags = abi.COPY_IN.unpack_from(sent, BODY)
+        return pack, (handle, offset, target, target_offset, size, flags)
+
+    return read
+
+
+def _ioctl(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    _, _, command, _, size, room = abi.IOCTL_IN.unpack_from(sent, BODY)
+    start = BODY + abi.IOCTL_IN.size
+    return partial(_copied_out, room), (node, command, sent[start : min(start + size, end)])
 
 
 def _readdirplus(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
@@ -367,5 +420,12 @@ FORMS: dict[int, Form] = {
     Opcode.LISTXATTR: Form("listxattr", _listxattr),
     Opcode.SETXATTR: Form("setxattr", _setxattr),
     Opcode.REMOVEXATTR: Form("removexattr", _by_name(_nothing)),
+    Opcode.TMPFILE: Form("tmpfile", _tmpfile),
+    Opcode.STATX: Form("statx", _by_node(_with_birth)),
+    Opcode.FALLOCATE: Form("fallocate", _fallocate, has_caller=False),
+    Opcode.LSEEK: Form("lseek", _lseek, has_caller=False),
+    Opcode.COPY_FILE_RANGE: Form("copy_file_range", _copy(_written), has_caller=False),
+    Opcode.COPY_FILE_RANGE_64: Form("copy_file_range", _copy(_number), has_caller=False),
+    Opcode.IOCTL: Form("ioctl", _ioctl),
 }
 """By opcode. The session itself takes INIT, DESTROY, INTERRUPT and the two FORGETs."""

@@ -40,11 +40,13 @@ SPARE_BUFFERS = 2
 """Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
-OPEN, CREATE, RELEASE, FSYNC, SETXATTR = map(
-    int, (Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.FSYNC, Opcode.SETXATTR)
+OPEN, CREATE, RELEASE, FSYNC, SETXATTR, TMPFILE = map(
+    int,
+    (Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.FSYNC, Opcode.SETXATTR, Opcode.TMPFILE),
 )
-_WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR}
+_WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR, TMPFILE}
 """The requests of which the session has to know more than the reply."""
+_WITHOUT_IOCTL = {opcode: form for opcode, form in FORMS.items() if opcode != Opcode.IOCTL}
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -68,24 +70,35 @@ class KernelSessionFactory:
 
     reports_names_only = True
 
-    def __init__(self, shows_set_id: bool = False, lends_files: bool = True) -> None:
+    def __init__(
+        self, shows_set_id: bool = False, lends_files: bool = True, serves_ioctl: bool = False
+    ) -> None:
         """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them.
 
-        ``lends_files`` says that the kernel may read and write open files by itself.
+        ``lends_files`` says that the kernel may read and write open files by itself, and
+        ``serves_ioctl`` that the view answers ioctl(2).
         """
         self._shows_set_id = shows_set_id
         self.lends_files = lends_files
+        self._serves_ioctl = serves_ioctl
 
     def __call__(self, view: View) -> KernelSession:
         """Return a session that serves ``view``."""
-        return KernelSession(view, self._shows_set_id, self.lends_files)
+        return KernelSession(view, self._shows_set_id, self.lends_files, self._serves_ioctl)
 
 
 class KernelSession:
     """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
 
-    def __init__(self, view: View, shows_set_id: bool = False, lends_files: bool = True) -> None:
+    def __init__(
+        self,
+        view: View,
+        shows_set_id: bool = False,
+        lends_files: bool = True,
+        serves_ioctl: bool = False,
+    ) -> None:
         self._view = view
+        self._forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
         self._lends_files = lends_files
@@ -103,9 +116,11 @@ class KernelSession:
             Opcode.BATCH_FORGET: self._forget_many,
             Opcode.INIT: self._init,
             Opcode.INTERRUPT: lambda unique, node: None,  # what is under way is finished
+            # Python's open() asks TCGETS of each file, and the kernel forgets what the answer was.
+            Opcode.IOCTL: lambda unique, node: self._send(unique, failed(unique, errno.ENOTTY)),
             Opcode.DESTROY: lambda unique, node: self._connection.send(unique, failed(unique, 0)),
         }
-        """The requests that the view does not serve, by opcode."""
+        """The requests that the view does not serve, by opcode; IOCTL only with the option."""
         self.answers = 0
         """How many requests were answered. The number only grows."""
 
@@ -181,7 +196,7 @@ class KernelSession:
         length, opcode, unique, node, uid, gid, pid = abi.IN.unpack_from(self._buffer)
         if self._logs_requests:
             _debug("unique: %d, opcode: %s, node: %d", unique, _named(opcode), node)
-        form = FORMS.get(opcode)
+        form = self._forms.get(opcode)
         if form is None:
             return self._serve_own(opcode, unique, node)
         request, read, has_caller = form
@@ -214,7 +229,7 @@ class KernelSession:
                 self.invalidate(node)
         if opcode == SETXATTR:
             return answer
-        if opcode == CREATE:
+        if opcode in (CREATE, TMPFILE):
             reply, (node, *_) = reply
         backing = self._open_files.open(node, reply.backing_fd)
         assert isinstance(answer, bytes)

@@ -40,7 +40,7 @@ from tests.support.kernel_client import (
     packed,
     request,
 )
-from tests.support.request_table import GUARDED_BY, GuardedBy
+from tests.support.request_table import KERNEL_ALONE, REQUESTS, GuardedBy
 
 ITSELF = {
     Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INIT, Opcode.INTERRUPT, Opcode.DESTROY,
@@ -52,20 +52,14 @@ NOT_SERVED = {
     Opcode.SETLK: "without POSIX_LOCKS the kernel keeps locks itself",
     Opcode.SETLKW: "without POSIX_LOCKS the kernel keeps locks itself",
     Opcode.BMAP: "for block devices only (fuseblk)",
-    Opcode.IOCTL: "flags of files would go past the guard",
     Opcode.POLL: "after ENOSYS every file is always ready, as on a disk",
     Opcode.NOTIFY_REPLY: "the answer to NOTIFY_RETRIEVE, which is never sent",
-    Opcode.FALLOCATE: "after ENOSYS the caller gets EOPNOTSUPP, and writes zeros",
-    Opcode.LSEEK: "after ENOSYS the kernel finds data and holes by the size alone",
-    Opcode.COPY_FILE_RANGE: "after ENOSYS the kernel copies by reads and writes",
     Opcode.SETUPMAPPING: "for DAX of virtiofs only",
     Opcode.REMOVEMAPPING: "for DAX of virtiofs only",
     Opcode.SYNCFS: "for virtiofs and fuseblk only",
-    Opcode.TMPFILE: "after ENOSYS the caller gets EOPNOTSUPP",
-    Opcode.STATX: "after ENOSYS the kernel asks by GETATTR",
 }
 CONTEXT = Context(0, 0, 1)
-ALSO = {Opcode.RENAME}
+ALSO = {Opcode.RENAME, Opcode.COPY_FILE_RANGE}
 """Requests of the view that come by a second opcode."""
 
 
@@ -87,22 +81,22 @@ def client_of(verb: Any) -> KernelClient:
 def test_every_opcode_is_classed(world: World) -> None:
     assert set(Opcode) == set(FORMS) | ITSELF | set(NOT_SERVED)
     assert len(Opcode) == len(FORMS) + len(ITSELF) + len(NOT_SERVED)
-    assert set(world.ops.session._own) == ITSELF
+    assert set(world.ops.session._own) == ITSELF | {Opcode.IOCTL}
 
 
 def test_every_request_of_the_view_is_reached() -> None:
     reached = {form.request for form in FORMS.values()} | {"forget"}
-    served = {name for name, by in GUARDED_BY.items() if by is not GuardedBy.UNSUPPORTED}
+    served = {name for name, by in REQUESTS.items() if by is not GuardedBy.UNSUPPORTED}
     assert reached == served == {*BODIES, "forget"}
     assert {form.request: opcode for opcode, form in FORMS.items() if opcode not in ALSO} == {
         name: OPCODES[name] for name in BODIES
     }
     for form in FORMS.values():
-        on_handle = GUARDED_BY[form.request] in (GuardedBy.HANDLE, GuardedBy.OPEN_NODE)
+        on_handle = REQUESTS[form.request] in (GuardedBy.HANDLE, GuardedBy.OPEN_NODE)
         assert form.has_caller == (not on_handle), form.request
 
 
-@pytest.mark.parametrize("opcode", [*NOT_SERVED, 0, 7, 19, 53, 1000, 4096, 2**32 - 1])
+@pytest.mark.parametrize("opcode", [*NOT_SERVED, 0, 7, 19, 54, 1000, 4096, 2**32 - 1])
 def test_what_is_not_served_is_enosys_and_asks_nobody(opcode: int) -> None:
     client = client_of(lambda *_: pytest.fail("the tree was asked"))
     client.send(request(opcode, 2, ROOT_ID, bytes(200)))
@@ -186,7 +180,7 @@ def test_a_reply_that_is_none_is_eio(monkeypatch: pytest.MonkeyPatch, reply: Any
     """Some are valid for a few requests, such as an empty sequence of names."""
     monkeypatch.setattr(logging.getLogger("gitguardfs.view.view"), "disabled", True)
     client = client_of(lambda *_: reply)
-    for name in SERVED:
+    for name in (*SERVED, *KERNEL_ALONE):
         client.send(packed(name, 2, tuple(arguments(name))))
         _, error, data = checked(client.wire.replies[2])
         if error:
@@ -202,7 +196,7 @@ def test_an_errno_that_is_none_is_eio(number: Any, caplog: pytest.LogCaptureFixt
         raise RequestError(number)
 
     client = client_of(fails)
-    for name in SERVED:
+    for name in (*SERVED, *KERNEL_ALONE):
         client.send(packed(name, 2, tuple(arguments(name))))
         assert checked(client.wire.replies[2]) == (2, errno.EIO, b"")
         assert name in caplog.text

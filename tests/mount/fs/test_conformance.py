@@ -5,13 +5,12 @@ Where they do differ, a FUSE file system of this kind cannot or must not answer 
 
 - Devices can be made but not opened (EACCES): the mount is nodev. It is nosuid too, so set-id
   bits, where they are allowed at all, are shown and have no effect.
-- O_TMPFILE is refused: what it makes has no name for the guard to judge.
 - A symlink or a directory that is moved to where a text would lead out of the work tree is EXDEV.
 - RENAME_WHITEOUT is refused: it would put a device in place of a guarded name.
-- fallocate(2) is EOPNOTSUPP (pyfuse3 has no such handler), so posix_fallocate falls back on
-  writing, and holes cannot be punched.
-- SEEK_DATA and SEEK_HOLE see one extent of data: no handler either; sparse files stay sparse.
-- ioctl (chattr, FIEMAP) is ENOTTY: no handler.
+- ioctl (chattr, FIEMAP) is ENOTTY unless it is asked for; with it, the flags of files.
+- A file that is open for reading and writing has no holes for SEEK_DATA and SEEK_HOLE.
+- With pyfuse3, O_TMPFILE and fallocate(2) are EOPNOTSUPP (posix_fallocate falls back on writing,
+  and holes cannot be punched), and SEEK_DATA and SEEK_HOLE see one extent of data.
 - Extended attributes are EOPNOTSUPP unless they are asked for; with them, access lists.
 - st_dev, f_fsid and f_type are the mount's own.
 - The time of the last access moves when the daemon reads, not when the kernel's cache answers.
@@ -120,17 +119,24 @@ def test_known_differences(mapped: Mounted) -> None:
         call("EXDEV", os.rename, f"{d}/dir/deeper", f"{d}/../deeper"),
         call("EXDEV", os.rename, f"{d}/dir/deeper/link", f"{d}/../link"),
         call("EACCES", os.open, f"{d}/null", os.O_RDONLY),
-        call("ENOTSUP", os.open, d, O_TMPFILE),
         call("EINVAL", renameat2, path, f"{d}/new", RENAME_WHITEOUT),
         call("ENOTSUP", os.listxattr, path),
         call("ENOTSUP", os.getxattr, path, "user.test"),
         call("ENOTSUP", os.setxattr, path, "user.test", b"x"),
         call("ENOTSUP", os.removexattr, path, "user.test"),
     )
-    with descriptor(path, os.O_RDWR) as fd:
-        calls(call("ENOTSUP", fallocate, fd, 0, 0, 200_000))
-        equal("one extent", os.lseek(fd, 0, os.SEEK_DATA), 0)
-        equal("one extent", os.lseek(fd, 0, os.SEEK_HOLE), 100_004)
+
+
+def test_what_pyfuse3_does_not_carry() -> None:
+    with area() as here:
+        (here / "source").mkdir()
+        with gitguardfs(here / "source", here / "view", "--session", "pyfuse3") as mounted:
+            path = file(f"{mounted.path}/file", data=b"text" + bytes(100_000))
+            calls(call("ENOTSUP", os.open, mounted.path, O_TMPFILE))
+            with descriptor(path, os.O_RDWR) as fd:
+                calls(call("ENOTSUP", fallocate, fd, 0, 0, 200_000))
+                equal("one extent", os.lseek(fd, 0, os.SEEK_DATA), 0)
+                equal("one extent", os.lseek(fd, 0, os.SEEK_HOLE), 100_004)
 
 
 def test_mapped_owners(mapped: Mounted) -> None:

@@ -104,9 +104,9 @@ def _places(here: Path) -> tuple[Path, Path]:
     return here / "source", here / "view"
 
 
-@pytest.mark.parametrize("option", ["--enable-lock-forwarding", "--enable-ioctl"])
+@pytest.mark.parametrize("option", ["--enable-lock-forwarding"])
 def test_what_cannot_be_had_is_refused_with_the_reason(option: str) -> None:
-    """bindfs has both (and warns of the first); ignoring them could lose data."""
+    """bindfs has it (and warns of it); ignoring it could lose data."""
     with area() as here:
         for name in ("source", "view"):
             (here / name).mkdir()

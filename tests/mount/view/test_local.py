@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.tools import renameat2
+from tests.conformance.tools import fallocate, renameat2
 from tests.support.mounting import LIMIT, Mounted, area, bound, command, gitguardfs, until
 from tests.support.people import AGENT, as_user
 from tests.support.repos import (
@@ -525,6 +525,12 @@ def grow(directory: Path, kind: str) -> None:
             os.setxattr(path, "user.text", os.fsencode(path.name * 150))
         elif kind == "link":
             os.link(directory / "file", path.with_name(path.name * 60))
+        elif kind == "fallocate":
+            with path.open("wb") as file:
+                fallocate(file.fileno(), 0, 0, 1 << 16)
+        elif kind == "copy":
+            with (directory / "fill").open("rb") as source, path.open("wb") as file:
+                assert os.copy_file_range(source.fileno(), file.fileno(), 1 << 16)
         elif kind == "rename":
             os.rename(path, path.with_name(path.name * 60))
 
@@ -534,7 +540,7 @@ def touch_many(directory: Path, count: int) -> None:
         (directory / f"{number:04}").touch()
 
 
-KINDS = ["write", "mkdir", "symlink", "xattr", "link", "rename"]
+KINDS = ["write", "fallocate", "copy", "mkdir", "symlink", "xattr", "link", "rename"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

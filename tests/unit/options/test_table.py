@@ -42,7 +42,7 @@ VALUES = {
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
     "session": "kernel",
 }  # fmt: skip
-REFUSED = {"enable-lock-forwarding", "enable-ioctl"}
+REFUSED = {"enable-lock-forwarding"}
 
 
 def words(option: Option, tmp_path: Path) -> str:
