@@ -58,15 +58,17 @@ class Resolver:
             node, st = self._resolved(self.symlinks, ref, st, dotgit)
         else:
             node = self.find_or_add(ref, st, dotgit, made=made)
-        if node is None:
-            return None
+        return None if node is None else (node, self._counted(node, st, uid))
+
+    def _counted(self, node: Node, st: os.stat_result, uid: GuestUid) -> EntryReply:
+        """Return the reply that reports a node, and count a lookup; otherwise drop a new node."""
         try:
             reply = self._attributes.report(node, st, uid)
         except BaseException:
             self.drop_unknown(node)
             raise
         node.lookup_count += 1
-        return node, reply
+        return reply
 
     def add_nameless(self, st: os.stat_result, fd: int, uid: GuestUid) -> tuple[Node, EntryReply]:
         """Add the node of a new file that has no name, open as ``fd``; count a lookup of it.
@@ -76,15 +78,9 @@ class Resolver:
         held = self._source.open_file(fd, os.O_PATH)
         node = self._nodes.add(st, PLAIN_VARIANT, ALLOW, "")
         node.restrictions = self._nodes.restrictions
-        try:
-            self._descriptors.keep(node, held)
-            self._descriptors.pin(node)
-            reply = self._attributes.report(node, st, uid)
-        except BaseException:
-            self.drop_unknown(node)
-            raise
-        node.lookup_count += 1
-        return node, reply
+        self._descriptors.keep(node, held)
+        self._descriptors.pin(node)
+        return node, self._counted(node, st, uid)
 
     def undo_lookup(self, node: Node) -> None:
         """Undo the lookup of an entry that did not fit into a reply."""
