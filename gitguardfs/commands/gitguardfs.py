@@ -167,6 +167,7 @@ def _run(options: MountOptions) -> int:
             options.session.value,
             options.no_cpu_idle,
             options.allow_suid,
+            options.needs_kernel_session,
             options.enable_ioctl,
         )
     except (ImportError, UserError) as error:

@@ -23,6 +23,7 @@ from gitguardfs.fs import source as content
 from gitguardfs.fs.attributes import change_key
 from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
 from gitguardfs.fs.handles import FileHandle
+from gitguardfs.fs.locks import Locks, Owner, Range
 from gitguardfs.fs.new_entries import NewEntries
 from gitguardfs.fs.nodes import Directory, Node, stale
 from gitguardfs.fs.source import PAGE
@@ -86,7 +87,7 @@ class Files(NewEntries):
             OpenReply,
             (
                 number, keeps or self.is_exclusive, self.direct_io, not is_same, lent,
-                not handle.writable,
+                not (handle.writable or self.locks),
             ),
         )  # fmt: skip
 
@@ -247,14 +248,19 @@ class Files(NewEntries):
             finish=partial(note_write, handle, offset),
         )  # fmt: skip
 
-    def flush(self, handle_id: HandleId) -> Blocking[None] | None:
+    def flush(self, handle_id: HandleId, owner: int = 0) -> Blocking[None] | None:
         """Report write errors at close(2), if the source may report them only then.
 
-        Raises RequestError(ENOSYS) if the source reports them earlier.
+        ``owner`` is the process that closes the file, as the kernel names owners of locks: its
+        locks end. Raises RequestError(ENOSYS) if there is nothing to do for any file.
         """
-        if not self.closes_late:  # the kernel stops asking after the first ENOSYS
-            raise RequestError(errno.ENOSYS)
+        if not self.closes_late and self.locks is None:
+            raise RequestError(errno.ENOSYS)  # the kernel stops asking after the first
         handle = self.handles.file(handle_id)
+        if self.locks is not None:
+            self.locks.drop(Owner(handle.node, owner, is_whole=False))
+            if not self.closes_late:
+                return None
         if handle.is_local or not handle.writable:
             return None
         if self.source.closes_at_once:
@@ -291,7 +297,29 @@ class Files(NewEntries):
 
     def release(self, handle_id: HandleId) -> None:
         """Close a file's handle."""
+        if self.locks is not None:
+            self.locks.drop_of(self.handles.file(handle_id))
         self.handles.release_file(handle_id)
+
+    def setlk(self, handle_id: HandleId, owner: int, is_whole: bool, wanted: Range) -> None:
+        """Take, change or drop a lock of an open file. Raises OSError(EAGAIN) instead of waiting.
+
+        ``owner`` is the kernel's number of a process or an open file; ``is_whole`` says that it is
+        a lock of flock(2).
+        """
+        handle = self.handles.file(handle_id)
+        self._locks.set(handle, Owner(handle.node, owner, is_whole), wanted)
+
+    def getlk(self, handle_id: HandleId, owner: int, is_whole: bool, wanted: Range) -> Range:
+        """Return a lock that is in the way of ``wanted``; that with F_UNLCK if there is none."""
+        handle = self.handles.file(handle_id)
+        return self._locks.find(handle, Owner(handle.node, owner, is_whole), wanted)
+
+    @property
+    def _locks(self) -> Locks:
+        if self.locks is None:  # the kernel was not told to ask
+            raise RequestError(errno.ENOSYS)
+        return self.locks
 
 
 def note_write(handle: FileHandle, offset: int, length: int) -> None:

@@ -17,6 +17,7 @@ from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.handles import HandleTable, ReaddirplusAdvice
 from gitguardfs.fs.letter_case import LetterCase
 from gitguardfs.fs.link_check import LinkCheck
+from gitguardfs.fs.locks import Locks
 from gitguardfs.fs.new_name_check import NewNameCheck
 from gitguardfs.fs.ninep import NinepDescriptors, NinepResolver, NinepSource
 from gitguardfs.fs.node_table import NodeTable
@@ -133,6 +134,8 @@ class Parts:
             and _SEEN_BY_THE_DAEMON.isdisjoint(options.kernel)
         )
         """Whether the kernel may read and write the source's files by itself."""
+        self.locks = Locks(self.source) if options.lock_forwarding else None
+        """None if the guest's kernel keeps locks to itself."""
         self.overlays: list[Overlay] = []
         self.advice = ReaddirplusAdvice()
         self.reads = None if options.read_rate is None else RateLimit(options.read_rate)

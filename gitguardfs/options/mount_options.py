@@ -79,6 +79,8 @@ class MountOptions:
     """Keep processors out of idle states while requests arrive without a pause."""
     session: SessionKind = SessionKind.AUTO
     enable_ioctl: bool = False
+    lock_forwarding: bool = False
+    """Whether locks are those of the source's files, for its programs too."""
     allow_other: bool = True
     foreground: bool = False
     debug: bool = False
@@ -91,6 +93,12 @@ class MountOptions:
     """The name of a given option that needs root; None if there is none."""
     given: tuple[str, ...] = field(default=(), compare=False)
     """The options that were given, as in ``-o``, unquoted."""
+
+    @property
+    def needs_kernel_session(self) -> str:
+        """The name of a given option that only the kernel's session serves; "" if there is none."""
+        ioctl = "enable-ioctl" if self.enable_ioctl else ""
+        return "enable-lock-forwarding" if self.lock_forwarding else ioctl
 
 
 def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
@@ -132,6 +140,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         no_cpu_idle=values.flag("no_cpu_idle"),
         session=_session(values),
         enable_ioctl=values.flag("enable_ioctl"),
+        lock_forwarding=values.flag("lock_forwarding"),
         allow_other=not values.flag("no_allow_other"),
         foreground=values.flag("foreground"),
         debug=values.flag("debug"),
@@ -299,11 +308,6 @@ def _check_supported(given: RawOptions) -> None:
         if value == "" or (isinstance(value, list) and "" in value):
             name = key.removeprefix("old_").replace("_", "-")
             raise UserError(f"{name} has an empty value", "give one, or leave the option out")
-    if given.get("lock_forwarding"):
-        raise UserError(
-            "locks cannot be forwarded: the host's programs would not see them",
-            "leave out enable-lock-forwarding; locks hold between programs that use the mount",
-        )
     _Values(given).read("forward_odirect", _alignment)
 
 

@@ -165,6 +165,9 @@ OPTIONS = (
     Option("enable-ioctl", LINKS, "Let chattr and lsattr work: ioctl for the flags of files and "
            "directories, and nothing else. It needs --session kernel, or auto where that is the "
            "same. Only root changes the flags a and i."),
+    Option("enable-lock-forwarding", LINKS, "Take locks of files (fcntl, flock) on SOURCE too, so "
+           "that its own programs see them; closing a file then costs a request. It needs the "
+           "session kernel.", dest="lock-forwarding"),
     Option("read-rate", LINKS, "Read at most N bytes a second, all together; k, M, G or T may "
            "follow (powers of 1024).", "N"),
     Option("write-rate", LINKS, "Write at most N bytes a second.", "N"),
@@ -196,11 +199,10 @@ OPTIONS = (
     Option("mountpoint", MOUNT, "", "PATH", in_o_only=True),
 
     Option("multithreaded", IGNORED, "Requests that wait are served beside others anyway."),
-    Option("disable-lock-forwarding", IGNORED, "Locks are never forwarded.",
-           dest="lock-forwarding", const=False),
+    Option("disable-lock-forwarding", IGNORED, "The default.", dest="lock-forwarding",
+           const=False),
     Option("forward-odirect", IGNORED, "SOURCE's own cache is used in any case.", "ALIGNMENT"),
     Option("single-threaded", IGNORED, "As it is in any case.", short="-s", hidden=True),
-    Option("enable-lock-forwarding", IGNORED, "Refused.", dest="lock-forwarding", hidden=True),
 )  # fmt: skip
 
 BY_NAME = {name: option for option in OPTIONS for name in (option.name, *option.aliases)}

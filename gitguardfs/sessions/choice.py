@@ -15,13 +15,18 @@ OLDEST_TO_LEND = (6, 9)
 
 
 def session_factory(
-    kind: str, no_cpu_idle: bool, shows_set_id: bool, serves_ioctl: bool = False
+    kind: str,
+    no_cpu_idle: bool,
+    shows_set_id: bool,
+    needs_kernel: str = "",
+    serves_ioctl: bool = False,
 ) -> SessionFactory:
     """Return what makes the session of a mount, by the value of ``--session``.
 
-    ``auto`` is the kernel's session where that can serve. ``shows_set_id`` is whether the view
-    shows set-id bits of files, ``serves_ioctl`` whether it answers ioctl(2). Raises ImportError if
-    a package is missing; UserError if the kernel is too old, or ioctl is asked of pyfuse3.
+    ``auto`` is the kernel's session where that can serve. ``needs_kernel`` names an option that
+    only that can serve. ``shows_set_id`` is whether the view shows set-id bits of files,
+    ``serves_ioctl`` whether it answers ioctl(2). Raises ImportError if a package is missing,
+    UserError if the kernel is too old or an option cannot be served.
     """
     release = os.uname().release
     version = tuple(map(int, re.findall("[0-9]+", release)[:2]))
@@ -36,10 +41,11 @@ def session_factory(
         return KernelSessionFactory(
             shows_set_id, lends_files=version >= OLDEST_TO_LEND, serves_ioctl=serves_ioctl
         )
-    if serves_ioctl:
+    if needs_kernel:
         raise UserError(
-            "--enable-ioctl needs --session kernel (root, Linux 5.17): pyfuse3 carries no ioctl",
-            "leave out enable-ioctl; use chattr on the source",
+            f"--{needs_kernel} needs --session kernel (root, Linux 5.17, no --no-cpu-idle):"
+            " pyfuse3 does not carry such requests",
+            f"leave {needs_kernel} out",
             Exit.USAGE,
         )
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory

@@ -245,6 +245,12 @@ class GitFiles:
         """Raise OSError(EXDEV): the guest's kernel copies by reads and writes then."""
         raise os_error(errno.EXDEV)
 
+    def setlk(self, handle_id: HandleId, *_: object) -> NoReturn:
+        """Raise OSError(ENOLCK): a file cannot be locked, nor be asked for locks."""
+        raise os_error(errno.ENOLCK)
+
+    getlk = setlk
+
     def flush(self, handle_id: HandleId, *_: object) -> None:
         """Do nothing at close(2) and fsync(2): nothing is written."""
 

@@ -76,6 +76,11 @@ class View:
         """Whether the session may let the kernel read and write files of the share by itself."""
         return self._share.lends_files
 
+    @property
+    def forwards_locks(self) -> bool:
+        """Whether locks are those of the source's files."""
+        return self._share.locks is not None
+
     def serve(self, request: str, caller: Caller | None, *args: Any) -> Any:
         """Return the reply to a request, or a ``Blocking``; ``args`` begin with a number.
 

@@ -13,6 +13,7 @@ from gitguardfs.base.protocol import HandleId, RequestError
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.file_flags import GET_FLAGS
 from gitguardfs.fs.files import Files
+from gitguardfs.fs.locks import Range
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import Refused
 from gitguardfs.options.rate_limit import RateLimit
@@ -65,6 +66,8 @@ def arguments(name: str) -> list[object]:
         "fallocate": [1, 0, 1, 0],
         "lseek": [1, 0, os.SEEK_DATA],
         "copy_file_range": [1, 0, 1, 0, 1],
+        "getlk": [1, 2, False, Range(0, 1, 0, 3)],
+        "setlk": [1, 2, False, Range(0, 1, 0, 3)],
     }
     return table[name]
 

@@ -5,7 +5,7 @@ Its numbers and layouts are those of linux/fuse.h, written down here once more, 
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from struct import Struct, calcsize
 from types import SimpleNamespace
@@ -38,8 +38,8 @@ OPCODES = {
     "mkdir": 9, "unlink": 10, "rmdir": 11, "rename": 45, "link": 13, "open": 14, "read": 15,
     "write": 16, "statfs": 17, "release": 18, "fsync": 20, "setxattr": 21, "getxattr": 22,
     "listxattr": 23, "removexattr": 24, "flush": 25, "opendir": 27, "readdir": 44,
-    "releasedir": 29, "fsyncdir": 30, "access": 34, "create": 35, "ioctl": 39, "fallocate": 43,
-    "lseek": 46, "copy_file_range": 53, "tmpfile": 51, "statx": 52,
+    "releasedir": 29, "fsyncdir": 30, "getlk": 31, "setlk": 32, "access": 34, "create": 35,
+    "ioctl": 39, "fallocate": 43, "lseek": 46, "copy_file_range": 53, "tmpfile": 51, "statx": 52,
 }  # fmt: skip
 BATCH_FORGET = 42
 NO_REPLY = (2, 36, 42)
@@ -122,6 +122,10 @@ def _release(handle: int) -> bytes:
     return _pack("QIIQ", handle, 0, 0, 0)
 
 
+def _lock(handle: int, owner: int, is_whole: bool, wanted: Iterable[int]) -> bytes:
+    return _pack("QQQQIIII", handle, owner, *wanted, int(is_whole), 0)
+
+
 def _sync(handle: int, is_data_only: bool) -> bytes:
     return _pack("QII", handle, int(is_data_only), 0)
 
@@ -166,6 +170,8 @@ BODIES: dict[str, Callable[..., bytes]] = {
     "copy_file_range": lambda handle, offset, to, to_offset, size: _pack(
         "QQQQQQQ", handle, offset, 0, to, to_offset, size, 0
     ),
+    "getlk": _lock,
+    "setlk": _lock,
     "ioctl": lambda command, data: (
         _pack("QIIQII", 0, 0, command, 0, len(data), command >> 16 & 0x3FFF) + data
     ),
@@ -303,6 +309,8 @@ REPLIES: dict[str, Callable[[bytes], Any]] = {
     "tmpfile": _created,
     "statx": _statx,
     "fallocate": _nothing,
+    "setlk": _nothing,
+    "getlk": lambda data: Struct("=QQII").unpack(data),
     "lseek": _number("=Q"),
     "copy_file_range": _number("=Q"),
     "ioctl": lambda data: data[16:],

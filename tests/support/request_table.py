@@ -37,7 +37,7 @@ GUARDED_BY: dict[str, GuardedBy] = {
 """The classification of every request. A tree has a method of that name for each."""
 KERNEL_ALONE = {
     **dict.fromkeys(("tmpfile", "statx", "ioctl"), GuardedBy.NODE),
-    **dict.fromkeys(("fallocate", "lseek", "copy_file_range"), GuardedBy.HANDLE),
+    **dict.fromkeys(("fallocate", "lseek", "copy_file_range", "getlk", "setlk"), GuardedBy.HANDLE),
 }
 """The requests that the kernel's session alone carries."""
 REQUESTS = GUARDED_BY | KERNEL_ALONE

@@ -51,12 +51,17 @@ COPY_IN = Struct("7Q")
 """Of COPY_FILE_RANGE: handle and offset; node, handle and offset of the target; size and flags."""
 IOCTL_IN = Struct("QIIQII")
 """Handle, flags, command, argument, and how many bytes are copied in, and out."""
+FLUSH_IN = Struct("Q8xQ")
+"""Handle, and the owner of locks that closes it."""
+LK_IN = Struct("4Q3I")
+"""Handle, owner, first and last byte, kind, pid and flags."""
 
 FATTR_MODE, FATTR_UID, FATTR_GID, FATTR_SIZE, FATTR_ATIME, FATTR_MTIME, FATTR_FH = (
     1 << bit for bit in range(7)
 )
 FATTR_ATIME_NOW, FATTR_MTIME_NOW = 1 << 7, 1 << 8
 FSYNC_FDATASYNC = 1
+LK_FLOCK = 1
 
 ATTRIBUTES = Struct("3Q3q10I")
 """``struct fuse_attr``; seconds before 1970 are negative."""
@@ -73,6 +78,7 @@ STATX_BASIC_STATS, STATX_BTIME = 0x7FF, 0x800
 OUT_IOCTL = Struct("IiQiIII")
 OUT_STATFS = Struct("IiQ5Q4I24x")
 OUT_INIT = Struct("IiQ4I2HIIHHII24x")
+OUT_LK = Struct("IiQQQII")
 OUT_SIZE = Struct("IiQII")
 """The reply to GETXATTR and LISTXATTR that asks for the size alone."""
 DIRENT = Struct("QQII")
@@ -104,6 +110,8 @@ WANTED = sum(
     )
 )
 """What is asked for where the kernel offers it. Without READDIRPLUS_AUTO, READDIR is never sent."""
+LOCKS = 1 << 1 | 1 << 10
+"""POSIX_LOCKS and FLOCK_LOCKS: locks are asked for."""
 MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
 
 NOTIFY_INVAL_INODE = 2

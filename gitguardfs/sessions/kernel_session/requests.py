@@ -28,6 +28,7 @@ from gitguardfs.base.protocol import (
     RequestError,
     SetAttr,
 )
+from gitguardfs.fs.locks import Range
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import BODY, OUT, Opcode
 
@@ -174,6 +175,10 @@ def _space(unique: int, have: os.statvfs_result) -> bytes:
         abi.OUT_STATFS.size, 0, unique, have.f_blocks, have.f_bfree, have.f_bavail, have.f_files,
         have.f_ffree, have.f_bsize, have.f_namemax, have.f_frsize, 0,
     )  # fmt: skip
+
+
+def _found_lock(unique: int, found: Range) -> bytes:
+    return abi.OUT_LK.pack(abi.OUT_LK.size, 0, unique, *found)
 
 
 def _sized(room: int, unique: int, value: bytes) -> bytes:
@@ -353,6 +358,18 @@ def _copy(pack: Packer) -> Reader:
     return read
 
 
+def _flush(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+    return _nothing, abi.FLUSH_IN.unpack_from(sent, BODY)
+
+
+def _lock(pack: Packer) -> Reader:
+    def read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+        handle, owner, *wanted, flags = abi.LK_IN.unpack_from(sent, BODY)
+        return pack, (handle, owner, bool(flags & abi.LK_FLOCK), Range(*wanted))
+
+    return read
+
+
 def _ioctl(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     _, _, command, _, size, room = abi.IOCTL_IN.unpack_from(sent, BODY)
     start = BODY + abi.IOCTL_IN.size
@@ -407,7 +424,10 @@ FORMS: dict[int, Form] = {
     Opcode.CREATE: Form("create", _create),
     Opcode.READ: Form("read", _read, has_caller=False),
     Opcode.WRITE: Form("write", _write, has_caller=False),
-    Opcode.FLUSH: Form("flush", _by_handle(_nothing), has_caller=False),
+    Opcode.FLUSH: Form("flush", _flush, has_caller=False),
+    Opcode.GETLK: Form("getlk", _lock(_found_lock), has_caller=False),
+    Opcode.SETLK: Form("setlk", _lock(_nothing), has_caller=False),
+    Opcode.SETLKW: Form("setlk", _lock(_nothing), has_caller=False),
     Opcode.FSYNC: Form("fsync", _fsync, has_caller=False),
     Opcode.RELEASE: Form("release", _by_handle(_nothing), has_caller=False),
     Opcode.OPENDIR: Form("opendir", _by_node(_opened_directory)),

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 from struct import unpack_from
 from typing import Any
 
@@ -40,13 +41,23 @@ SPARE_BUFFERS = 2
 """Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
-OPEN, CREATE, RELEASE, FSYNC, SETXATTR, TMPFILE = map(
+OPEN, CREATE, TMPFILE, RELEASE, FSYNC, SETXATTR, SETLKW = map(
     int,
-    (Opcode.OPEN, Opcode.CREATE, Opcode.RELEASE, Opcode.FSYNC, Opcode.SETXATTR, Opcode.TMPFILE),
+    (
+        Opcode.OPEN,
+        Opcode.CREATE,
+        Opcode.TMPFILE,
+        Opcode.RELEASE,
+        Opcode.FSYNC,
+        Opcode.SETXATTR,
+        Opcode.SETLKW,
+    ),
 )
 _WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR, TMPFILE}
 """The requests of which the session has to know more than the reply."""
 _WITHOUT_IOCTL = {opcode: form for opcode, form in FORMS.items() if opcode != Opcode.IOCTL}
+_FREES_LOCKS = {Opcode.SETLK, Opcode.SETLKW, Opcode.FLUSH, Opcode.RELEASE}
+"""The requests after which a lock may be free."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -115,7 +126,7 @@ class KernelSession:
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget_many,
             Opcode.INIT: self._init,
-            Opcode.INTERRUPT: lambda unique, node: None,  # what is under way is finished
+            Opcode.INTERRUPT: self._interrupt,
             # Python's open() asks TCGETS of each file, and the kernel forgets what the answer was.
             Opcode.IOCTL: lambda unique, node: self._send(unique, failed(unique, errno.ENOTTY)),
             Opcode.DESTROY: lambda unique, node: self._connection.send(unique, failed(unique, 0)),
@@ -216,8 +227,14 @@ class KernelSession:
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, node, reply, answer)
         except Exception as error:
-            answer = failed(unique, self._view.errno_of(error, request, caller))
+            number = self._view.errno_of(error, request, caller)
+            if opcode == SETLKW and number == errno.EAGAIN:
+                attempt = partial(self._try_lock, unique, arguments)
+                return self._under_way.try_later(unique, attempt)
+            answer = failed(unique, number)
         self._send(unique, answer)
+        if opcode in _FREES_LOCKS:
+            self._under_way.try_now()
 
     def _do_more(self, opcode: int, node: int, reply: Any, answer: Answer) -> Answer:
         """Do what a request asks for beside the view's reply; return the answer."""
@@ -252,10 +269,29 @@ class KernelSession:
         except Exception as error:
             self._view.errno_of(error, _named(opcode))
 
+    def _try_lock(self, unique: int, arguments: tuple[Any, ...]) -> bool:
+        """Answer a request for a lock, unless that is still in another's hands."""
+        number = 0
+        try:
+            self._view.serve("setlk", None, *arguments)
+        except Exception as error:
+            number = self._view.errno_of(error, "setlk")
+        if number != errno.EAGAIN:
+            self._send(unique, failed(unique, number))
+        return number != errno.EAGAIN
+
+    def _interrupt(self, _unique: int, _node: int) -> None:
+        """Answer a request that waits for a lock. Any other that is under way is finished."""
+        (target,) = abi.QWORD.unpack_from(self._buffer, abi.BODY)
+        if self._under_way.give_up(target):
+            self._send(target, failed(target, errno.EINTR))
+            self._take_returned()
+
     def _init(self, unique: int, _node: int) -> None:
         _, minor, readahead, offered, more = abi.INIT_IN.unpack_from(self._buffer, abi.BODY)
+        wanted = abi.WANTED | abi.LOCKS * self._view.forwards_locks
         flags, more = (
-            abi.WANTED & offered | abi.INIT_EXT,
+            wanted & offered | abi.INIT_EXT,
             abi.PASSTHROUGH & more * self._lends_files,
         )
         self._open_files.passes_through = bool(more)
@@ -317,6 +353,9 @@ class KernelSession:
             self._finish(waiting, call.result)
         for unique, answer in self._under_way.due(self._is_ending):
             self._send(unique, answer)
+        self._under_way.try_again()
+        for unique in self._under_way.give_up_all() if self._is_ending else ():
+            self._send(unique, failed(unique, errno.EINTR))
         if not (self._under_way or self._is_ending):
             os.set_blocking(self._connection.fd, True)
 

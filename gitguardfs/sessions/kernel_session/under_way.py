@@ -1,4 +1,4 @@
-"""The requests that are under way: calls that helpers make, and answers that are held back.
+"""The requests that are under way: with helpers, held back by a rate, or waiting for a lock.
 
 The serving thread alone uses this, but for ``_return``. While something is under way, that thread
 waits for it and for requests by poll(2), and the connection's descriptor is non-blocking: a
@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from gitguardfs.sessions.kernel_session.requests import Answer, Packer
 
 HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
+TRY_EVERY = 0.05
+"""Seconds after which a lock is tried again that a program on the host may have dropped."""
 LONGEST_WAIT = 3600.0
 """Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
 
@@ -70,11 +73,14 @@ class UnderWay:
         self._returned: deque[Returned] = deque()
         self._held_back: list[tuple[float, int, Answer]] = []
         """Answers that a rate limit holds back: the time they are due, unique, the answer."""
+        self._tries: dict[int, Callable[[], bool]] = {}
+        """By unique: tries to serve a request that waits, and returns whether it was answered."""
+        self._next_try = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __bool__(self) -> bool:
         """Return whether anything is under way."""
-        return bool(self.with_helpers or self._held_back)
+        return bool(self.with_helpers or self._held_back or self._tries)
 
     def submit(self, blocking: Blocking[Any]) -> Future[Any]:
         """Give a call to a helper. Raises OSError(EAGAIN) if there is none, and none can start."""
@@ -104,6 +110,33 @@ class UnderWay:
         self._begin()
         heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
 
+    def try_later(self, unique: int, attempt: Callable[[], bool]) -> None:
+        """Try to serve a request again, until ``attempt`` returns that it was answered."""
+        self._begin()
+        self._tries[unique] = attempt
+
+    def give_up(self, unique: int) -> bool:
+        """Try a request no more; return whether it was waiting."""
+        return self._tries.pop(unique, None) is not None
+
+    def try_now(self) -> None:
+        """Try every request that waits at the next ``try_again``: what it waits for has changed."""
+        self._next_try = 0.0
+
+    def try_again(self) -> None:
+        """Try the requests that wait, if it is time."""
+        if self._tries and self._next_try <= monotonic():
+            for unique, attempt in list(self._tries.items()):
+                if attempt():
+                    del self._tries[unique]
+            self._next_try = monotonic() + TRY_EVERY
+
+    def give_up_all(self) -> list[int]:
+        """Try none of the requests any more; return them."""
+        given_up = list(self._tries)
+        self._tries.clear()
+        return given_up
+
     def _begin(self) -> None:
         if not self:
             os.set_blocking(self._connection.fd, False)
@@ -126,18 +159,18 @@ class UnderWay:
         os.eventfd_write(self._wake, 1)
 
     def wait(self, fd: int, is_ending: bool = False) -> None:
-        """Wait until ``fd`` has a request, a call returns, or an answer is due.
+        """Wait until ``fd`` has a request, a call returns, or an answer or a try is due.
 
-        When the session is ending, every answer is due.
+        When the session is ending, all are due.
         """
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         if fd >= 0:
             poll.register(fd, select.POLLIN)
-        due = None
-        if self._held_back:
-            due = 0 if is_ending else max(0.0, self._held_back[0][0] - monotonic())
-        poll.poll(None if due is None else min(due, LONGEST_WAIT) * 1000 + 1)
+        at = [self._held_back[0][0]] if self._held_back else []
+        at += [self._next_try] if self._tries else []
+        due = 0 if is_ending else min(at, default=inf) - monotonic()
+        poll.poll(max(0.0, min(due, LONGEST_WAIT)) * 1000 + 1 if at else None)
 
     def returned(self) -> Iterator[Returned]:
         """Yield the requests whose calls have returned."""

@@ -48,9 +48,6 @@ ITSELF = {
 """Requests that the session takes itself."""
 NOT_SERVED = {
     Opcode.READDIR: "DO_READDIRPLUS without READDIRPLUS_AUTO: the kernel sends none",
-    Opcode.GETLK: "without POSIX_LOCKS the kernel keeps locks itself",
-    Opcode.SETLK: "without POSIX_LOCKS the kernel keeps locks itself",
-    Opcode.SETLKW: "without POSIX_LOCKS the kernel keeps locks itself",
     Opcode.BMAP: "for block devices only (fuseblk)",
     Opcode.POLL: "after ENOSYS every file is always ready, as on a disk",
     Opcode.NOTIFY_REPLY: "the answer to NOTIFY_RETRIEVE, which is never sent",
@@ -59,7 +56,7 @@ NOT_SERVED = {
     Opcode.SYNCFS: "for virtiofs and fuseblk only",
 }
 CONTEXT = Context(0, 0, 1)
-ALSO = {Opcode.RENAME, Opcode.COPY_FILE_RANGE}
+ALSO = {Opcode.RENAME, Opcode.COPY_FILE_RANGE, Opcode.SETLKW}
 """Requests of the view that come by a second opcode."""
 
 

@@ -368,7 +368,7 @@ def test_answers_that_are_held_back_come_at_once_at_the_end(has_helper: bool) ->
     goes_on = threading.Event()
     since = time.monotonic()
 
-    def flush(_handle: int) -> Blocking[None]:
+    def flush(_handle: int, _owner: int) -> Blocking[None]:
         return blocking(lambda: goes_on.wait(LIMIT) and None)
 
     with serving(read=lambda *_: done(b"x", rate=Rate(1e9)), flush=flush) as device:

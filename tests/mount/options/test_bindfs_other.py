@@ -104,20 +104,19 @@ def _places(here: Path) -> tuple[Path, Path]:
     return here / "source", here / "view"
 
 
-@pytest.mark.parametrize("option", ["--enable-lock-forwarding"])
-def test_what_cannot_be_had_is_refused_with_the_reason(option: str) -> None:
-    """bindfs has it (and warns of it); ignoring it could lose data."""
+@pytest.mark.parametrize("option", ["--enable-lock-forwarding", "--enable-ioctl"])
+def test_what_pyfuse3_cannot_carry_is_refused_with_the_reason(option: str) -> None:
+    """Ignoring it could lose data."""
     with area() as here:
         for name in ("source", "view"):
             (here / name).mkdir()
         done = subprocess.run(
-            command(option, here / "source", here / "view"),
+            command(option, "--session=pyfuse3", here / "source", here / "view"),
             capture_output=True, check=False, text=True,
         )  # fmt: skip
         assert done.returncode == 1
-        assert done.stderr.count("\n") == 1 and "cannot be forwarded" in done.stderr
-        with bindfs(here / "source", here / "view", option, "--multithreaded"):
-            pass
+        assert done.stderr.count("\n") == 1
+        assert f"{option} needs --session kernel" in done.stderr
 
 
 # ------------------------------------------------------------------------------------- Direct I/O

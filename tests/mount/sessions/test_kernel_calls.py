@@ -209,4 +209,4 @@ def test_without_the_option_there_is_no_ioctl_and_with_pyfuse3_it_is_refused() -
             refused = subprocess.run(words, check=False, capture_output=True, text=True)
             assert refused.returncode == 1
             assert refused.stderr.count("\n") == 1
-            assert "carries no ioctl" in refused.stderr
+            assert "pyfuse3 does not carry" in refused.stderr

@@ -42,7 +42,6 @@ VALUES = {
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",
     "session": "kernel",
 }  # fmt: skip
-REFUSED = {"enable-lock-forwarding"}
 
 
 def words(option: Option, tmp_path: Path) -> str:
@@ -76,10 +75,6 @@ def test_each_option_is_taken_by_both_names_and_comes_to_the_same(
     given = parse_o([word])
     assert parse_o([word.replace("-", "_", word.partition("=")[0].count("-"))]) == given
     assert option.key in given
-    if option.name in REFUSED:
-        with pytest.raises(UserError, match=option.name.removeprefix("enable-")[:4]):
-            build("/s", "/m", given)
-        return
     build("/s", "/m", given)
 
 
