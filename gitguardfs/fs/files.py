@@ -73,6 +73,28 @@ class Files(NewEntries):
             os.close(fd)
             raise
 
+    def open_again(self, node_id: NodeId, flags: int, fd: int = -1) -> FileHandle:
+        """Open a file that a former daemon had open, by the checks of ``open``.
+
+        ``fd`` is that daemon's descriptor, if it has handed it over; an error closes it. A file
+        that has lost its name is known by nothing else.
+        """
+        try:
+            node = self.nodes.get(node_id)
+            if node.parent is not None or fd < 0:
+                node = self.check.node(node_id, change=flags & os.O_ACCMODE != os.O_RDONLY)
+            if fd < 0:
+                fd, st = self._open(node, flags & SOURCE_FLAGS)
+            else:
+                st = self.source.stat(fd)
+                if not node.matches(st):
+                    raise stale()
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+
     def opened(self, node: Node, fd: int, st: os.stat_result, flags: int) -> OpenReply:
         """Add the handle of an open file, whose attributes are ``st``; return the reply."""
         # node.size is not updated: the kernel uses its cached size until it asks again.

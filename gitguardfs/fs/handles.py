@@ -31,7 +31,7 @@ class FileHandle:
     """An open file."""
 
     __slots__ = (
-        "append", "fd", "is_local", "mappable", "node", "positional_fd", "size",
+        "append", "fd", "flags", "is_local", "mappable", "node", "positional_fd", "size",
         "supports_nowait", "synchronous", "writable",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class FileHandle:
         self.fd = fd
         self.positional_fd = -1
         """An append handle's second descriptor, which writes at a given offset; -1 until needed."""
+        self.flags = flags
         self.append = bool(flags & os.O_APPEND)
         self.synchronous = bool(flags & (os.O_SYNC | os.O_DSYNC))
         self.writable = flags & os.O_ACCMODE != os.O_RDONLY
@@ -100,16 +101,33 @@ class HandleTable:
         self._directories: dict[HandleId, DirectoryHandle] = {}
         self._read: OrderedDict[DirectoryHandle, int] = OrderedDict()
         self._names = 0
-        self._ids = cast("Iterator[HandleId]", count(first))
+        self.continue_at(HandleId(first))
 
     def __len__(self) -> int:
         return len(self._files) + len(self._directories)
 
+    def continue_at(self, first: HandleId) -> None:
+        """Give the handles numbers from ``first`` on: a former daemon has given those below."""
+        self._first = first
+        self._ids = cast("Iterator[HandleId]", count(first))
+
+    def next_id(self) -> HandleId:
+        """Return a number that no handle has had."""
+        return next(self._ids)
+
+    def restore_file(self, handle_id: HandleId, handle: FileHandle) -> None:
+        """Add a handle of a former daemon, whose file was opened again."""
+        self._files[handle_id] = handle
+        handle.node.open_fds += (handle.fd,)
+
+    def restore_directory(self, handle_id: HandleId, handle: DirectoryHandle) -> None:
+        """Add a handle of a former daemon."""
+        self._directories[handle_id] = handle
+
     def add_file(self, handle: FileHandle) -> HandleId:
         """Add a handle and return its id; its descriptor also serves its node."""
         handle_id = next(self._ids)
-        self._files[handle_id] = handle
-        handle.node.open_fds += (handle.fd,)
+        self.restore_file(handle_id, handle)
         return handle_id
 
     def add_directory(self, handle: DirectoryHandle) -> HandleId:
@@ -119,31 +137,44 @@ class HandleTable:
         return handle_id
 
     def file(self, handle_id: HandleId) -> FileHandle:
-        """Return the open file of that id. Raises OSError(EBADF) if there is none."""
+        """Return the open file of that id.
+
+        Raises OSError if there is none: ESTALE if a former daemon had one, otherwise EBADF.
+        """
         try:
             return self._files[handle_id]
         except KeyError:
-            raise os_error(errno.EBADF) from None
+            raise os_error(errno.ESTALE if handle_id < self._first else errno.EBADF) from None
 
     def files(self) -> Iterable[FileHandle]:
         """Return all open files."""
         return self._files.values()
+
+    def files_by_id(self) -> Iterable[tuple[HandleId, FileHandle]]:
+        """Return the ids of all open files, with the files."""
+        return self._files.items()
+
+    def directories_by_id(self) -> Iterable[tuple[HandleId, DirectoryHandle]]:
+        """Return the ids of all open directories, with the directories."""
+        return self._directories.items()
 
     def opens(self, st: os.stat_result) -> bool:
         """Return whether a file with the number and type of ``st`` is open."""
         return any(handle.node.matches(st) for handle in self._files.values())
 
     def directory(self, handle_id: HandleId) -> DirectoryHandle:
-        """Return the open directory of that id. Raises OSError(EBADF) if there is none."""
+        """Return the open directory of that id. Raises OSError as ``file`` does."""
         try:
             return self._directories[handle_id]
         except KeyError:
-            raise os_error(errno.EBADF) from None
+            raise os_error(errno.ESTALE if handle_id < self._first else errno.EBADF) from None
 
     def release_file(self, handle_id: HandleId) -> None:
-        """Close a file. Raises OSError(EBADF) if the id is not in use."""
+        """Close a file. Raises OSError(EBADF) if the id was never in use."""
         handle = self._files.pop(handle_id, None)
         if handle is None:
+            if handle_id < self._first:  # it could not be opened again
+                return
             raise os_error(errno.EBADF)
         fds = handle.node.open_fds
         handle.node.open_fds = () if len(fds) == 1 else tuple(fd for fd in fds if fd != handle.fd)

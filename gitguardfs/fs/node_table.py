@@ -19,6 +19,7 @@ from gitguardfs.fs.nodes import (
     ROOT_ID,
     SHARE_NUMBERS,
     TREE_BITS,
+    UNJUDGED,
     Directory,
     LinkedSubtree,
     Node,
@@ -46,6 +47,9 @@ class NodeTable:
         self._own_ids = cast("Iterator[NodeId]", count(self._first_own))
         self.close_descriptor: Callable[[Node], None] = lambda _: None
         """Closes the descriptor of a node; set by the owner of the descriptors."""
+        self.judge: Callable[[Node], None] = lambda _: None
+        """Looks an UNJUDGED node up again; set by the resolver. Raises OSError, ESTALE if it is no
+        longer there."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
@@ -188,6 +192,20 @@ class NodeTable:
         self.by_id[node.id] = node
         return node
 
+    def next_own_id(self) -> NodeId:
+        """Return a number of our own that no node has had."""
+        return next(self._own_ids)
+
+    def continue_at(self, number: NodeId) -> None:
+        """Give numbers of our own from ``number`` on: a former daemon has given those below."""
+        self._own_ids = cast("Iterator[NodeId]", count(number))
+
+    def restore(self, node: Node) -> None:
+        """Add a node that a former daemon had in its table."""
+        self.by_id[node.id] = node
+        if node.id >= self._first_own:
+            self._by_key[node.dev, node.ino, node.variant] = node
+
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:
         """Restrict the nodes of an object that a host's rename has guarded, and all below it.
 
@@ -226,6 +244,8 @@ class NodeTable:
         is_ring = step is not None and step in way
         # In a ring, the second round brings the last directory's verdict to the first.
         for step in [*reversed(way)] * (2 if is_ring else 1):
+            if step.restrictions == UNJUDGED:
+                self.judge(step)
             above = step.parent
             if above is not None and above.verdict > step.verdict:
                 step.verdict, step.rule = above.verdict, above.rule

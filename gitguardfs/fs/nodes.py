@@ -67,6 +67,10 @@ def stale() -> OSError:
 _FILE_TYPES = {known: known for known in (S_IFREG, S_IFDIR, S_IFLNK)}
 
 
+UNJUDGED = -1
+"""The count of restrictions of a node whose verdict is not known: a former daemon had it."""
+
+
 class LinkedSubtree:
     """A directory and all below it, shown instead of a symlink."""
 

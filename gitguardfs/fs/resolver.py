@@ -7,6 +7,7 @@ only if its lookup is counted. It is counted once the node's attributes can be s
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from stat import S_IFDIR, S_ISLNK
 
 from gitguardfs.base.protocol import EntryReply, GuestUid, NodeId
@@ -14,7 +15,15 @@ from gitguardfs.fs.access import Access, NodeRef, Renaming
 from gitguardfs.fs.attributes import AttributeMapper
 from gitguardfs.fs.descriptors import DescriptorCache
 from gitguardfs.fs.node_table import NodeTable
-from gitguardfs.fs.nodes import NEVER, PLAIN_VARIANT, Directory, LinkedSubtree, Node, ObjectKey
+from gitguardfs.fs.nodes import (
+    NEVER,
+    PLAIN_VARIANT,
+    Directory,
+    LinkedSubtree,
+    Node,
+    ObjectKey,
+    stale,
+)
 from gitguardfs.fs.source import Source
 from gitguardfs.fs.symlinks import SymlinkResolver
 from gitguardfs.names.rules import ALLOW, HIDE, Refused, Verdict
@@ -38,6 +47,7 @@ class Resolver:
         self._attributes = attributes
         self.symlinks: SymlinkResolver | None = None
         """Set if this mount resolves symlinks."""
+        nodes.judge = self.judge
 
     def entry(
         self,
@@ -194,6 +204,23 @@ class Resolver:
         if node.lookup_count == 0 and not node.is_pinned:
             self._nodes.drop(node)
             self._descriptors.close(node)
+
+    def judge(self, node: Node) -> None:
+        """Look a former daemon's node up again, where it was last seen.
+
+        Raises OSError(ESTALE) if another object is there, or if it was guarded and is not now, or
+        the other way round.
+        """
+        parent, found = node.parent, None
+        if parent is not None and node.is_hashed:
+            fd = self._descriptors.of(parent)
+            with suppress(FileNotFoundError, NotADirectoryError):
+                st = self._source.stat_at(fd, node.name)
+                found = self.find_or_add(NodeRef(parent, fd, node.name), st)
+        if found is not node:
+            if found is not None:
+                self.drop_unknown(found)
+            raise stale()
 
     # Changes of names
 

@@ -191,10 +191,11 @@ def number_of(fd: int | str, process: str = "/proc/self") -> int:
     raise os_error(errno.EBADF)
 
 
-def detach(mount: MountInfo) -> bool:
+def detach(mount: MountInfo, flags: int = 0) -> bool:
     """Unmount this very mount and no other; return False if its path leads elsewhere by now.
 
-    Raises OSError if the kernel refuses.
+    With MNT_FORCE, its connection ends, if it is a FUSE file system. Raises OSError if the kernel
+    refuses.
     """
     try:
         fd = os.open(mount.mount_point, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -203,7 +204,7 @@ def detach(mount: MountInfo) -> bool:
     try:
         if number_of(fd) != mount.mnt_id or current(mount) is None:
             return False
-        syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH)
+        syscalls.umount(b"/proc/self/fd/%d" % fd, syscalls.MNT_DETACH | flags)
     finally:
         os.close(fd)
     return True

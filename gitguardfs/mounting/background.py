@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import syslog
 from collections.abc import Callable
@@ -20,11 +19,13 @@ from gitguardfs.mounting.logs import log_to_syslog
 log = logging.getLogger(__name__)
 
 
-def in_service(name: str, run: Run, again: Again, notify: Callable[[], None]) -> NoReturn:
+def in_service(
+    name: str, run: Run, again: Again, notify: Callable[[], None], kept: keeper.Kept
+) -> NoReturn:
     """Run a daemon in a child, and ``again`` if it is killed (``keeper``).
 
     This process stays the main process of the service. ``notify`` is called when the first daemon
-    is ready. ``name`` is the mount point.
+    is ready. ``name`` is the mount point. ``kept`` is called at the end.
     """
 
     def report(answer: bytes) -> None:
@@ -33,7 +34,7 @@ def in_service(name: str, run: Run, again: Again, notify: Callable[[], None]) ->
         elif not answer:
             _print_that_it_died()
 
-    keeper.keep(name, run, again, report, log.error)
+    keeper.keep(name, run, again, report, log.error, kept)
 
 
 def in_background(name: str, run: Run, again: Again | None) -> int:
@@ -96,16 +97,3 @@ def _keep_detached(name: str, run: Run, again: Again, pipe: int) -> NoReturn:
 
     syslog.openlog("gitguardfs", syslog.LOG_PID, syslog.LOG_DAEMON)
     keeper.keep(name, first, following, report, partial(syslog.syslog, syslog.LOG_ERR))
-
-
-def notify(address: str | None, message: str) -> None:
-    """Send a message to the service manager (sd_notify(3)); do nothing without an address."""
-    if not address:
-        return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto(message.encode(), address)
-    except OSError as error:
-        log.error("the service manager was not notified: %s", error.strerror)

@@ -71,6 +71,13 @@ def close(paths: preflight.MountPaths, target_fd: int, seal_it: bool) -> ClosedP
     return ClosedPlaces(sealed_source, was_sealed, lid.lid_of(target_fd), target_fd)
 
 
+def take_over(
+    paths: preflight.MountPaths, seal_it: bool, below_view: mountinfo.MountInfo | None
+) -> ClosedPlaces:
+    """Take over a former daemon's seal, and the lid below its view. Raises UserError, OSError."""
+    return ClosedPlaces(_seal(paths) if seal_it else None, seal_it, below_view, -1)
+
+
 def open_covered(path: str, root: int, is_cover: Callable[[mountinfo.MountInfo], bool]) -> int:
     """Return a descriptor of the directory below a seal or lid. Raises UserError."""
     needs = "this needs mount namespaces: CAP_SYS_ADMIN and CAP_SYS_CHROOT"

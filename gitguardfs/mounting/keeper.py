@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from gitguardfs.base.errors import Exit
 from gitguardfs.base.signals import ENDING, REREAD, UNMOUNTED
@@ -25,6 +26,9 @@ PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
+LONGEST_DELAY = 1.0
+"""Seconds until a signal is passed on. If it comes just before a call that waits, Python runs its
+handler only once that call is interrupted."""
 TAKEN_AWAY = 3
 """Exit code of a daemon whose view is gone without root's signal. Here no other daemon is started:
 only a service manager knows whether it is wanted. Others get Exit.SYSTEM."""
@@ -38,29 +42,43 @@ Again = Callable[[bytes, Ready], int]
 """Runs the next daemon, which receives the state of the one before it."""
 
 
+class Kept(NamedTuple):
+    """What a keeper does at its end, and the descriptors that it and its daemons need for that."""
+
+    at_end: Callable[[], None]
+    descriptors: tuple[int, ...]
+
+
 def keep(
     name: str,
     first: Run,
     again: Again,
     report: Callable[[bytes], None],
     log: Callable[[str], None],
+    kept: Kept | None = None,
 ) -> NoReturn:
     """Run a daemon in a child, start another one whenever it is killed, and end as the last did.
 
     ``report`` gets the first daemon's answer, as ``be_daemon`` writes it. A daemon that never was
-    ready is not started again. ``name`` is the mount point, for the ``log``.
+    ready is not started again. ``name`` is the mount point, for the ``log``. ``kept`` is called at
+    the end.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
     keeper = _Keeper()
     signal.signal(UNMOUNTED, signal.SIG_IGN)  # is for the daemon alone
     for number in _PASSED_ON:
         signal.signal(number, keeper.pass_on)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST_DELAY, LONGEST_DELAY)  # a fork has none
     gc.freeze()  # its marks are in the objects, whose memory both processes share
     answer = keeper.start(first)
     report(answer)
     was_ready = is_ready(answer)
     # It must not keep the source's file system busy, nor the caller's pipes open.
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    end = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    spared = () if kept is None else kept.descriptors
+    for before, after in pairwise((2, *sorted(spared), end)):
+        os.closerange(before + 1, after)
     state, pause, since = answer[1:], PAUSE, time.monotonic()
     while (why := keeper.why_ended()) and was_ready:
         if time.monotonic() - since > SOON:
@@ -71,6 +89,8 @@ def keep(
         answer, since = keeper.start(partial(again, state)), time.monotonic()
         if is_ready(answer):
             state = answer[1:]
+    if kept is not None:
+        kept.at_end()
     keeper.end()
 
 

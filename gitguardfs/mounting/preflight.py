@@ -41,7 +41,7 @@ def check_paths(options: MountOptions, expected: str | None, is_root: bool) -> M
     ``expected`` is the mount point in fstab: mount(8) resolves it, and follows symlinks of any
     user, before it passes it on.
     """
-    source, mountpoint, also = options.source, options.mountpoint, options.source_owner
+    source, mountpoint = options.source, options.mountpoint
     if expected is not None:  # before anything is done there
         fd = _open(mountpoint, "mount point", is_root)
         try:
@@ -50,12 +50,7 @@ def check_paths(options: MountOptions, expected: str | None, is_root: bool) -> M
             os.close(fd)
     _check_system(is_root)
     _clear_dead(mountpoint, is_root)
-    source_fd = _open(source, "source", is_root, answers=True, also=also)
-    if lid.lid_of(source_fd) is not None:
-        raise UserError(
-            f"{source} is the place of a view that is not mounted", "mount that view", Exit.MOUNT
-        )
-    _refuse_mounts_of_users(source_fd, source, also)
+    source_fd = _open_source(options, is_root)
     mountpoint_fd = _open(mountpoint, "mount point", is_root)
     _refuse_mounts_of_users(mountpoint_fd, mountpoint, None)
     paths = MountPaths(
@@ -81,6 +76,26 @@ def check_paths(options: MountOptions, expected: str | None, is_root: bool) -> M
         check_empty(mountpoint, is_empty(mountpoint_fd))
     _check_not_below_git(source, paths.source, options.rules)
     return paths
+
+
+def check_source(options: MountOptions, mountpoint: str, mountpoint_fd: int) -> MountPaths:
+    """Resolve and check the source alone: a view of it is at the mount point. Raises UserError."""
+    _check_system(True)
+    source_fd = _open_source(options, True)
+    source = safe_open.path_of(source_fd)
+    _check_not_below_git(options.source, source, options.rules)
+    return MountPaths(source, source_fd, mountpoint, mountpoint_fd)
+
+
+def _open_source(options: MountOptions, is_root: bool) -> int:
+    source, also = options.source, options.source_owner
+    fd = _open(source, "source", is_root, answers=True, also=also)
+    if lid.lid_of(fd) is not None:
+        raise UserError(
+            f"{source} is the place of a view that is not mounted", "mount that view", Exit.MOUNT
+        )
+    _refuse_mounts_of_users(fd, source, also)
+    return fd
 
 
 def check_empty(mountpoint: str, is_empty: bool) -> None:

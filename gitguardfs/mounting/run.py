@@ -33,6 +33,7 @@ from gitguardfs.mounting import (
     background,
     build,
     closed_places,
+    fd_store,
     fstab_check,
     guards,
     keeper,
@@ -42,10 +43,12 @@ from gitguardfs.mounting import (
     preflight,
     seal,
     signals,
+    takeover,
     utab,
     view,
 )
 from gitguardfs.mounting.drain import Drain, close_device
+from gitguardfs.mounting.takeover import HandOver, Succession
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions import base
 
@@ -70,6 +73,15 @@ def run(
     # subprocess waits for that in vfork(2) with Python's lock held, and so would all threads.
     subprocess._USE_VFORK = False  # type: ignore[misc]  # documented in Python's manual
 
+    is_main = is_service and os.geteuid() == 0
+    relay: fd_store.Relay | None = None
+    hand_over: HandOver | None = None
+    if is_main and (options.foreground or options.debug):
+        hand_over = partial(fd_store.store, str(notify_socket))
+    elif is_main:
+        relay = fd_store.Relay()
+        hand_over = relay.send
+
     def launch(serve: _Serve, options: MountOptions) -> int:
         logs.log_to_stderr(options.debug)
 
@@ -77,17 +89,19 @@ def run(
             return serve(ready, _print_error)
 
         def notify() -> None:
-            background.notify(notify_socket, "READY=1")
+            fd_store.notify(notify_socket, "READY=1")
 
         if options.foreground or options.debug:
             return keeper.for_others(first(lambda _: notify()))
         name = shown(options.mountpoint)
-        again = partial(_run_again, options, new_session) if os.geteuid() == 0 else None
-        if again is not None and is_service:
-            background.in_service(name, first, again, notify)
-        return background.in_background(name, first, again)
+        again = partial(_run_again, options, new_session, hand_over)
+        if relay is not None:
+            kept = keeper.Kept(partial(relay.pass_on, str(notify_socket)), relay.descriptors)
+            background.in_service(name, first, again, notify, kept)
+        return background.in_background(name, first, again if os.geteuid() == 0 else None)
 
-    return _run(options, new_session, launch)
+    offered = fd_store.taken(notify_socket)
+    return _run(options, new_session, launch, Succession(b"", offered, hand_over))
 
 
 _Serve = Callable[[keeper.Ready, Callable[[str], None]], int]
@@ -96,18 +110,23 @@ error that ends it."""
 
 
 def _run_again(
-    options: MountOptions, new_session: base.SessionFactory, former: bytes, ready: keeper.Ready
+    options: MountOptions,
+    new_session: base.SessionFactory,
+    hand_over: HandOver | None,
+    former: bytes,
+    ready: keeper.Ready,
 ) -> int:
     """Take the place of a daemon that was killed, unless root has unmounted its view since.
 
     ``former`` is the state that the killed daemon had reported (``closed_places.recognized``).
     """
+    succession = Succession(former, hand_over=hand_over)
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
         log.info("%s: unmounted", options.mountpoint)
         return Exit.OK
     try:
-        return _run(options, new_session, lambda serve, _: serve(ready, log.error), former)
+        return _run(options, new_session, lambda serve, _: serve(ready, log.error), succession)
     except UserError as error:
         log.error("%s", error)
         return error.code
@@ -121,10 +140,10 @@ def _run(
     options: MountOptions,
     new_session: base.SessionFactory,
     launch: Callable[[_Serve, MountOptions], int],
-    former: bytes = b"",
+    succession: Succession,
 ) -> int:
     try:
-        return _prepare(options, new_session, launch, former)
+        return _prepare(options, new_session, launch, succession)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -142,19 +161,22 @@ def _prepare(
     options: MountOptions,
     new_session: base.SessionFactory,
     launch: Callable[[_Serve, MountOptions], int],
-    former: bytes,
+    succession: Succession,
 ) -> int:
     """Check the options and paths, and launch a function that serves the mount."""
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
-    expected = options.expected_mountpoint
-    if expected is None and is_root:
-        expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
-    paths = preflight.check_paths(options, expected, is_root)
+    taken = takeover.taken(options, succession.offered, new_session.takes_over)
+    paths = _paths(options, taken, is_root)
+    seal_it = _wants_seal(options, paths, is_root)
+    if taken is not None and seal_it != (seal.sealing(paths.source_fd) is not None):
+        taken.abandon()
+        taken, paths = None, _paths(options, None, is_root)
+    root = succession.root if taken is None else taken.root
+    succession = replace(succession, taken=taken, root=root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
-    seal_it = _wants_seal(options, paths, is_root)
     _warn(options, paths, is_root, seal_it)
     audit = _open_audit(options.audit_log)
     checked = replace(
@@ -170,7 +192,7 @@ def _prepare(
 
     def serve(ready: keeper.Ready, complain: Callable[[str], None]) -> int:
         try:
-            return _serve(options, paths, audit, new_session, seal_it, former, ready)
+            return _serve(options, paths, audit, new_session, seal_it, succession, ready)
         except UserError as error:
             said = seal.fail_closed(paths.source, options.seal, error)
         except Exception:
@@ -181,6 +203,18 @@ def _prepare(
         return said.code
 
     return launch(serve, checked)
+
+
+def _paths(
+    options: MountOptions, taken: takeover.Taken | None, is_root: bool
+) -> preflight.MountPaths:
+    """Return the checked source and mount point. Raises UserError."""
+    if taken is not None:
+        return preflight.check_source(options, taken.mountpoint, taken.place)
+    expected = options.expected_mountpoint
+    if expected is None and is_root:
+        expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
+    return preflight.check_paths(options, expected, is_root)
 
 
 def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:
@@ -221,7 +255,7 @@ def _serve(
     audit: AuditLog,
     new_session: base.SessionFactory,
     seal_it: bool,
-    former: bytes,
+    succession: Succession,
     ready: keeper.Ready,
 ) -> int:
     seal.check_unlocked(paths.source_fd, paths.source)
@@ -229,13 +263,14 @@ def _serve(
     if seal.sealing(root_fd) is not None:
         root_fd = closed_places.open_covered(paths.source, root_fd, seal.is_seal)
     root = closed_places.recognized(root_fd)
-    if former not in (b"", root):
+    if succession.root not in (b"", root):
         raise UserError(
             f"{paths.source} is another directory than before: it is not guarded again",
             f"umount {shlex.quote(paths.mountpoint)}, then mount it again",
         )
-    target_fd = paths.mountpoint_fd
-    had_lid = lid.lid_of(target_fd) is not None
+    succession = replace(succession, root=root)
+    taken, target_fd = succession.taken, paths.mountpoint_fd
+    had_lid = taken is None and lid.lid_of(target_fd) is not None
     if had_lid:
         below = closed_places.open_covered(paths.mountpoint, target_fd, lid.is_lid)
         paths = replace(paths, mountpoint_fd=below)
@@ -248,16 +283,23 @@ def _serve(
     )
     session = new_session(operations)
     access = old_views.Access(root.decode(), paths.source, paths.mountpoint, options.given)
-    closed = closed_places.close(paths, target_fd, seal_it)
+    if taken is None:
+        closed = closed_places.close(paths, target_fd, seal_it)
+    else:
+        closed = closed_places.take_over(paths, seal_it, taken.lid)
     try:
-        if closed.seal is not None and seal_it:
+        if taken is None and closed.seal is not None and seal_it:
             closed_places.check_seal(options, paths, closed.seal, os.fstat(root_fd).st_dev)
-        if os.geteuid() == 0:
+        if taken is None and os.geteuid() == 0:
             closed_places.check_old_views(options, access, closed)
         signals.hold()
-        mounted = view.mount(session, options, paths, closed)
+        if taken is None:
+            mounted = view.mount(session, options, paths, closed)
+        else:
+            mounted = taken.go_on(session)
     except BaseException:
-        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=had_lid)
+        keep_lid = had_lid or taken is not None
+        closed.end(keep_seal=seal_it or closed.was_sealed, keep_lid=keep_lid)
         raise
     if had_lid:
         # If the mount point is removed in another namespace, the kernel keeps the view on the lid
@@ -265,7 +307,8 @@ def _serve(
         os.close(closed.target_fd)
     record = None
     if mounted is not None:
-        utab.add(mounted)
+        if taken is None:
+            utab.add(mounted)
         try:
             old_views.note(mounted, access, new_session.lends_files and operations.lends_files)
             record = guards.Record(mounted, paths.source, options.given)
@@ -274,7 +317,7 @@ def _serve(
     audit.start()
     logs.start()
     signal, fault = _serve_session(
-        session, tables, options, paths, mounted, closed, lambda: ready(root)
+        session, tables, options, paths, mounted, closed, lambda: ready(root), succession
     )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
@@ -304,8 +347,9 @@ def _serve_session(
     mounted: mountinfo.MountInfo | None,
     closed: closed_places.ClosedPlaces,
     ready: Callable[[], None],
+    succession: Succession,
 ) -> tuple[Signals | None, str]:
-    """Serve until the session ends, then unmount.
+    """Serve until the session ends, then unmount, or hand the view over to the next daemon.
 
     Returns the signal by which root ended it, or None, and ``_why_ended`` if there was none.
     """
@@ -349,9 +393,19 @@ def _serve_session(
         fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
         if signal is None and not fault:
             closed.open_place()
-        view.unmount(session, mounted, by_itself=signal is None)
+        kept = {}
+        if signal is STOP_KEEP_SEAL and receiver.is_ready:
+            kept = succession.prepare(session, options, paths, mounted)
+        if not kept:
+            view.unmount(session, mounted, by_itself=signal is None)
         tables.close()
-        view.forget(session, mounted)
+        if kept and not succession.pass_on(kept):
+            kept = {}
+            view.unmount(session, mounted, by_itself=False)
+        if kept:
+            session.close()
+        else:
+            view.forget(session, mounted)
     return signal, fault
 
 

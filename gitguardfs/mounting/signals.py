@@ -68,6 +68,11 @@ class SignalReceiver:
             signal.signal(number, self._note)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _RECEIVED)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the mount answers."""
+        return self._is_ready
+
     def note_ready(self) -> None:
         """Note that the mount answers. From now on signals keep their own meaning."""
         self._is_ready = True

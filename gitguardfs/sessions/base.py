@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from gitguardfs.base.protocol import NodeId
 from gitguardfs.view.view import View
@@ -48,6 +48,15 @@ class Session(Protocol):
         Takes no lock that a request may hold.
         """
 
+    def handed_over(self) -> tuple[dict[str, int], Any] | None:
+        """Return new descriptors, by name, and a state: what ``take_over`` takes.
+
+        None if no other daemon can serve this mount. To be called after ``serve``.
+        """
+
+    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
+        """Go on with a former daemon's connection, in place of ``mount``."""
+
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""
 
@@ -59,6 +68,9 @@ class SessionFactory(Protocol):
     """Whether its sessions can report entries of a listing without attributes."""
     lends_files: bool
     """Whether its sessions let the kernel read and write files by itself."""
+
+    takes_over: bool
+    """Whether its sessions go on with the connection of a daemon that has ended."""
 
     def __call__(self, view: View) -> Session:
         """Return a session that serves ``view``."""

@@ -22,6 +22,7 @@ from gitguardfs.fs.blocking import Blocking, LatencyTracker
 from gitguardfs.fs.directories import UNKNOWN_INODE
 from gitguardfs.fs.nodes import TREE_BITS, Node, stale
 from gitguardfs.fs.ranges import seek_in_data
+from gitguardfs.fs.saved import Saved
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import ALLOW, Refused, Verdict
@@ -82,6 +83,22 @@ class GitFiles:
         self._preparing = LatencyTracker()
         self._is_closed = share.guard.verdict_by_globs(DOTGIT)[0] > Verdict.READONLY
         """Whether --hide or --deny takes the file away: then it is as with ``--git=deny``."""
+
+    def saved(self) -> Saved:
+        """Return the tables, for the next daemon."""
+        files = [(file.id, file.parent.id, file.lookup_count) for file in self._files.values()]
+        return next(self._ids), tuple(files), tuple(self._open.items())
+
+    def restore(self, former: Saved) -> None:
+        """Fill the tables of a new daemon; the share's are filled already."""
+        first, files, opened = former
+        self._ids = cast("Iterator[NodeId]", count(first))
+        for number, parent_id, lookups in files:
+            parent = self._share.nodes.by_id.get(parent_id)
+            if parent is not None:
+                file = self._files[number] = self._in[parent_id] = _VirtualFile(number, parent)
+                file.lookup_count = lookups
+        self._open.update(opened)
 
     # Names
 

@@ -14,6 +14,7 @@ from typing import Any
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.nodes import LOCAL_TREE, TREE_BITS
+from gitguardfs.fs.saved import Saved, restore, saved
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import Refused
@@ -114,6 +115,25 @@ class View:
         # Not in the except clause: the new error would keep the old one alive as its context,
         # and with that all objects in its frames.
         raise RequestError(number)
+
+    def saved(self, descriptors: dict[str, int]) -> Saved | None:
+        """Return the tables of all trees, for the next daemon; None if it cannot take them over.
+
+        To be called when no request is under way. Adds to ``descriptors`` as ``fs.saved`` does.
+        """
+        share = saved(self._share, descriptors)
+        own = () if self._own is None else saved(self._own.local, descriptors)
+        git_files = () if self._git_files is None else self._git_files.saved()
+        return None if share is None or own is None else (share, own, git_files)
+
+    def restore(self, former: Saved, descriptors: dict[str, int]) -> None:
+        """Fill the tables with those of a former daemon."""
+        share, own, git_files = former
+        restore(self._share, share, descriptors)
+        if own and self._own is not None:
+            restore(self._own.local, own, descriptors)
+        if git_files and self._git_files is not None:
+            self._git_files.restore(git_files)
 
     def errno_of(self, error: Exception, request: str, caller: Caller | None = None) -> int:
         """Return the errno of the answer to a request that raised ``error``. Raises nothing.

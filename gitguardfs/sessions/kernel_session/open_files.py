@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gitguardfs.fs.nodes import is_local
+from gitguardfs.fs.saved import Saved
 from gitguardfs.sessions.kernel_session.connection import Connection
 
 
@@ -30,6 +31,16 @@ class OpenFiles:
         self._files: dict[int, _OpenFile] = {}
         self.passes_through = False
         """Whether the kernel can pass reads and writes through."""
+
+    def saved(self) -> Saved:
+        """Return the table, for the next daemon."""
+        files = ((node, file.backing, file.count) for node, file in self._files.items())
+        return self.passes_through, tuple(files)
+
+    def restore(self, former: Saved) -> None:
+        """Fill the table with that of a former daemon: the kernel keeps to its numbers."""
+        self.passes_through, files = former
+        self._files = {node: _OpenFile(backing, count) for node, backing, count in files}
 
     def open(self, node: int, fd: int) -> int:
         """Count an open file; return the number of the source's file, or 0.

@@ -58,6 +58,8 @@ _WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR, TMPFILE}
 _WITHOUT_IOCTL = {opcode: form for opcode, form in FORMS.items() if opcode != Opcode.IOCTL}
 _FREES_LOCKS = {Opcode.SETLK, Opcode.SETLKW, Opcode.FLUSH, Opcode.RELEASE}
 """The requests after which a lock may be free."""
+CONNECTION = "connection"
+"""The name of the connection's descriptor among those that are handed over."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -80,6 +82,7 @@ class KernelSessionFactory:
     """Sessions on /dev/fuse. They need root, and Linux 5.17 or later."""
 
     reports_names_only = True
+    takes_over = True
 
     def __init__(
         self, shows_set_id: bool = False, lends_files: bool = True, serves_ioctl: bool = False
@@ -118,6 +121,7 @@ class KernelSession:
         self._calls: deque[Callable[[], None]] = deque()
         self._is_between_requests = False
         self._is_ending = False
+        self._is_taken_over = False
         self._buffers: list[mmap.mmap] = []
         """Buffers that no request uses."""
         self._buffer = _new_buffer()
@@ -141,12 +145,32 @@ class KernelSession:
             raise MountFailed("the kernel's session needs root")
         self._connection.mount(directory, options)
 
+    def handed_over(self) -> tuple[dict[str, int], Any] | None:
+        """Return new descriptors, by name, and a state: what ``take_over`` takes. None: neither."""
+        descriptors: dict[str, int] = {}
+        view = self._view.saved(descriptors)
+        if view is None:
+            return None
+        descriptors[CONNECTION] = os.dup(self._connection.fd)
+        return descriptors, (self._open_files.saved(), view)
+
+    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
+        """Go on with a former daemon's connection. The kernel sends no INIT again."""
+        device = self._connection.fd = descriptors.pop(CONNECTION)
+        os.set_blocking(device, True)
+        open_files, view = state
+        self._open_files.restore(open_files)
+        self._view.restore(view, descriptors)
+        self._is_taken_over = True
+
     def serve(self, ready: Callable[[], None]) -> None:
         """Serve until the mount is unmounted or ``stop`` is called."""
         self._ready = ready
         gc.collect()
         gc.freeze()
         try:
+            if self._is_taken_over:
+                self._begin_to_serve()
             self._serve()
             while self._under_way:
                 self._under_way.wait(-1, self._is_ending)
@@ -301,6 +325,9 @@ class KernelSession:
             0, more, abi.STACK_DEPTH if more else 0,
         )  # fmt: skip
         self._send(unique, answer)
+        self._begin_to_serve()
+
+    def _begin_to_serve(self) -> None:
         with suppress(RequestError):  # the kernel is connected now; does the source answer?
             self._view.serve("statfs", Caller(GuestUid(0), GuestGid(0)))
         self._make_calls()  # what a signal has asked for meanwhile comes before that it is ready

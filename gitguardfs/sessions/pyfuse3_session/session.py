@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pyfuse3
 import trio
@@ -34,6 +35,7 @@ class Pyfuse3SessionFactory:
     """Sessions by pyfuse3 and libfuse."""
 
     lends_files = False
+    takes_over = False
 
     def __init__(self, no_cpu_idle: bool = False) -> None:
         """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
@@ -106,6 +108,13 @@ class Pyfuse3Session:
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         pyfuse3.invalidate_inode(node, attr_only=True)
+
+    def handed_over(self) -> None:
+        """Return None: libfuse begins each connection with INIT."""
+
+    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""

@@ -302,3 +302,21 @@ async def test_it_is_forgotten(world: World) -> None:
     await world.ops.forget([(first, 2)])
     await refused(world.ops.getattr(first, world.ctx), errno.ESTALE)
     assert await world.id("a/.git") != first
+
+
+async def test_the_next_daemon_has_the_file(
+    make_world: MakeWorld, world: World, asked: Asked
+) -> None:
+    number, handle = await world.id("a/.git"), await world.open("tree/.git")
+    kept: dict[str, int] = {}
+    former = world.view.saved(kept)
+    assert former is not None
+    following = make_world(rules=GuardRules(GitMode.PRIVATE), repositories=asked)
+    following.view.restore(former, kept)
+    assert (await following.ops.getattr(number, following.ctx)).st_ino == number
+    assert await following.id("a/.git") == number
+    assert b"/tree/" in bytes(await following.ops.read(handle, 0, 4096))
+    assert await following.id("symlinked/.git") > max(number, handle)
+    await refused(following.setattr(number, mode=0o777))
+    (world.source / "a/.git").rename(world.source / "a/other")
+    await refused(following.ops.getattr(number, following.ctx), errno.ESTALE)

@@ -50,12 +50,15 @@ class Manager:
     def unit(self) -> str:
         return systemd.service_name(str(self.area / "view"))
 
+    def begin(self, *command: str) -> subprocess.Popen[str]:
+        enter = ["nsenter", "-m", "-t", str(self.pid), "env", f"XDG_RUNTIME_DIR={self.area}/run"]
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*enter, *command], stdout=pipe, stderr=pipe, text=True)
+
     def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["nsenter", "-m", "-t", str(self.pid), "env", f"XDG_RUNTIME_DIR={self.area}/run",
-             *command],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        process = self.begin(*command)
+        output, errors = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def systemctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.inside("systemctl", "--user", *words)
@@ -216,11 +219,38 @@ def test_the_service_comes_back_without_opening_the_share(
     assert manager.read("view/project/.git/config") == "Permission denied"
 
 
-def test_a_service_that_hands_over_leaves_its_seal_to_the_next_one(manager: Manager) -> None:
+def test_programs_do_not_notice_a_restart(manager: Manager) -> None:
+    """Neither a shell in a directory, nor who has files open, nor who works meanwhile."""
+    manager.systemctl("start", manager.unit)
+    work = """
+        cd project && exec 3<hello.c 4>>log || exit 1
+        echo ready
+        until test -e ../over; do
+            echo text >new && mv new old && rm old && mkdir d && rmdir d || exit 1
+        done
+        cat <&3 && echo line >&4 && cat log && pwd -P
+    """
+    shell = manager.begin("sh", "-c", f"cd {manager.area}/view && {work}")
+    assert shell.stdout is not None and shell.stdout.readline() == "ready\n"
+    for _ in range(2):
+        before = processes_of(manager)
+        assert manager.systemctl("restart", manager.unit).returncode == 0
+        assert not set(before) & set(processes_of(manager))
+    manager.inside("touch", f"{manager.area}/view/over")
+    output = shell.communicate(timeout=LIMIT)
+    assert output == (f"int main;line\n{manager.area}/view/project\n", "")
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
+    assert manager.systemctl("stop", manager.unit).returncode == 0
+    assert manager.mounts() == []
+
+
+def test_a_service_that_hands_over_to_nobody_leaves_its_view_dead(manager: Manager) -> None:
     manager.systemctl("start", manager.unit)
     manager.systemctl("kill", "--signal=SIGUSR2", manager.unit)
     wait_for(lambda: manager.shown("ActiveState") == "inactive", "the end")
-    assert (manager.mounts(), manager.shown("NRestarts")) == (["ramfs", "ramfs"], "0")
+    assert manager.shown("NRestarts") == "0"
+    wait_for(lambda: manager.read("view/project/hello.c") in DEAD, "the end of the view")
+    assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]
     assert manager.read("src/project/hello.c") == "No such file or directory"
     assert manager.systemctl("start", manager.unit).returncode == 0
     assert manager.mounts() == ["ramfs", "ramfs", "fuse.gitguardfs"]

@@ -1,0 +1,130 @@
+"""The tables of a tree, as one daemon leaves them to the next, which serves the same mount.
+
+The kernel goes on with the numbers of nodes and handles that it was given. So each node comes back
+with its number, at its last place, but without a verdict: it is looked up anew when it is first
+used (``Resolver.judge``). Of objects without a place only open files come back, by their
+descriptors. Requests on all others get ESTALE. Files that are open to be written are handed over
+as well: a share's server may not open them again (a new file of mode 0444).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from stat import S_IFDIR
+from typing import Any, NamedTuple
+
+from gitguardfs.fs.handles import DirectoryHandle
+from gitguardfs.fs.nodes import UNJUDGED, Directory, Node
+from gitguardfs.fs.tree import Tree
+from gitguardfs.names.rules import ALLOW, HIDE, Refused
+
+Saved = tuple[Any, ...]
+"""Numbers, bytes, None and tuples of them."""
+NOWHERE = 0
+"""Stands for the directory of a file that has lost its name."""
+MOST_FILES = 150
+"""Open files that are handed over at most, first those without a name."""
+
+
+class _Object(NamedTuple):
+    """The attributes by which a node knows its object."""
+
+    st_dev: int
+    st_ino: int
+    st_mode: int
+
+
+def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
+    """Return the tables of a tree that serves no request; None if it cannot be taken over.
+
+    Adds to ``descriptors``, by names, what the next daemon cannot open. The caller closes these.
+    """
+    if tree.symlinks is not None or tree.locks is not None:
+        return None  # a linked subtree is known by the way that led to it; a lock ends here
+    by_id = tree.nodes.by_id
+    opened = sorted(tree.handles.files_by_id(), key=lambda each: each[1].node.parent is not None)
+    for number, handle in opened:
+        is_needed = handle.writable or _is_open_nameless(tree, handle.node)
+        if is_needed and len(descriptors) < MOST_FILES:
+            descriptors[_name(number)] = os.dup(handle.fd)
+    nodes = [
+        (
+            node.id, NOWHERE if node.parent is None else node.parent.id, node.name, node.dev,
+            node.ino, node.file_type, node.variant, node.lookup_count, node.btime_ns, node.size,
+            node.has_other_names, node.was_mappable,
+        )
+        for node in tree.nodes
+        if _is_open_nameless(tree, node)
+        or (node.is_hashed and node.parent and by_id.get(node.parent.id) is node.parent)
+    ]  # fmt: skip
+    files = [
+        (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
+    ]
+    directories = [
+        (
+            number, handle.node.id, handle.uid, handle.pid,
+            None if handle.snapshot is None else tuple(handle.snapshot),
+            tuple(handle.overlaid.items()),
+        )
+        for number, handle in tree.handles.directories_by_id()
+    ]  # fmt: skip
+    return (
+        tree.nodes.next_own_id(), tree.handles.next_id(),
+        tuple(nodes), tuple(files), tuple(directories),
+    )  # fmt: skip
+
+
+def _is_open_nameless(tree: Tree, node: Node) -> bool:
+    """Return whether a node stands for an open file that has lost its name, unguarded as it was."""
+    is_judged = node.restrictions == tree.nodes.restrictions
+    return node.parent is None and bool(node.open_fds) and is_judged and node.verdict is ALLOW
+
+
+def _name(number: int) -> str:
+    return f"file-{number}"
+
+
+def restore(tree: Tree, former: Saved, descriptors: dict[str, int]) -> None:
+    """Fill the tables of a new tree.
+
+    Takes from ``descriptors`` what ``saved`` has added.
+    """
+    own_id, handle_id, nodes, files, directories = former
+    tree.nodes.continue_at(own_id)
+    tree.handles.continue_at(handle_id)
+    for row in nodes:
+        tree.nodes.restore(_node(row))
+    by_id = tree.nodes.by_id
+    for number, parent_id, name, *_ in nodes:
+        node, parent = by_id[number], by_id.get(parent_id)
+        if isinstance(parent, Directory):
+            node.parent, node.name = parent, name
+        elif parent_id == NOWHERE:
+            node.is_hashed, node.restrictions = False, tree.nodes.restrictions
+            node.verdict, node.rule = ALLOW, ""
+    for number, node_id, flags in files:
+        fd = descriptors.pop(_name(number), -1)
+        with suppress(OSError, Refused):
+            tree.handles.restore_file(number, tree.open_again(node_id, flags, fd))
+        tree.descriptors.request += 1  # the leases end
+    for number, node_id, uid, pid, names, overlaid in directories:
+        directory = by_id.get(node_id)
+        if isinstance(directory, Directory):
+            handle = DirectoryHandle(directory, uid, pid)
+            tree.handles.restore_directory(number, handle)
+            if names is not None:
+                tree.handles.keep_snapshot(handle, list(names))
+                handle.overlaid = dict(overlaid)
+
+
+def _node(row: Saved) -> Node:
+    number, _, _, dev, ino, file_type, variant, lookups, btime_ns, size, is_linked, is_mapped = row
+    st: Any = _Object(dev, ino, file_type)
+    kind = Directory if file_type == S_IFDIR else Node
+    # No request is served by this verdict: it is the strictest, should any look at it.
+    node = kind(number, st, HIDE, "not looked up since the daemon was replaced")
+    node.variant, node.restrictions = variant, UNJUDGED
+    node.lookup_count, node.btime_ns, node.size = lookups, btime_ns, size
+    node.has_other_names, node.was_mappable = is_linked, is_mapped
+    return node

@@ -1,0 +1,261 @@
+"""The tables of one daemon in the next: every node is looked up again before it is relied on."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from gitguardfs.base.protocol import RequestError
+from gitguardfs.fs.files import Files
+from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, UNJUDGED
+from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.options.change_policy import SymlinkPolicy
+from tests.adapter.conftest import MakeWorld
+from tests.adapter.test_numbers import every_source
+from tests.adapter.world import World, read, refused
+
+Successor = Callable[..., World]
+
+
+@pytest.fixture
+def successor(make_world: MakeWorld) -> Successor:
+    """Return a function that makes the next daemon's world, after a step of the host."""
+
+    def make(world: World, meanwhile: Callable[[], None] = lambda: None, **kind: object) -> World:
+        kept: dict[str, int] = {}
+        former = world.view.saved(kept)
+        assert former is not None
+        world.tree.close()  # no descriptor is left
+        meanwhile()
+        following = make_world(**kind)
+        following.view.restore(former, kept)
+        assert not kept
+        return following
+
+    return make
+
+
+@every_source
+async def test_a_node_is_what_it_was(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    (world.source / "d/e").mkdir(parents=True)
+    (world.source / "d/e/file").write_text("text")
+    number, directory = await world.id("d/e/file"), await world.id("d/e")
+    following = successor(world, **kind)
+    assert await read(following, number) == b"text"
+    assert int((await following.ops.lookup(directory, b"file", following.ctx)).st_ino) == number
+    (world.source / "d/e/new").write_text("new")
+    assert await following.ops.lookup(directory, b"new", following.ctx)
+    node = following.tree.nodes.by_id[number]
+    assert node.lookup_count == 2
+    following.tree.forget(node.id, 2)
+    assert number not in following.tree.nodes.by_id
+
+
+@every_source
+async def test_another_object_at_its_place_is_stale(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    (world.source / "d").mkdir()
+    (world.source / "d/file").write_text("text")
+    file, directory = await world.id("d/file"), await world.id("d")
+    following = successor(world, **kind)
+    (world.source / "d").rename(world.source / "away")
+    shutil.copytree(world.source / "away", world.source / "d")
+    for number in (file, directory):
+        await refused(following.ops.getattr(number, following.ctx), errno.ESTALE)
+    await refused(following.ops.lookup(directory, b"file", following.ctx), errno.ESTALE)
+    assert await read(following, await following.id("d/file")) == b"text"
+
+
+@every_source
+async def test_what_was_guarded_meanwhile_is_closed(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    """A process stays in the directory, so the kernel never looks it up."""
+    world = make_world(**kind)
+    (world.source / "d/e").mkdir(parents=True)
+    (world.source / "d/e/file").write_text("text")
+    file, directory = await world.id("d/e/file"), await world.id("d/e")
+    handle = await world.open("d/e/file", os.O_WRONLY)
+
+    def make_repository() -> None:
+        for name in ("objects", "refs"):
+            (world.source / "d" / name).mkdir()
+        (world.source / "d/HEAD").write_text("ref: refs/heads/main\n")
+
+    following = successor(world, make_repository, **kind)
+    closed = errno.EACCES, errno.ESTALE
+    await refused(following.ops.open(file, os.O_RDONLY, following.ctx), *closed)
+    await refused(following.ops.lookup(directory, b"file", following.ctx), *closed)
+    await refused(following.ops.write(handle, 0, b"hook"), errno.ESTALE)
+    assert (world.source / "d/e/file").read_text() == "text"
+    await following.ops.release(handle)
+
+
+@every_source
+async def test_what_git_may_soon_run_is_not_opened_again_for_writing(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    (world.source / "d").mkdir()
+    (world.source / "d/config").write_text("text")
+    handle = await world.open("d/config", os.O_WRONLY)
+
+    def make_half_a_repository() -> None:
+        for name in ("objects", "refs"):
+            (world.source / "d" / name).mkdir()
+
+    following = successor(world, make_half_a_repository, **kind)
+    await refused(following.ops.write(handle, 0, b"hook"), errno.ESTALE)
+    assert (world.source / "d/config").read_text() == "text"
+
+
+async def test_a_renamed_rule_counts_for_nodes_of_before(
+    make_world: MakeWorld, successor: Successor
+) -> None:
+    """As if a new version guarded more names."""
+    world = make_world()
+    (world.source / "hooks").mkdir()
+    (world.source / "hooks/run").write_text("text")
+    number = await world.id("hooks/run")
+    following = successor(world, rules=GuardRules(deny=("hooks",)))
+    await refused(following.ops.open(number, os.O_RDONLY, following.ctx), errno.ESTALE)
+    await refused(following.id("hooks/run"), errno.EACCES)
+
+
+@pytest.mark.parametrize("mode", [GitMode.DENY, GitMode.READONLY])
+async def test_a_guarded_node_stays_guarded(
+    make_world: MakeWorld, successor: Successor, mode: GitMode
+) -> None:
+    world = make_world(rules=GuardRules(mode))
+    (world.source / ".git").mkdir()
+    (world.source / ".git/config").write_text("text")
+    number = await world.id(".git")
+    following = successor(world, rules=GuardRules(mode))
+    assert await following.ops.getattr(number, following.ctx)
+    await refused(following.ops.create(number, b"x", 0o644, os.O_RDWR, following.ctx))
+    assert await following.id(".git") == number
+    if mode is GitMode.READONLY:
+        assert await read(following, await following.id(".git/config")) == b"text"
+
+
+async def test_a_number_of_our_own_is_never_given_again(
+    make_world: MakeWorld, successor: Successor
+) -> None:
+    world = make_world()
+    for name in ("a", "b"):
+        (world.source / name / ".git").mkdir(parents=True)
+    first = await world.id("a/.git")
+    world.tree.forget(world.tree.nodes.by_id[first].id, 1)
+    following = successor(world)
+    assert first >= FIRST_OWN_ID
+    assert await following.id("b/.git") > first
+
+
+async def test_handles_keep_their_numbers(make_world: MakeWorld, successor: Successor) -> None:
+    world = make_world()
+    (world.source / "one").write_text("one")
+    (world.source / "two").write_text("two")
+    one, two = await world.open("one", os.O_RDWR | os.O_APPEND), await world.open("two")
+    (world.source / "new").write_text("new")
+    (world.source / "new").rename(world.source / "two")
+    following = successor(world)
+    await following.ops.write(one, 0, b"more")
+    assert (world.source / "one").read_text() == "onemore"
+    await refused(following.ops.read(two, 0, 10), errno.ESTALE)
+    assert await following.open("one") > two
+    for handle in (one, two):
+        await following.ops.release(handle)
+    with pytest.raises(RequestError):
+        following.view.serve("read", None, 10**6, 0, 10)
+
+
+@every_source
+async def test_a_file_without_a_name_is_handed_over(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    handle, node = await world.create(ROOT_ID, b"file")
+    await world.ops.unlink(ROOT_ID, b"file", world.ctx)
+    following = successor(world, **kind)
+    await following.ops.write(handle, 0, b"text")
+    assert bytes(await following.ops.read(handle, 0, 10)) == b"text"
+    if not kind.get("is_ninep"):
+        assert (await following.ops.getattr(node, following.ctx)).st_size == 4
+    (world.source / "file").touch()
+    assert await following.id("file") != node
+    await following.ops.release(handle)
+
+
+async def test_a_file_that_the_server_does_not_open_again_is_handed_over(
+    make_world: MakeWorld, successor: Successor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As git's new objects, which have mode 0444."""
+    world = make_world()
+    handle, _ = await world.create(ROOT_ID, b"object")
+
+    def fail(*_: object) -> int:
+        raise PermissionError(errno.EACCES, "")
+
+    monkeypatch.setattr(Files, "_open", fail)
+    following = successor(world)
+    await following.ops.write(handle, 0, b"text")
+    await following.ops.release(handle)
+    assert (world.source / "object").read_text() == "text"
+
+
+@every_source
+async def test_a_handed_over_file_must_be_the_one_at_its_place(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    (world.source / "file").write_text("old")
+    handle = await world.open("file", os.O_WRONLY)
+
+    def replace() -> None:
+        (world.source / "new").write_text("new")
+        (world.source / "new").rename(world.source / "file")
+
+    following = successor(world, replace, **kind)
+    await refused(following.ops.write(handle, 0, b"text"), errno.ESTALE)
+    await following.ops.release(handle)
+
+
+async def test_a_listing_goes_on_where_it_was(make_world: MakeWorld, successor: Successor) -> None:
+    world = make_world()
+    for number in range(20):
+        (world.source / f"{number}").touch()
+    handle = await world.ops.opendir(ROOT_ID, world.ctx)
+    names: list[bytes] = []
+
+    def add(entry: tuple[bytes, ...]) -> bool:
+        names.append(entry[0])
+        return len(names) % 8 != 0 or not names.pop()
+
+    world.view.serve("readdir", None, handle, 0, add)
+    assert len(names) == 7
+    following = successor(world)
+    for number in range(20, 40):
+        (world.source / f"{number}").touch()
+    following.view.serve("readdir", None, handle, 7, lambda entry: not names.append(entry[0]))
+    assert sorted(names) == sorted([b".", b"..", *(b"%d" % number for number in range(20))])
+
+
+async def test_a_tree_with_resolved_symlinks_is_not_taken_over(make_world: MakeWorld) -> None:
+    assert make_world(symlinks=SymlinkPolicy()).view.saved({}) is None
+
+
+async def test_only_what_is_used_is_looked_up(make_world: MakeWorld, successor: Successor) -> None:
+    world = make_world()
+    (world.source / "d").mkdir()
+    (world.source / "d/file").touch()
+    await world.id("d/file")
+    following = successor(world)
+    nodes = [node for node in following.tree.nodes if node.id != ROOT_ID]
+    assert [node.restrictions for node in nodes] == [UNJUDGED, UNJUDGED]

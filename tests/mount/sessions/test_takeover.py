@@ -1,0 +1,246 @@
+"""A planned restart: the next daemon goes on with the view, and programs only wait meanwhile."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.manager import service
+from tests.support.mounting import LIMIT, area, daemons, unmount, until
+
+
+def mounts_at(path: Path) -> list[str]:
+    """Return the types of the mounts at a path, the lowest first."""
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [line[line.index("-") + 1] for line in lines if line[4] == str(path)]
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        source = path / "source"
+        (source / "deep/er").mkdir(parents=True)
+        (source / ".git").mkdir()
+        (source / ".git/config").write_text("secret")
+        (source / "file").write_bytes(b"0123456789")
+        (source / "deep/er/inner").write_text("inner")
+        yield path
+
+
+@pytest.mark.parametrize("options", [(), ("--direct-io",), ("-f",)], ids=" ".join)
+def test_what_is_open_stays_open(here: Path, options: tuple[str, ...]) -> None:
+    view = here / "view"
+    with service(here, *options) as running:
+        reading = os.open(view / "file", os.O_RDONLY)
+        appending = os.open(view / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        listing = os.open(view / "deep", os.O_RDONLY)
+        held = os.open(view / "deep/er", os.O_PATH)
+        nameless = os.open(view / "temporary", os.O_RDWR | os.O_CREAT)
+        os.unlink(view / "temporary")
+        os.write(nameless, b"before")
+        assert os.read(reading, 4) == b"0123"
+        os.write(appending, b"one\n")
+        before = os.stat(view / "file").st_ino, os.fstat(held).st_ino
+        running.restart()
+        assert os.read(reading, 9) == b"456789"
+        os.write(appending, b"two\n")
+        os.fsync(appending)
+        os.write(nameless, b"after")
+        assert os.pread(nameless, 20, 0) == b"beforeafter"
+        assert (here / "source/log").read_bytes() == b"one\ntwo\n"
+        assert os.listdir(listing) == ["er"]
+        assert (os.stat(view / "file").st_ino, os.fstat(held).st_ino) == before
+        assert os.stat("inner", dir_fd=held).st_size == 5
+        (view / "deep/new").write_text("new")
+        for fd in (reading, appending, listing, held, nameless):
+            os.close(fd)
+        assert "new" in os.listdir(here / "source/deep")
+
+
+def test_nobody_sees_an_error(here: Path) -> None:
+    """Builders work on while the daemon is replaced twice."""
+    view = here / "view"
+    ended = threading.Event()
+    failures: list[BaseException] = []
+    rounds = [0] * 4
+
+    def build(number: int) -> None:
+        mine = view / f"b{number}"
+        try:
+            while not ended.is_set():
+                mine.mkdir()
+                (mine / "a.c").write_text("text" * 100)
+                os.rename(mine / "a.c", mine / "b.c")
+                assert (mine / "b.c").read_text() == "text" * 100
+                with open(mine / "log", "a") as log:
+                    log.write("one\n")
+                    log.flush()
+                    log.write("two\n")
+                assert (mine / "log").read_text() == "one\ntwo\n"
+                assert sorted(os.listdir(mine)) == ["b.c", "log"]
+                (mine / "log").unlink()
+                (mine / "b.c").unlink()
+                mine.rmdir()
+                rounds[number] += 1
+        except BaseException as error:
+            failures.append(error)
+
+    with service(here) as running:
+        shell = subprocess.Popen(
+            ["sh", "-c", "while read line; do cat inner ../er/inner || exit 1; done"],
+            cwd=view / "deep/er", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        builders = [threading.Thread(target=build, args=(number,)) for number in range(4)]
+        for thread in builders:
+            thread.start()
+        for _ in range(2):
+            time.sleep(0.3)
+            running.restart()
+            done = list(rounds)
+            until(lambda done=done: failures or min(map(int.__sub__, rounds, done)), "they go on")
+        ended.set()
+        for thread in builders:
+            thread.join(LIMIT)
+        assert not failures, failures
+        assert shell.communicate(b"\n\n", LIMIT)[0] == b"inner" * 4
+        assert shell.returncode == 0
+
+
+def test_the_guard_holds_before_and_after(here: Path) -> None:
+    view = here / "view"
+    with service(here) as running:
+        held = os.open(view / ".git", os.O_PATH)
+        running.restart()
+        for path in (view / ".git/config", f"/proc/self/fd/{held}/config"):
+            with pytest.raises(PermissionError):
+                os.open(path, os.O_RDONLY)
+        with pytest.raises(PermissionError):
+            os.listdir(f"/proc/self/fd/{held}")
+        assert os.stat(view / ".git").st_mode & 0o777 == 0
+        os.close(held)
+
+
+def test_what_the_host_guards_meanwhile_is_closed(here: Path) -> None:
+    """Programs stay in a directory, and have a file open, that the host makes a repository.
+
+    A file that was lent stays open, as without a restart.
+    """
+    view, source = here / "view", here / "source"
+    with service(here, "--direct-io") as running:
+        held = os.open(view / "deep", os.O_PATH)
+        written = os.open(view / "deep/er/inner", os.O_RDWR)
+        assert running.stop()
+        for name in ("objects", "refs"):
+            (source / "deep" / name).mkdir()
+        (source / "deep/HEAD").write_text("ref: refs/heads/main\n")
+        assert running.tell("start") == ["None"]
+        with pytest.raises(OSError, match=r"Permission denied|Stale"):
+            os.open("er/inner", os.O_RDONLY, dir_fd=held)
+        with pytest.raises(OSError, match=r"Permission denied|Stale"):
+            os.write(written, b"hook")
+        assert (source / "deep/er/inner").read_text() == "inner"
+        for fd in (held, written):
+            os.close(fd)
+
+
+@pytest.mark.parametrize("options", [("--git", "hide"), ("--session", "pyfuse3"), ("--read-only",)])
+def test_other_options_begin_a_new_view(here: Path, options: tuple[str, ...]) -> None:
+    view = here / "view"
+    with service(here) as running:
+        held = os.open(view / "deep", os.O_RDONLY)
+        running.restart(*options)
+        with pytest.raises(OSError, match=r"not connected|aborted"):
+            os.stat("er", dir_fd=held)
+        os.close(held)
+        assert (view / "deep/er/inner").read_text() == "inner"
+        assert mounts_at(view) == ["ramfs", "fuse.gitguardfs"]
+
+
+def test_a_daemon_that_its_keeper_has_started_hands_over_as_well(here: Path) -> None:
+    view = here / "view"
+    with service(here) as running:
+        keeper, daemon = daemons(here)
+        os.kill(daemon, signal.SIGKILL)
+        until(lambda: daemons(here) not in ([keeper], [keeper, daemon]), "the next")
+        until(lambda: mounts_at(view)[1:] and os.path.exists(view / "file"), "the view is back")
+        held = os.open(view / "deep", os.O_RDONLY)
+        running.restart()
+        assert os.listdir(held) == ["er"]
+        os.close(held)
+
+
+def test_a_stop_unmounts(here: Path) -> None:
+    with service(here) as running:
+        running.restart()
+        assert running.tell("stop 15") == ["0"], "nothing is kept"
+        assert mounts_at(here / "view") == []
+
+
+def test_the_seal_stays_on(here: Path) -> None:
+    with service(here, "--seal") as running:
+        before = Path("/proc/self/mountinfo").read_text()
+        held = os.open(here / "view/deep", os.O_RDONLY)
+        for _ in range(2):
+            assert running.stop()
+            assert Path("/proc/self/mountinfo").read_text() == before
+            assert running.tell("start") == ["None"]
+            assert Path("/proc/self/mountinfo").read_text() == before
+            assert os.listdir(held) == ["er"]
+        os.close(held)
+        with pytest.raises(FileNotFoundError):
+            os.stat(here / "source/file")
+        assert (here / "view/file").stat().st_size == 10
+        subprocess.run(["umount", here / "view"], check=True)
+        assert running.tell("stop 0") == ["0"]
+        assert (here / "source/file").stat().st_size == 10
+
+
+def test_a_view_that_was_unmounted_meanwhile_is_mounted_anew(here: Path) -> None:
+    with service(here) as running:
+        assert running.stop()
+        unmount(here / "view")
+        assert running.tell("start") == ["None"]
+        assert (here / "view/file").stat().st_size == 10
+
+
+def test_without_a_next_daemon_the_view_is_dead(here: Path) -> None:
+    """The service manager lets go of the connection; what lies below stays closed."""
+    view = here / "view"
+    with service(here) as running:
+        held = os.open(view / "file", os.O_RDONLY)
+        assert running.stop()
+        running.tell("discard")
+        for attempt in (lambda: os.stat(view / "deep"), lambda: os.read(held, 10)):
+            with pytest.raises(OSError, match=r"not connected|aborted"):
+                attempt()
+        with suppress(OSError):  # FLUSH
+            os.close(held)
+        assert running.tell("start") == ["None"]
+        assert (view / "file").read_bytes() == b"0123456789"
+
+
+def test_the_guests_own_directories_stay(here: Path) -> None:
+    view = here / "view"
+    options = ("--local", "node_modules", "--local-store", str(here / "store"))
+    with service(here, *options) as running:
+        (view / "deep/node_modules/package").mkdir(parents=True)
+        (view / "deep/node_modules/package/file").write_text("text")
+        held = os.open(view / "deep/node_modules/package", os.O_PATH)
+        opened = os.open(view / "deep/node_modules/package/file", os.O_RDWR)
+        running.restart()
+        assert os.pread(opened, 9, 0) == b"text"
+        os.write(opened, b"more")
+        (view / "deep/node_modules/package").rename(view / "deep/node_modules/other")
+        assert os.stat("file", dir_fd=held).st_size == 4
+        assert (view / "deep/node_modules/other/file").read_text() == "more"
+        (view / "deep").rename(view / "moved")
+        assert os.listdir(view / "moved/node_modules") == ["other"]
+        assert not (here / "source/moved/node_modules").exists()
+        for fd in (held, opened):
+            os.close(fd)
