@@ -102,8 +102,10 @@ def be_daemon(run: Run, pipe: int) -> NoReturn:
     """
 
     def ready(state: bytes) -> None:
+        nonlocal pipe
         _write(pipe, bytes([Exit.OK]) + state)
         os.close(pipe)
+        pipe = -1  # its number may be that of a user's file now
 
     code = int(Exit.SYSTEM)
     try:

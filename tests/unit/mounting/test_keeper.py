@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,11 +33,15 @@ keeper.keep("view", first, again, {tell}, log)
 
 
 def _keeper(
-    first: str, again: str = "return 0", settings: str = "", tell: str = "lambda answer: None"
+    first: str,
+    again: str = "return 0",
+    settings: str = "",
+    tell: str = "lambda answer: None",
+    argument: str | Path = "",
 ) -> subprocess.Popen[str]:
     program = KEEPER.format(first=first, again=again, settings=settings, tell=tell)
     return subprocess.Popen(
-        [sys.executable, "-c", program], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, argument], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True
     )
 
 
@@ -97,3 +102,15 @@ def test_the_signal_to_read_groups_again_reaches_the_daemon() -> None:
     assert keeper.stdout is not None and keeper.stdout.readline() == "ready\n"
     keeper.send_signal(signal.SIGUSR1)
     assert _said(keeper, 0) == []
+
+
+def test_a_daemon_writes_nothing_more_to_its_answer(tmp_path: Path) -> None:
+    """A user's file may have got the number of the pipe since."""
+    takes_its_number = (
+        "ready(b''); fds = [os.open(sys.argv[1], os.O_WRONLY) for _ in range(20)]; return 0"
+    )
+    file = tmp_path / "file"
+    file.touch()
+    keeper = _keeper(takes_its_number, argument=file)
+    assert _said(keeper, 0) == []
+    assert file.read_bytes() == b""
