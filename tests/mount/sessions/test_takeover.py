@@ -244,3 +244,18 @@ def test_the_guests_own_directories_stay(here: Path) -> None:
         assert not (here / "source/moved/node_modules").exists()
         for fd in (held, opened):
             os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--enable-lock-forwarding",), ("--resolve-symlinks",), ("--session", "pyfuse3")],
+    ids=" ".join,
+)
+def test_a_view_that_cannot_be_handed_over_is_unmounted(
+    here: Path, options: tuple[str, ...]
+) -> None:
+    with service(here, *options) as running:
+        assert running.stop() == []
+        assert mounts_at(here / "view") == ["ramfs"]
+        assert running.tell("start") == ["None"]
+        assert (here / "view/file").stat().st_size == 10
