@@ -25,6 +25,7 @@ from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
+from gitguardfs.sessions.kernel_session.late_signals import nudged
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
 from gitguardfs.sessions.kernel_session.requests import (
     FORMS,
@@ -171,7 +172,8 @@ class KernelSession:
         try:
             if self._is_taken_over:
                 self._begin_to_serve()
-            self._serve()
+            with nudged():
+                self._serve()
             while self._under_way:
                 self._under_way.wait(-1, self._is_ending)
                 self._take_returned()

@@ -475,6 +475,22 @@ def test_a_call_is_made_at_once_while_the_session_is_idle() -> None:
     assert made == [1]
 
 
+def test_a_signal_that_another_thread_takes_is_obeyed_while_the_session_is_idle() -> None:
+    """As one that comes just before read(2): no system call of the main thread is interrupted."""
+    made: list[int] = []
+    device = Device(KernelSession(view_of()))
+
+    def kernel() -> None:
+        assert device.is_served()
+        wait_until(is_asleep)
+        signal.pthread_kill(threading.get_ident(), SIGNAL)
+        wait_until(lambda: made)
+        device.session.call_soon(device.session.stop)
+
+    serve_with(device, kernel, lambda: device.session.call_soon(lambda: made.append(1)))
+    assert made == [1]
+
+
 def test_stop_ends_a_session_that_is_idle() -> None:
     device = Device(KernelSession(view_of()))
 
