@@ -127,7 +127,8 @@ class HandleTable:
     def add_file(self, handle: FileHandle) -> HandleId:
         """Add a handle and return its id; its descriptor also serves its node."""
         handle_id = next(self._ids)
-        self.restore_file(handle_id, handle)
+        self._files[handle_id] = handle
+        handle.node.open_fds += (handle.fd,)
         return handle_id
 
     def add_directory(self, handle: DirectoryHandle) -> HandleId:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from gitguardfs.base.errors import UserError
+from gitguardfs.base.errors import UserError, failing
 from gitguardfs.guest import boot, guard, raw_share, systemd
 from gitguardfs.guest.changes import Changes
 from gitguardfs.guest.facts import Facts, SystemPaths
@@ -93,7 +93,8 @@ def remove(
             _unmount_dead(changes, dead)
         if facts.has_lid(view):  # a guard that an undo starts puts on its own
             text = f"umount {shlex.quote(view)}  # the lid"
-            changes.make(text, partial(lid.remove_at, view))
+            with failing(f"cannot remove the lid at {view}"):  # a user moves the way to it
+                changes.make(text, partial(lid.remove_at, view))
     share = facts.share_at(found.mount)
     reason = None
     if share is not None:

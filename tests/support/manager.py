@@ -19,7 +19,7 @@ from tests.support.mounting import LIMIT, REPOSITORY, command, unmount
 _LAUNCH = """
 import os, sys
 count, *fds = map(int, sys.argv[1].split())
-fds = [os.dup2(fd, 100 + number) for number, fd in enumerate(fds)]
+fds = [os.dup2(fd, 1000 + number) for number, fd in enumerate(fds)]
 for number, fd in enumerate(fds):
     os.dup2(fd, 3 + number)
     os.close(fd)
