@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -32,22 +31,28 @@ def nudged() -> Iterator[None]:
     before = signal.signal(NUDGE, lambda *_: None)
     former = signal.set_wakeup_fd(noted, warn_on_full_buffer=False)
     main = threading.main_thread().ident or 0
-    threading.Thread(target=_nudge, args=(arrived, main), name="nudge", daemon=True).start()
+    has_ended = threading.Event()
+    thread = threading.Thread(target=_nudge, args=(arrived, main, has_ended), name="nudge")
+    thread.daemon = True
+    thread.start()
     try:
         yield
     finally:
         signal.set_wakeup_fd(former)
+        has_ended.set()
         os.close(noted)
+        thread.join()
+        os.close(arrived)
         signal.signal(NUDGE, before)
 
 
-def _nudge(arrived: int, thread: int) -> None:
+def _nudge(arrived: int, thread: int, has_ended: threading.Event) -> None:
     leave_to_main_thread()
     while numbers := os.read(arrived, 100):
         if set(numbers) == {NUDGE}:
             continue
         for pause in PAUSES:
-            time.sleep(pause)
+            if has_ended.wait(pause):
+                return
             with suppress(ProcessLookupError):
                 signal.pthread_kill(thread, NUDGE)
-    os.close(arrived)

@@ -24,7 +24,7 @@ from gitguardfs.fs.blocking import QUICK_IN_A_ROW, Blocking, LatencyTracker
 from gitguardfs.sessions.kernel_session import session as module
 from gitguardfs.sessions.kernel_session.session import KernelSession
 from gitguardfs.view.view import View
-from tests.adapter.world import Context
+from tests.adapter.world import Context, open_descriptors
 from tests.support.kernel_client import KernelClient, checked, packed, request
 
 LIMIT = 30.0
@@ -478,6 +478,7 @@ def test_a_call_is_made_at_once_while_the_session_is_idle() -> None:
 def test_a_signal_that_another_thread_takes_is_obeyed_while_the_session_is_idle() -> None:
     """As one that comes just before read(2): no system call of the main thread is interrupted."""
     made: list[int] = []
+    before = open_descriptors()
     device = Device(KernelSession(view_of()))
 
     def kernel() -> None:
@@ -489,6 +490,7 @@ def test_a_signal_that_another_thread_takes_is_obeyed_while_the_session_is_idle(
 
     serve_with(device, kernel, lambda: device.session.call_soon(lambda: made.append(1)))
     assert made == [1]
+    assert open_descriptors() == before
 
 
 def test_stop_ends_a_session_that_is_idle() -> None:
