@@ -50,6 +50,13 @@ class Directories(Parts):
         handle = self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
         return OpenReply(handle, keeps, direct_io=not self.cache_timeout)
 
+    def open_directory_again(self, caller: Caller, handle_id: HandleId, node_id: NodeId) -> None:
+        """Open a directory that a former daemon had open, unless that was done before."""
+        if self.handles.is_former(handle_id):
+            node = self.check.directory(node_id)
+            handle = DirectoryHandle(node, caller.uid, caller.pid)
+            self.handles.restore_directory(handle_id, handle)
+
     def readdir(
         self, handle_id: HandleId, offset: DirOffset, add: Callable[[DirEntry], bool]
     ) -> None:

@@ -111,6 +111,10 @@ class HandleTable:
         self._first = first
         self._ids = cast("Iterator[HandleId]", count(first))
 
+    def is_former(self, handle_id: HandleId) -> bool:
+        """Return whether only a former daemon has opened a directory of that id."""
+        return handle_id < self._first and handle_id not in self._directories
+
     def next_id(self) -> HandleId:
         """Return a number that no handle has had."""
         return next(self._ids)

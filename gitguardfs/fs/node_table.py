@@ -50,6 +50,8 @@ class NodeTable:
         self.judge: Callable[[Node], None] = lambda _: None
         """Looks an UNJUDGED node up again; set by the resolver. Raises OSError, ESTALE if it is no
         longer there."""
+        self.note: Callable[[Node], None] = lambda _: None
+        """Notes a node that got another place, or lost its number, for the next daemon."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
@@ -137,9 +139,7 @@ class NodeTable:
             node.btime_ns = btime_ns
             if isinstance(node, Directory) and variant != GUARDED:
                 node.subtree = subtree
-        if node.parent is parent or node.parent is None:
-            node.parent, node.name = parent, name
-        else:
+        if node.parent is not parent or node.name != name:
             self.move(node, parent, name)
         if isinstance(node, Directory):
             node.classified_at = parent.classified_at
@@ -149,10 +149,10 @@ class NodeTable:
 
     def move(self, node: Node, parent: Directory, name: bytes) -> None:
         """Note that a node is now ``name`` in ``parent``."""
-        if node.parent is not parent:
-            self.close_unknown(node.parent)
-            node.parent = parent
-        node.name = name
+        former, node.parent, node.name = node.parent, parent, name
+        if former is not parent:
+            self.close_unknown(former)
+        self.note(node)
 
     def close_unknown(self, directory: Directory | None) -> None:
         """Close the descriptors of a directory and those above it, below the first known one."""
@@ -254,6 +254,7 @@ class NodeTable:
     def unhash(self, node: Node) -> None:
         """Make (device, inode) free for another node; the kernel may still use this one."""
         node.is_hashed = False
+        self.note(node)
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
 

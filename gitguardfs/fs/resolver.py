@@ -269,6 +269,7 @@ class Resolver:
             node = self._node_of(old, st, self._nodes.find_below(new.parent, st))
             if node is not None:
                 node.parent, node.name = new.parent, new.name
+                self._nodes.note(node)
 
     def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
         """Return ``node`` if it stands for the object ``st`` that was at ``ref`` until now.

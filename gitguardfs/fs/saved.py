@@ -49,15 +49,11 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
         if is_needed and len(descriptors) < MOST_FILES:
             descriptors[_name(number)] = os.dup(handle.fd)
     nodes = [
-        (
-            node.id, NOWHERE if node.parent is None else node.parent.id, node.name, node.dev,
-            node.ino, node.file_type, node.variant, node.lookup_count, node.btime_ns, node.size,
-            node.has_other_names, node.was_mappable,
-        )
+        row_of(node)
         for node in tree.nodes
         if _is_open_nameless(tree, node)
         or (node.is_hashed and node.parent and by_id.get(node.parent.id) is node.parent)
-    ]  # fmt: skip
+    ]
     files = [
         (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
     ]
@@ -73,6 +69,24 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
         tree.nodes.next_own_id(), tree.handles.next_id(),
         tuple(nodes), tuple(files), tuple(directories),
     )  # fmt: skip
+
+
+def row_of(node: Node) -> Saved:
+    """Return what the next daemon has to know of a node."""
+    return (
+        node.id, NOWHERE if node.parent is None else node.parent.id, node.name, node.dev,
+        node.ino, node.file_type, node.variant, node.lookup_count, node.btime_ns, node.size,
+        node.has_other_names, node.was_mappable,
+    )  # fmt: skip
+
+
+def row_after_kill(row: Saved) -> Saved:
+    """Return the row of a node as one that was killed has left it.
+
+    How often the kernel has looked it up is not known, nor who has mapped it: it is taken as known,
+    and as mapped.
+    """
+    return (*row[:7], 1, *row[8:11], True)
 
 
 def _is_open_nameless(tree: Tree, node: Node) -> bool:

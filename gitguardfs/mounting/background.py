@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def in_service(
-    name: str, run: Run, again: Again, notify: Callable[[], None], kept: keeper.Kept
+    name: str, run: Run, again: Again, notify: Callable[[], None], relay: keeper.Relay
 ) -> NoReturn:
     """Run a daemon in a child, and ``again`` if it is killed (``keeper``).
 
     This process stays the main process of the service. ``notify`` is called when the first daemon
-    is ready. ``name`` is the mount point. ``kept`` is called at the end.
+    is ready. ``name`` is the mount point.
     """
 
     def report(answer: bytes) -> None:
@@ -34,10 +34,10 @@ def in_service(
         elif not answer:
             _print_that_it_died()
 
-    keeper.keep(name, run, again, report, log.error, kept)
+    keeper.keep(name, run, again, report, log.error, relay)
 
 
-def in_background(name: str, run: Run, again: Again | None) -> int:
+def in_background(name: str, run: Run, again: Again | None, relay: keeper.Relay) -> int:
     """Run a daemon in a child; return 0 when it calls ``ready``, else its exit code.
 
     The child writes its errors to our standard error until it is ready. Then it closes the terminal
@@ -52,7 +52,7 @@ def in_background(name: str, run: Run, again: Again | None) -> int:
         try:
             if again is None:
                 keeper.be_daemon(partial(_run_detached, run), writable)
-            _keep_detached(name, run, again, writable)
+            _keep_detached(name, run, again, writable, relay)
         finally:  # never back into the caller
             os._exit(Exit.SYSTEM)
     os.close(writable)
@@ -81,7 +81,7 @@ def _run_detached(run: Run, ready: Ready) -> int:
     return run(detach)
 
 
-def _keep_detached(name: str, run: Run, again: Again, pipe: int) -> NoReturn:
+def _keep_detached(name: str, run: Run, again: Again, pipe: int, relay: keeper.Relay) -> NoReturn:
     def first(ready: Ready) -> int:
         os.close(pipe)
         return _run_detached(run, ready)
@@ -96,4 +96,5 @@ def _keep_detached(name: str, run: Run, again: Again, pipe: int) -> NoReturn:
         keeper.leave_the_terminal()
 
     syslog.openlog("gitguardfs", syslog.LOG_PID, syslog.LOG_DAEMON)
-    keeper.keep(name, first, following, report, partial(syslog.syslog, syslog.LOG_ERR))
+    log_error = partial(syslog.syslog, syslog.LOG_ERR)
+    keeper.keep(name, first, following, report, log_error, relay)

@@ -10,7 +10,7 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,7 @@ def notify(address: str | None, message: str, *descriptors: int) -> None:
 
 def store(address: str, descriptors: Mapping[str, int]) -> None:
     """Let the manager keep descriptors, by their names; wait until it has them."""
-    for name, fd in descriptors.items():
-        notify(address, f"FDSTORE=1\nFDNAME={name}", fd)
+    keep(address, descriptors)
     readable, writable = os.pipe()
     try:
         notify(address, "BARRIER=1", writable)
@@ -50,6 +49,12 @@ def store(address: str, descriptors: Mapping[str, int]) -> None:
         poll.poll(TAKEN_LIMIT * 1000)
     finally:
         os.close(readable)
+
+
+def keep(address: str, descriptors: Mapping[str, int]) -> None:
+    """Let the manager keep descriptors, by their names, while this process goes on."""
+    for name, fd in descriptors.items():
+        notify(address, f"FDSTORE=1\nFDNAME={name}", fd)
 
 
 def taken(address: str | None) -> dict[str, int]:
@@ -66,30 +71,93 @@ def taken(address: str | None) -> dict[str, int]:
 
 
 class Relay:
-    """Hands descriptors from a daemon to its keeper. To be made before the daemon is forked."""
+    """Hands descriptors from a daemon to its keeper. To be opened before the daemon is forked.
 
-    def __init__(self) -> None:
+    The keeper has those that the daemon has sent last. The daemon that it starts inherits them.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        """``address`` is that of the manager of a service, which keeps the descriptors as well."""
+        self._address = address
+        self._is_receiving = self._is_at_end = False
+        self.is_of_use = True
+        """Whether the next daemon goes on with the view; otherwise it begins anew."""
+        self._stored: list[str] = []
+        """The names of those that the manager keeps."""
+        self.kept: dict[str, int] = {}
+        """The descriptors that the daemon has sent last, by name."""
+
+    def open(self) -> None:
+        """Connect the two processes. Raises OSError."""
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)  # recv_fds ignores its flags
 
+    def close(self) -> None:
+        """Close the connection, in a process that is neither."""
+        self._ours.close()
+        self._theirs.close()
+
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Its descriptors: that of the keeper, and that of the daemons that the keeper starts."""
-        return self._ours.fileno(), self._theirs.fileno()
+        """All that it has open, in the keeper and in the daemons that the keeper starts."""
+        return self._ours.fileno(), self._theirs.fileno(), *self.kept.values()
 
-    def send(self, descriptors: Mapping[str, int]) -> None:
-        """Hand descriptors to the keeper; to be called in the daemon. Raises OSError."""
+    # In the daemon
+
+    def keep(self, descriptors: Mapping[str, int]) -> None:
+        """Hand descriptors to the keeper, in place of all before. Raises OSError."""
+        self._send("", descriptors)
+
+    def hand_over(self, descriptors: Mapping[str, int]) -> None:
+        """Hand descriptors to the keeper for the next daemon, before the end. Raises OSError."""
+        self._send("end", descriptors)
+
+    def _send(self, kind: str, descriptors: Mapping[str, int]) -> None:
         rights = _rights(tuple(descriptors.values()))
-        self._theirs.sendmsg(["\0".join(descriptors).encode()], rights)
+        self._theirs.sendmsg(["\0".join((kind, *descriptors)).encode()], rights)
 
-    def pass_on(self, address: str) -> None:
-        """Let the manager keep what the daemon has sent before its end, if anything.
+    # In the keeper
 
-        To be called in the keeper.
-        """
+    def receive(self) -> None:
+        """Take what the daemon has sent. May be called in a signal handler."""
+        if self._is_receiving:
+            return
+        self._is_receiving = True
         with suppress(BlockingIOError):
-            text, fds, _, _ = socket.recv_fds(self._ours, 1 << 16, MOST)
-            store(address, dict(zip(text.decode().split("\0"), fds, strict=True)))
+            while True:
+                text, fds, _, _ = socket.recv_fds(self._ours, 1 << 16, MOST)
+                for fd in fds:
+                    os.set_inheritable(fd, False)
+                self._drop()
+                kind, *names = text.decode().split("\0")
+                self.kept, self._is_at_end = dict(zip(names, fds, strict=True)), bool(kind)
+                if not names:
+                    self._store(keep)
+        self._is_receiving = False
+
+    def _drop(self) -> None:
+        while self.kept:
+            os.close(self.kept.popitem()[1])
+
+    def started(self) -> None:
+        """Note that a daemon is ready."""
+        self.receive()
+        self._store(keep)
+
+    def ended(self) -> None:
+        """Note that the last daemon has ended."""
+        self.receive()
+        if not self._is_at_end:
+            self._drop()
+        self._store(store)
+
+    def _store(self, put: Callable[[str, Mapping[str, int]], None]) -> None:
+        if self._address is not None:
+            for name in self._stored:
+                notify(self._address, f"FDSTOREREMOVE=1\nFDNAME={name}")
+            self._stored = list(self.kept)
+            if self.kept:
+                put(self._address, self.kept)
 
 
 def _rights(descriptors: tuple[int, ...]) -> list[tuple[int, int, array.array[int]]]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NoReturn, Protocol
 
 from gitguardfs.base.errors import Exit
 from gitguardfs.base.signals import ENDING, REREAD, UNMOUNTED
@@ -26,6 +26,9 @@ PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
+LONGEST_TAKEN_OVER = 5.0
+"""Seconds. A daemon that is started after a longer pause does not go on with what was open: that
+may be what ends each of them."""
 LONGEST_DELAY = 1.0
 """Seconds until a signal is passed on. If it comes just before a call that waits, Python runs its
 handler only once that call is interrupted."""
@@ -42,11 +45,24 @@ Again = Callable[[bytes, Ready], int]
 """Runs the next daemon, which receives the state of the one before it."""
 
 
-class Kept(NamedTuple):
-    """What a keeper does at its end, and the descriptors that it and its daemons need for that."""
+class Relay(Protocol):
+    """Takes descriptors from each daemon for the next one; see ``fd_store.Relay``."""
 
-    at_end: Callable[[], None]
-    descriptors: tuple[int, ...]
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """All descriptors that stay open here."""
+
+    def receive(self) -> None:
+        """Take what the daemon has sent; also in a signal handler."""
+
+    is_of_use: bool
+    """Whether the next daemon goes on with the view; otherwise it begins anew."""
+
+    def started(self) -> None:
+        """Note that a daemon is ready."""
+
+    def ended(self) -> None:
+        """Note that the last daemon has ended."""
 
 
 def keep(
@@ -55,29 +71,30 @@ def keep(
     again: Again,
     report: Callable[[bytes], None],
     log: Callable[[str], None],
-    kept: Kept | None = None,
+    relay: Relay,
 ) -> NoReturn:
     """Run a daemon in a child, start another one whenever it is killed, and end as the last did.
 
     ``report`` gets the first daemon's answer, as ``be_daemon`` writes it. A daemon that never was
-    ready is not started again. ``name`` is the mount point, for the ``log``. ``kept`` is called at
-    the end.
+    ready is not started again, and one that has died soon several times begins anew. ``name`` is
+    the mount point, for the ``log``.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
     keeper = _Keeper()
     signal.signal(UNMOUNTED, signal.SIG_IGN)  # is for the daemon alone
     for number in _PASSED_ON:
         signal.signal(number, keeper.pass_on)
-    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.signal(signal.SIGALRM, lambda *_: relay.receive())
     signal.setitimer(signal.ITIMER_REAL, LONGEST_DELAY, LONGEST_DELAY)  # a fork has none
     gc.freeze()  # its marks are in the objects, whose memory both processes share
     answer = keeper.start(first)
-    report(answer)
     was_ready = is_ready(answer)
+    if was_ready:
+        relay.started()
+    report(answer)
     # It must not keep the source's file system busy, nor the caller's pipes open.
     end = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    spared = () if kept is None else kept.descriptors
-    for before, after in pairwise((2, *sorted(spared), end)):
+    for before, after in pairwise((2, *sorted(relay.descriptors), end)):
         os.closerange(before + 1, after)
     state, pause, since = answer[1:], PAUSE, time.monotonic()
     while (why := keeper.why_ended()) and was_ready:
@@ -86,11 +103,13 @@ def keep(
         log(f"{name}: the daemon ended ({why}); it is started again in {pause:g} s")
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+        relay.receive()
+        relay.is_of_use = pause < LONGEST_TAKEN_OVER
         answer, since = keeper.start(partial(again, state)), time.monotonic()
         if is_ready(answer):
             state = answer[1:]
-    if kept is not None:
-        kept.at_end()
+            relay.started()
+    relay.ended()
     keeper.end()
 
 

@@ -27,7 +27,7 @@ from gitguardfs.base.constants import FUSE_DEVICE
 from gitguardfs.base.errors import Exit, UserError, failing, shown, warn
 from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.linux import mountinfo, safe_open
+from gitguardfs.linux import mountinfo, safe_open, syscalls
 from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.mounting import (
     background,
@@ -48,7 +48,7 @@ from gitguardfs.mounting import (
     view,
 )
 from gitguardfs.mounting.drain import Drain, close_device
-from gitguardfs.mounting.takeover import HandOver, Succession
+from gitguardfs.mounting.takeover import Succession
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions import base
 
@@ -74,13 +74,13 @@ def run(
     subprocess._USE_VFORK = False  # type: ignore[misc]  # documented in Python's manual
 
     is_main = is_service and os.geteuid() == 0
-    relay: fd_store.Relay | None = None
-    hand_over: HandOver | None = None
-    if is_main and (options.foreground or options.debug):
-        hand_over = partial(fd_store.store, str(notify_socket))
-    elif is_main:
-        relay = fd_store.Relay()
-        hand_over = relay.send
+    address = notify_socket if is_main else None
+    relay = fd_store.Relay(address)
+    if options.foreground or options.debug or os.geteuid() != 0:
+        hand_over = None if address is None else partial(fd_store.store, address)
+        succession = Succession(hand_over=hand_over)
+    else:
+        succession = Succession(keep=relay.keep, hand_over=relay.hand_over if is_main else None)
 
     def launch(serve: _Serve, options: MountOptions) -> int:
         logs.log_to_stderr(options.debug)
@@ -94,14 +94,19 @@ def run(
         if options.foreground or options.debug:
             return keeper.for_others(first(lambda _: notify()))
         name = shown(options.mountpoint)
-        again = partial(_run_again, options, new_session, hand_over)
-        if relay is not None:
-            kept = keeper.Kept(partial(relay.pass_on, str(notify_socket)), relay.descriptors)
-            background.in_service(name, first, again, notify, kept)
-        return background.in_background(name, first, again if os.geteuid() == 0 else None)
+        relay.open()
+        again = partial(_run_again, options, new_session, succession, relay)
+        if is_main:
+            background.in_service(name, first, again, notify, relay)
+        try:
+            return background.in_background(
+                name, first, again if os.geteuid() == 0 else None, relay
+            )
+        finally:
+            relay.close()
 
     offered = fd_store.taken(notify_socket)
-    return _run(options, new_session, launch, Succession(b"", offered, hand_over))
+    return _run(options, new_session, launch, replace(succession, offered=offered))
 
 
 _Serve = Callable[[keeper.Ready, Callable[[str], None]], int]
@@ -112,7 +117,8 @@ error that ends it."""
 def _run_again(
     options: MountOptions,
     new_session: base.SessionFactory,
-    hand_over: HandOver | None,
+    succession: Succession,
+    relay: fd_store.Relay,
     former: bytes,
     ready: keeper.Ready,
 ) -> int:
@@ -120,7 +126,7 @@ def _run_again(
 
     ``former`` is the state that the killed daemon had reported (``closed_places.recognized``).
     """
-    succession = Succession(former, hand_over=hand_over)
+    succession = replace(succession, root=former, offered=relay.kept, goes_on=relay.is_of_use)
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
         log.info("%s: unmounted", options.mountpoint)
@@ -167,7 +173,8 @@ def _prepare(
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
-    taken = takeover.taken(options, succession.offered, new_session.takes_over)
+    takes_over = new_session.takes_over and succession.goes_on
+    taken = takeover.taken(options, succession.offered, takes_over)
     paths = _paths(options, taken, is_root)
     seal_it = _wants_seal(options, paths, is_root)
     if taken is not None and seal_it != (seal.sealing(paths.source_fd) is not None):
@@ -358,6 +365,7 @@ def _serve_session(
         log.error(
             "%s: the source does not answer; requests under way are aborted", options.mountpoint
         )
+        succession.keep_nothing()
         _exit_at_once(mounted, closed.seal)
 
     def mounts_changed() -> None:
@@ -380,6 +388,7 @@ def _serve_session(
 
         def answers() -> None:
             receiver.note_ready()
+            succession.keep_in_case_of_a_kill(session, options, paths, mounted)
             ready()
 
         receiver.install()
@@ -394,8 +403,8 @@ def _serve_session(
         if signal is None and not fault:
             closed.open_place()
         kept = {}
-        if signal is STOP_KEEP_SEAL and receiver.is_ready:
-            kept = succession.prepare(session, options, paths, mounted)
+        if signal is STOP_KEEP_SEAL and receiver.is_ready and succession.hand_over is not None:
+            kept = succession.prepare(session.handed_over, options, paths, mounted)
         if not kept:
             view.unmount(session, mounted, by_itself=signal is None)
         tables.close()
@@ -428,7 +437,8 @@ def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None)
 
 def _detach(mounted: mountinfo.MountInfo) -> bool:
     now = mountinfo.current(mounted)
-    return now is None or mountinfo.detach(now)
+    # The keeper may still have the connection.
+    return now is None or mountinfo.detach(now, syscalls.MNT_FORCE)
 
 
 def _why_ended(

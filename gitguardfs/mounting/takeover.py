@@ -25,7 +25,7 @@ from gitguardfs.sessions.base import Session
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """The format of the state, with that of sessions and tables. A daemon reads no other."""
 MARSHAL_VERSION = 4
 """Read by every Python since 3.4."""
@@ -74,7 +74,7 @@ class Taken:
 def taken(options: MountOptions, offered: Mapping[str, int], takes_over: bool) -> Taken | None:
     """Return the view of a former daemon, if this one can go on with it; else abandon that.
 
-    ``takes_over`` is whether the session can.
+    ``takes_over`` is whether the session can, and shall.
     """
     descriptors = dict(offered)
     if not {CONNECTION, STATE, PLACE} <= descriptors.keys():
@@ -93,7 +93,7 @@ def taken(options: MountOptions, offered: Mapping[str, int], takes_over: bool) -
         is_same = paths == (options.source, options.mountpoint)
         if is_same and guards.same_options(given, options.given):
             return Taken(mounted, mountpoint, descriptors, place, root, state)
-    log.info("%s: mounted anew, by options that are not those of before", options.mountpoint)
+    log.info("%s: mounted anew; what was open before is not", options.mountpoint)
     Taken(mounted, "", descriptors, place, b"", ()).abandon()
     return None
 
@@ -117,26 +117,55 @@ class Succession:
     """The source's root (``closed_places.recognized``) that it must find; b"" for any."""
     offered: Mapping[str, int] = field(default_factory=dict)
     """The descriptors of a daemon that has ended, by name."""
+    goes_on: bool = True
+    """Whether it goes on with the view of that daemon."""
+    keep: HandOver | None = None
+    """Lets another process keep descriptors in case this one is killed; None if there is none."""
     hand_over: HandOver | None = None
-    """None if nobody keeps descriptors."""
+    """The same at a planned end; None if no other daemon is to follow then."""
     taken: Taken | None = None
     """The view that it goes on with; None if it mounts one."""
 
-    def prepare(
+    def keep_in_case_of_a_kill(
         self,
         session: Session,
+        options: MountOptions,
+        paths: MountPaths,
+        mounted: mountinfo.MountInfo | None,
+    ) -> None:
+        """Let another process have what the next daemon needs; as ``prepare``."""
+        if self.keep is None:
+            return
+        descriptors = self.prepare(session.kept, options, paths, mounted)
+        try:
+            self.keep(descriptors)
+        except OSError as error:
+            log.error("the view will not outlive this daemon: %s", error.strerror)
+        finally:
+            _close(*descriptors.values())
+
+    def keep_nothing(self) -> None:
+        """Let the next daemon begin anew if this process is killed."""
+        with suppress(OSError):
+            if self.keep is not None:
+                self.keep({})
+
+    def prepare(
+        self,
+        hand_over: Callable[[], tuple[dict[str, int], Any] | None],
         options: MountOptions,
         paths: MountPaths,
         mounted: mountinfo.MountInfo | None,
     ) -> dict[str, int]:
         """Return the descriptors for the next daemon; none if it has to mount the view anew.
 
-        To be called when no request is under way, and before the tables are closed.
+        ``hand_over`` is ``handed_over`` or ``kept`` of the session, to be called when no request is
+        under way, and before the tables are closed.
         """
-        if self.hand_over is None or mounted is None or paths.covers_itself:
+        if mounted is None or paths.covers_itself:
             return {}
         try:
-            handed_over = session.handed_over() if mountinfo.current(mounted) else None
+            handed_over = hand_over() if mountinfo.current(mounted) else None
             if handed_over is None:
                 return {}
             descriptors, state = handed_over

@@ -54,6 +54,12 @@ class Session(Protocol):
         None if no other daemon can serve this mount. To be called after ``serve``.
         """
 
+    def kept(self) -> tuple[dict[str, int], Any] | None:
+        """Return what ``handed_over`` returns, of use if this process is killed from now on.
+
+        To be called between requests, once the mount answers. Raises OSError.
+        """
+
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Go on with a former daemon's connection, in place of ``mount``."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -80,6 +80,8 @@ class GitFiles:
         self._in: dict[NodeId, _VirtualFile] = {}
         """By the node of the directory that holds it."""
         self._open: dict[HandleId, bytes] = {}
+        self.note: Callable[[Saved], None] = lambda _: None
+        """Notes a file or a handle that has come, for the next daemon; None if it goes."""
         self._preparing = LatencyTracker()
         self._is_closed = share.guard.verdict_by_globs(DOTGIT)[0] > Verdict.READONLY
         """Whether --hide or --deny takes the file away: then it is as with ``--git=deny``."""
@@ -88,6 +90,15 @@ class GitFiles:
         """Return the tables, for the next daemon."""
         files = [(file.id, file.parent.id, file.lookup_count) for file in self._files.values()]
         return next(self._ids), tuple(files), tuple(self._open.items())
+
+    def next_id(self) -> int:
+        """Return a number that no file and no handle has had."""
+        return next(self._ids)
+
+    def rows(self) -> Iterator[Saved]:
+        """Yield all that is there, as ``note`` is given it: number, and directory or content."""
+        yield from ((file.id, file.parent.id) for file in self._files.values())
+        yield from self._open.items()
 
     def restore(self, former: Saved) -> None:
         """Fill the tables of a new daemon; the share's are filled already."""
@@ -109,6 +120,8 @@ class GitFiles:
         if file is None:
             return self._share.lookup(caller, parent_id, name, ref)
         reply = self._report(file, ref.fd, caller.uid)[1]
+        if file.id not in self._files:
+            self.note((file.id, parent_id))
         self._files[file.id] = self._in[parent_id] = file
         file.lookup_count += 1
         return reply
@@ -149,6 +162,7 @@ class GitFiles:
             del self._files[node_id]
             if self._in.get(file.parent.id) is file:
                 del self._in[file.parent.id]
+            self.note((node_id, None))
 
     # Attributes
 
@@ -231,7 +245,8 @@ class GitFiles:
             return OpenReply(handle, keep_cache=False, direct_io=True)
 
         def note(_: OpenReply) -> None:
-            self._open[handle] = self._repositories.text(work_tree)
+            text = self._open[handle] = self._repositories.text(work_tree)
+            self.note((handle, text))
 
         return Blocking(
             self._preparing, prepare, is_small=False, is_local=False,
@@ -277,6 +292,7 @@ class GitFiles:
         """Close a file's handle."""
         self._text(handle_id)
         del self._open[handle_id]
+        self.note((handle_id, None))
 
     # Extended attributes
 

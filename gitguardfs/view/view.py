@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,6 +21,7 @@ from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import Refused
 from gitguardfs.view.git_files import GIT_TREE, GitFiles
 from gitguardfs.view.own_directories import OwnDirectories
+from gitguardfs.view.rows import Note, note_changes, numbers_of, rows_of
 
 MAX_ERRNO = 511
 """The largest errno that the kernel takes in a reply. It drops a reply with a larger one, and the
@@ -67,6 +69,7 @@ class View:
         if git_files is not None:
             self._trees[GIT_TREE] = git_files
             share.overlays.append(git_files.overlay)
+        self._tables = [share] if own is None else [share, own.local]
         if own is not None:
             self._trees[LOCAL_TREE] = own.local
             self._descriptors.append(own.local.descriptors)
@@ -125,6 +128,32 @@ class View:
         own = () if self._own is None else saved(self._own.local, descriptors)
         git_files = () if self._git_files is None else self._git_files.saved()
         return None if share is None or own is None else (share, own, git_files)
+
+    def note_changes(self, note: Note) -> bool:
+        """Have noted from now on what the next daemon has to know if this one is killed.
+
+        Returns False if none could go on with this view: then nothing is noted.
+        """
+        if self._share.symlinks is not None or self._share.locks is not None:
+            return False  # as for ``saved``
+        note_changes(note, self._tables, self._git_files)
+        return True
+
+    def rows(self) -> Iterator[Saved]:
+        """Yield all that ``note_changes`` would have noted until now."""
+        yield numbers_of(self._tables, self._git_files)
+        yield from rows_of(self._tables, self._git_files)
+
+    def descriptor(self, handle: int) -> int:
+        """Return the descriptor of an open file of the source. Raises OSError."""
+        tree = self._trees.get(handle >> TREE_BITS, self._share)
+        fd: int = tree.handles.file(handle).fd
+        return fd
+
+    def open_directory_again(self, caller: Caller, handle: int, node: int) -> None:
+        """Open a directory that a killed daemon had open, unless that was done before."""
+        tree = self._trees.get(handle >> TREE_BITS, self._share)
+        tree.open_directory_again(caller, handle, node)
 
     def restore(self, former: Saved, descriptors: dict[str, int]) -> None:
         """Fill the tables with those of a former daemon."""

@@ -86,8 +86,12 @@ class _Manager:
 
     def serve(self) -> None:
         """Obey the lines from standard input."""
-        for line in sys.stdin:
-            word, *rest = line.split()
+        while True:
+            while self._socket in select.select([sys.stdin, self._socket], [], [])[0]:
+                self._receive()
+            word, *rest = sys.stdin.readline().split() or ("",)
+            if not word:
+                break
             if word == "start":
                 self.start()
             elif word == "options":
@@ -96,7 +100,8 @@ class _Manager:
                 self.discard()
             elif word == "stop":
                 self.stop(int(*rest))
-            print(self._process.returncode, *self._kept, flush=True)
+            kept = self._kept if word == "stop" else ()
+            print(self._process.returncode, *kept, flush=True)
         if self._process.poll() is None:
             self.stop(signal.SIGTERM)
         self.discard()

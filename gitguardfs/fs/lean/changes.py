@@ -136,6 +136,7 @@ class LeanTree(LeanLooks):
             self._move_back(Renaming(*refs, st, None, flags, False, False, True, []), arrived)
             raise
         node.parent, node.name = new, other
+        self.nodes.note(node)
         return True
 
     # Adding
@@ -219,6 +220,7 @@ class LeanTree(LeanLooks):
                 return found
             node = nodes.add(st, PLAIN_VARIANT, ALLOW, "")
             node.parent, node.name = ref.parent, ref.name
+            nodes.note(node)
             node.restrictions = nodes.restrictions
             if isinstance(node, Directory):
                 node.classified_at = ref.parent.classified_at

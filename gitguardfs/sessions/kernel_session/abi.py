@@ -34,7 +34,7 @@ class Opcode(IntEnum):
     REMOVEMAPPING, SYNCFS, TMPFILE, STATX, COPY_FILE_RANGE_64 = range(49, 54)
 
 
-QWORD = Struct("Q")
+WORD, QWORD = Struct("I"), Struct("Q")
 TWO_WORDS = Struct("II")
 FOUR_WORDS = Struct("4I")
 LIST_FORGET = Struct("QQ")
@@ -86,8 +86,8 @@ DIRENT = Struct("QQII")
 FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1, 2, 1 << 3
 FOPEN_NOFLUSH, FOPEN_PASSTHROUGH = 1 << 5, 1 << 7
 
-PASSTHROUGH = 1 << 5
-"""Its bit in the second word of flags."""
+PASSTHROUGH, HAS_RESEND = 1 << 5, 1 << 7
+"""Their bits in the second word of flags."""
 STACK_DEPTH = 1
 """How deep file systems that are passed through may be stacked; the view then lies one deeper."""
 BACKING_OPEN, BACKING_CLOSE = 0x4010E501, 0x4004E502
@@ -114,7 +114,9 @@ LOCKS = 1 << 1 | 1 << 10
 """POSIX_LOCKS and FLOCK_LOCKS: locks are asked for."""
 MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
 
-NOTIFY_INVAL_INODE = 2
+NOTIFY_INVAL_INODE, NOTIFY_RESEND = 2, 7
+RESENT = 1 << 63
+"""The bit in the unique of a request that was read before, and not answered."""
 INVAL_INODE_OUT = Struct("IiQQqq")
 ATTRIBUTES_ONLY = -1
 """The offset with which INVAL_INODE leaves the cached pages."""

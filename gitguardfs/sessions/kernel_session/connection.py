@@ -79,6 +79,10 @@ class Connection:
         code = abi.NOTIFY_INVAL_INODE
         os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
 
+    def ask_for_unanswered(self) -> None:
+        """Have all requests sent again that were read and not answered. Raises OSError."""
+        os.write(self.fd, abi.OUT.pack(abi.OUT.size, abi.NOTIFY_RESEND, 0))
+
     def backing_open(self, fd: int, is_on_own_disk: bool) -> int:
         """Return the number by which the kernel knows a file of the source. Raises OSError.
 

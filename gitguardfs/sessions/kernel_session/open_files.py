@@ -7,6 +7,7 @@ sends RELEASE: what is counted here is never behind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,6 +43,17 @@ class OpenFiles:
         self.passes_through, files = former
         self._files = {node: _OpenFile(backing, count) for node, backing, count in files}
 
+    def restore_opened(self, passes_through: bool, opened: Iterable[tuple[int, int]]) -> None:
+        """Fill the table by node and number of the source's file of each open file."""
+        self.passes_through = passes_through
+        for node, backing in opened:
+            self._files.setdefault(node, _OpenFile(backing)).count += 1
+
+    def backing_of(self, node: int) -> int:
+        """Return the number of the source's file of an open node, or 0."""
+        file = self._files.get(node)
+        return 0 if file is None else file.backing
+
     def open(self, node: int, fd: int) -> int:
         """Count an open file; return the number of the source's file, or 0.
 
@@ -59,8 +71,7 @@ class OpenFiles:
 
     def is_passed_through(self, node: int) -> bool:
         """Return whether a node is open, and the kernel reads and writes it by itself."""
-        file = self._files.get(node)
-        return file is not None and file.backing != 0
+        return self.backing_of(node) != 0
 
     def close(self, node: int) -> None:
         """Count a file that was closed."""

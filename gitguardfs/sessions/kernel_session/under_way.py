@@ -45,6 +45,8 @@ class Waiting(NamedTuple):
     blocking: Blocking[Any]
     buffer: mmap.mmap | None
     """The buffer that the call uses; None if it uses none."""
+    is_noted: bool
+    """Whether it is to be noted that the request is done."""
 
 
 Returned = tuple[Waiting, Future[Any]]

@@ -112,6 +112,8 @@ class Pyfuse3Session:
     def handed_over(self) -> None:
         """Return None: libfuse begins each connection with INIT."""
 
+    kept = handed_over
+
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Raise NotImplementedError."""
         raise NotImplementedError

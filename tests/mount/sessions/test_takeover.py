@@ -1,17 +1,20 @@
-"""A planned restart: the next daemon goes on with the view, and programs only wait meanwhile."""
+"""The next daemon goes on with the view, and programs only wait meanwhile.
+
+Either the service is restarted, or the daemon is killed.
+"""
 
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.support.manager import service
+from tests.support.manager import Service, service
 from tests.support.mounting import LIMIT, area, daemons, unmount, until
 
 
@@ -33,8 +36,24 @@ def here() -> Iterator[Path]:
         yield path
 
 
+def restart(running: Service, here: Path) -> None:
+    running.restart()
+
+
+def kill(running: Service, here: Path) -> None:
+    """Kill the daemon; its keeper starts the next one."""
+    os.kill(daemons(here)[1], signal.SIGKILL)
+
+
+Replace = Callable[[Service, Path], None]
+replaced = pytest.mark.parametrize("replace", [restart, kill])
+
+
+@replaced
 @pytest.mark.parametrize("options", [(), ("--direct-io",), ("-f",)], ids=" ".join)
-def test_what_is_open_stays_open(here: Path, options: tuple[str, ...]) -> None:
+def test_what_is_open_stays_open(here: Path, options: tuple[str, ...], replace: Replace) -> None:
+    if replace is kill and options == ("-f",):
+        return  # nobody keeps the connection
     view = here / "view"
     with service(here, *options) as running:
         reading = os.open(view / "file", os.O_RDONLY)
@@ -47,12 +66,13 @@ def test_what_is_open_stays_open(here: Path, options: tuple[str, ...]) -> None:
         assert os.read(reading, 4) == b"0123"
         os.write(appending, b"one\n")
         before = os.stat(view / "file").st_ino, os.fstat(held).st_ino
-        running.restart()
+        replace(running, here)
         assert os.read(reading, 9) == b"456789"
         os.write(appending, b"two\n")
         os.fsync(appending)
-        os.write(nameless, b"after")
-        assert os.pread(nameless, 20, 0) == b"beforeafter"
+        if replace is restart or not options:  # nobody else has it, but for the kernel
+            os.write(nameless, b"after")
+            assert os.pread(nameless, 20, 0) == b"beforeafter"
         assert (here / "source/log").read_bytes() == b"one\ntwo\n"
         assert os.listdir(listing) == ["er"]
         assert (os.stat(view / "file").st_ino, os.fstat(held).st_ino) == before
@@ -63,8 +83,10 @@ def test_what_is_open_stays_open(here: Path, options: tuple[str, ...]) -> None:
         assert "new" in os.listdir(here / "source/deep")
 
 
-def test_nobody_sees_an_error(here: Path) -> None:
-    """Builders work on while the daemon is replaced twice."""
+@replaced
+@pytest.mark.parametrize("options", [(), ("--direct-io",)], ids=" ".join)
+def test_nobody_sees_an_error(here: Path, options: tuple[str, ...], replace: Replace) -> None:
+    """Builders work on while the daemon is replaced."""
     view = here / "view"
     ended = threading.Event()
     failures: list[BaseException] = []
@@ -91,7 +113,7 @@ def test_nobody_sees_an_error(here: Path) -> None:
         except BaseException as error:
             failures.append(error)
 
-    with service(here) as running:
+    with service(here, *options) as running:
         shell = subprocess.Popen(
             ["sh", "-c", "while read line; do cat inner ../er/inner || exit 1; done"],
             cwd=view / "deep/er", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -99,9 +121,9 @@ def test_nobody_sees_an_error(here: Path) -> None:
         builders = [threading.Thread(target=build, args=(number,)) for number in range(4)]
         for thread in builders:
             thread.start()
-        for _ in range(2):
+        for _ in range(2 if replace is restart else 5):
             time.sleep(0.3)
-            running.restart()
+            replace(running, here)
             done = list(rounds)
             until(lambda done=done: failures or min(map(int.__sub__, rounds, done)), "they go on")
         ended.set()
@@ -112,11 +134,12 @@ def test_nobody_sees_an_error(here: Path) -> None:
         assert shell.returncode == 0
 
 
-def test_the_guard_holds_before_and_after(here: Path) -> None:
+@replaced
+def test_the_guard_holds_before_and_after(here: Path, replace: Replace) -> None:
     view = here / "view"
     with service(here) as running:
         held = os.open(view / ".git", os.O_PATH)
-        running.restart()
+        replace(running, here)
         for path in (view / ".git/config", f"/proc/self/fd/{held}/config"):
             with pytest.raises(PermissionError):
                 os.open(path, os.O_RDONLY)
@@ -225,7 +248,8 @@ def test_without_a_next_daemon_the_view_is_dead(here: Path) -> None:
         assert (view / "file").read_bytes() == b"0123456789"
 
 
-def test_the_guests_own_directories_stay(here: Path) -> None:
+@replaced
+def test_the_guests_own_directories_stay(here: Path, replace: Replace) -> None:
     view = here / "view"
     options = ("--local", "node_modules", "--local-store", str(here / "store"))
     with service(here, *options) as running:
@@ -233,7 +257,7 @@ def test_the_guests_own_directories_stay(here: Path) -> None:
         (view / "deep/node_modules/package/file").write_text("text")
         held = os.open(view / "deep/node_modules/package", os.O_PATH)
         opened = os.open(view / "deep/node_modules/package/file", os.O_RDWR)
-        running.restart()
+        replace(running, here)
         assert os.pread(opened, 9, 0) == b"text"
         os.write(opened, b"more")
         (view / "deep/node_modules/package").rename(view / "deep/node_modules/other")

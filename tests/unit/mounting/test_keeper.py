@@ -11,7 +11,7 @@ from tests.support.mounting import LIMIT, REPOSITORY
 
 KEEPER = """
 import os, signal, sys
-from gitguardfs.mounting import keeper
+from gitguardfs.mounting import fd_store, keeper
 
 def end(how):
     if how < 0:
@@ -28,7 +28,9 @@ def log(text):
     print(text.rpartition("; ")[2], flush=True)
 
 {settings}
-keeper.keep("view", first, again, {tell}, log)
+relay = fd_store.Relay(None)
+relay.open()
+keeper.keep("view", first, again, {tell}, log, relay)
 """
 
 

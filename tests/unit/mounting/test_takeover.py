@@ -3,6 +3,7 @@
 import marshal
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,22 +57,51 @@ def test_descriptors_are_of_the_process_that_they_are_meant_for(
     assert "LISTEN_FDNAMES" not in os.environ, "nor of its children"
 
 
-def test_a_manager_gets_each_descriptor_by_its_name(tmp_path: Path) -> None:
+def test_a_manager_gets_each_descriptor_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fd_store, "TAKEN_LIMIT", 0.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        relay = fd_store.Relay()
+        manager.setblocking(False)
+        relay = fd_store.Relay(str(tmp_path / "notify"))
+        relay.open()
+
+        def stored() -> list[str]:
+            """Return what the manager was told, with the names of the files."""
+            said = []
+            with suppress(BlockingIOError):
+                while True:
+                    text, fds, _, _ = socket.recv_fds(manager, 100, 4)
+                    said.append(text.decode().replace("\nFDNAME", ""))
+                    for fd in fds:
+                        said.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+                        os.close(fd)
+            return [word for word in said if not word.startswith("pipe:")]
+
         with open(tmp_path / "one", "w") as one, open(tmp_path / "two", "w") as two:
-            relay.send({"one": one.fileno(), "two": two.fileno()})
-        monkey = pytest.MonkeyPatch()
-        monkey.setattr(fd_store, "TAKEN_LIMIT", 0.0)
-        relay.pass_on(str(tmp_path / "notify"))
-        monkey.undo()
-        for name in ("one", "two"):
-            text, fds, _, _ = socket.recv_fds(manager, 100, 4)
-            assert text == f"FDSTORE=1\nFDNAME={name}".encode()
-            assert os.readlink(f"/proc/self/fd/{fds[0]}") == str(tmp_path / name)
-            os.close(fds[0])
-        assert manager.recv(100) == b"BARRIER=1"
-        relay.pass_on(str(tmp_path / "notify"))  # a daemon that has handed nothing over
-        for end in (relay._ours, relay._theirs):
-            end.close()
+            relay.keep({"a": one.fileno(), "b": two.fileno()})
+            relay.started()
+            assert stored() == ["FDSTORE=1=a", "one", "FDSTORE=1=b", "two"]
+            assert not any(map(os.get_inheritable, relay.kept.values())), "git would have them"
+            relay.hand_over({"a": two.fileno()})
+        relay.ended()
+        removed = ["FDSTOREREMOVE=1=a", "FDSTOREREMOVE=1=b"]
+        assert stored() == [*removed, "FDSTORE=1=a", "two", "BARRIER=1"]
+        relay.keep({})
+        relay.receive()
+        assert stored() == ["FDSTOREREMOVE=1=a"], "it is to begin anew"
+        assert relay.kept == {}
+        relay.close()
+
+
+def test_nothing_is_kept_after_an_end_without_a_hand_over(tmp_path: Path) -> None:
+    relay = fd_store.Relay(None)
+    relay.open()
+    with open(tmp_path / "one", "w") as one:
+        relay.keep({"a": one.fileno()})
+    relay.started()
+    assert list(relay.kept) == ["a"]
+    relay.ended()
+    assert relay.kept == {}
+    relay.close()

@@ -1,0 +1,95 @@
+"""Rows of values in memory that outlives this process, if another one has its descriptor as well.
+
+Rows are added one by one, and replaced as a whole when they have become many. They count once they
+are complete, whenever the process is killed: the number that says where they end is written last.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from marshal import dumps, loads
+from struct import Struct
+from typing import Any
+
+Row = tuple[Any, ...]
+"""Numbers, bytes, None and tuples of them."""
+
+AREA = 1 << 30
+"""Bytes of each of the two areas, which take memory only as far as they are written."""
+FIRST = mmap.PAGESIZE
+"""Where the first area begins."""
+SHORT = 1 << 20
+"""Bytes of rows that are not worth to be replaced."""
+_END = Struct("Q")
+_LENGTH = Struct("I")
+_FORMAT = 2
+"""The version of marshal that is quickest to write."""
+
+
+class SharedRows:
+    """A growing list of rows in a file of memory."""
+
+    def __init__(self, are_many: Callable[[], None]) -> None:
+        """Begin without rows. Raises OSError.
+
+        ``are_many`` is called with each row that comes once their size has doubled.
+        """
+        self._are_many = are_many
+        self.fd = os.memfd_create("gitguardfs-rows")
+        """The file's descriptor."""
+        os.ftruncate(self.fd, FIRST + 2 * AREA)
+        self._memory = mmap.mmap(self.fd, FIRST + 2 * AREA)
+        self._start = self._end = FIRST
+        self._enough = FIRST + SHORT
+        _END.pack_into(self._memory, 0, self._end)
+
+    def add(self, row: Row) -> None:
+        """Add a row. If there is no room, there are no rows any more."""
+        data = dumps(row, _FORMAT)
+        start = self._end
+        end = start + 4 + len(data)
+        if end > self._enough:
+            self._are_many()
+            if end > self._start + AREA:
+                _END.pack_into(self._memory, 0, 0)
+                return
+        self._memory[start:end] = _LENGTH.pack(len(data)) + data
+        self._end = end
+        _END.pack_into(self._memory, 0, end)
+
+    def replace(self, rows: Iterable[Row]) -> None:
+        """Put other rows in place of all. Raises OSError."""
+        former = self._start
+        self._start = at = FIRST + AREA if former == FIRST else FIRST
+        for row in rows:
+            data = dumps(row, _FORMAT)
+            end = at + 4 + len(data)
+            if end > self._start + AREA:
+                at = 0
+                break
+            self._memory[at:end] = _LENGTH.pack(len(data)) + data
+            at = end
+        _END.pack_into(self._memory, 0, at)
+        self._end = at or self._start + AREA
+        self._enough = self._end + min(max(SHORT, self._end - self._start), AREA)
+        self._memory.madvise(mmap.MADV_REMOVE, former, AREA)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._memory.close()
+        os.close(self.fd)
+
+
+def rows_in(fd: int) -> Iterator[Row]:
+    """Yield the rows in a file of memory, the oldest first. Raises OSError, ValueError."""
+    with mmap.mmap(fd, FIRST + 2 * AREA, prot=mmap.PROT_READ) as memory:
+        (end,) = _END.unpack_from(memory)
+        if not FIRST <= end <= FIRST + 2 * AREA:
+            raise ValueError("the rows had no room")
+        at = FIRST if end <= FIRST + AREA else FIRST + AREA
+        while at < end:
+            (length,) = _LENGTH.unpack_from(memory, at)
+            at += 4 + length
+            yield loads(memory[at - length : at])  # noqa: S302  # only root hands it over

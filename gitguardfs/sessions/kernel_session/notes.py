@@ -1,0 +1,244 @@
+"""Notes what the next daemon needs if this one is killed, and serves what that was asked again.
+
+Of a request that must not be done twice it is noted that it has begun, and then that it is done.
+After a kill the kernel sends again what was not answered: what was done is answered by what is
+there now. Of what had begun only, an error may say that it was done.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from gitguardfs.base.protocol import Caller, EntryReply, OpenReply, RequestError
+from gitguardfs.fs.saved import Saved
+from gitguardfs.linux.shared_rows import Row, SharedRows, rows_in
+from gitguardfs.sessions.kernel_session import abi
+from gitguardfs.sessions.kernel_session.abi import Opcode
+from gitguardfs.view.rows import NUMBERS, Former
+from gitguardfs.view.view import View
+
+OPENED, CLOSED, BEGUN, DONE = range(NUMBERS + 1, NUMBERS + 5)
+"""Kinds of rows, beside those of ``view.rows``."""
+ADDS = {"mkdir", "mknod", "symlink", "link", "create"}
+"""Requests that fail with EEXIST if they are done twice."""
+REMOVES = {"unlink", "rmdir", "rename", "removexattr"}
+"""Requests that fail with ENOENT, or ENODATA, if they are done twice."""
+ONCE = {
+    Opcode.MKDIR, Opcode.MKNOD, Opcode.SYMLINK, Opcode.LINK, Opcode.CREATE, Opcode.UNLINK,
+    Opcode.RMDIR, Opcode.RENAME, Opcode.RENAME2, Opcode.SETXATTR, Opcode.REMOVEXATTR, Opcode.WRITE,
+}  # fmt: skip
+"""Requests that must not be done twice; of WRITE those that append."""
+_APPENDS = abi.BODY + 33, os.O_APPEND >> 8
+"""Where in a WRITE the second byte of the open file's flags is, and O_APPEND there."""
+
+
+CLOCK_OF_FILES = 5
+"""CLOCK_REALTIME_COARSE, by which the kernel dates changes at least."""
+MOST_ASKED = 1024
+"""Requests that are remembered; fewer are under way at a time."""
+MOST_WRITTEN = 64 << 20
+"""Bytes behind the former end of a file in which an append is looked for."""
+
+
+class Opened(NamedTuple):
+    """An open file."""
+
+    node: int
+    flags: int
+    backing: int
+    """The kernel's number of the source's file, or 0."""
+    unique: int
+    """The request that opened it."""
+
+
+class Asked(NamedTuple):
+    """A request that must not be done twice."""
+
+    at: int
+    """When the request began: ns."""
+    size: int
+    """Bytes of the file before an append."""
+    result: int | None = None
+    """Its reply, if it is a number. None if it is not known that it was done."""
+
+
+@dataclass
+class KilledDaemon:
+    """What a session needs beside the tables of its view; after no kill it is empty."""
+
+    opened: dict[int, Opened] = field(default_factory=dict)
+    """The open files, by handle."""
+    asked: dict[int, Asked] = field(default_factory=dict)
+    """The last requests, by unique."""
+
+
+class Notes:
+    """Notes on one view and its session, in memory that another process holds as well."""
+
+    def __init__(self, view: View, are_many: Callable[[], None], former: KilledDaemon) -> None:
+        """Begin without notes; ``former`` is what a daemon before this one has noted.
+
+        ``are_many`` is called when ``begin`` ought to be called again. Raises OSError.
+        """
+        self._view = view
+        self._rows = SharedRows(are_many)
+        self.fd = self._rows.fd
+        """The descriptor that leads to the notes."""
+        self._former = former
+
+    def begin(self) -> bool:
+        """Note all that is there, and from now on what changes. Raises OSError.
+
+        Returns False if no other daemon could go on with this view. To be called between requests.
+        """
+        if not self._view.note_changes(self._rows.add):
+            return False
+        self._rows.replace(self._all())
+        return True
+
+    def _all(self) -> Iterator[Row]:
+        yield from self._view.rows()
+        for handle, opened in self._former.opened.items():
+            yield OPENED, handle, *opened
+        for unique, asked in self._former.asked.items():
+            yield BEGUN, unique, asked.at, asked.size
+            if asked.result is not None:
+                yield DONE, unique, asked.result
+
+    def opened(self, handle: int, node: int, flags: int, backing: int, unique: int) -> None:
+        """Note that a file was opened; ``backing`` is the kernel's number of the source's file."""
+        opened = self._former.opened[handle] = Opened(node, flags, backing, unique)
+        self._rows.add((OPENED, handle, *opened))
+
+    def closed(self, handle: int) -> bool:
+        """Note that a file was closed; return whether it was open."""
+        if self._former.opened.pop(handle, None) is None:
+            return False
+        self._rows.add((CLOSED, handle))
+        return True
+
+    def begins(self, opcode: int, unique: int, request: mmap.mmap, handle: int) -> bool:
+        """Note that a request begins, if it must not be done twice; return whether it must not.
+
+        ``handle`` is its first argument. Raises OSError.
+        """
+        size = 0
+        if opcode == Opcode.WRITE:
+            at, bit = _APPENDS
+            if not request[at] & bit:
+                return False
+            size = os.fstat(self._view.descriptor(handle)).st_size
+        now = time.clock_gettime_ns(CLOCK_OF_FILES)
+        self._rows.add((BEGUN, unique & ~abi.RESENT, now, size))
+        return True
+
+    def done(self, unique: int, reply: object) -> None:
+        """Note that a request is done."""
+        result = reply if isinstance(reply, int) else 0
+        self._rows.add((DONE, unique & ~abi.RESENT, result))
+
+    def close(self) -> None:
+        """Drop the notes."""
+        self._rows.close()
+
+
+def read_notes(fd: int) -> tuple[Saved, KilledDaemon]:
+    """Return what a daemon that was killed has noted, with the tables that ``View.restore`` takes.
+
+    Raises OSError, ValueError.
+    """
+    tables, opened, asked = Former(), dict[int, Opened](), OrderedDict[int, Asked]()
+    for row in rows_in(fd):
+        kind, number, *more = row
+        if kind == OPENED:
+            opened[number] = Opened(*more)
+        elif kind == CLOSED:
+            opened.pop(number, None)
+        elif kind == BEGUN:
+            asked[number] = Asked(*more)
+            asked.move_to_end(number)
+            if len(asked) > MOST_ASKED:
+                asked.popitem(last=False)
+        elif kind == DONE:
+            if number in asked:
+                asked[number] = asked[number]._replace(result=more[0])
+        else:
+            tables.add(row)
+    files = [(handle, file.node, file.flags) for handle, file in opened.items()]
+    return tables.tables(files), KilledDaemon(opened, asked)
+
+
+class AskedAgain:
+    """The requests that were sent again."""
+
+    def __init__(self, view: View, asked: dict[int, Asked]) -> None:
+        self._view = view
+        self._asked = asked
+
+    def serve(self, unique: int, request: str, caller: Caller | None, *arguments: Any) -> Any:
+        """Return the reply to a request, as ``View.serve`` does, and do nothing twice."""
+        asked = self._asked.pop(unique & ~abi.RESENT, None)
+        if asked is None:
+            return self._view.serve(request, caller, *arguments)
+        if request == "write":
+            if asked.result is not None:
+                return asked.result
+            if self._is_written(asked, *arguments):
+                return len(arguments[2])
+        elif asked.result is not None:
+            return self._reply(request, caller, arguments)
+        try:
+            return self._view.serve(request, caller, *arguments)
+        except RequestError as error:
+            if request in REMOVES and error.errno in (errno.ENOENT, errno.ENODATA):
+                if request == "rename":
+                    self._view.serve("forget", None, self._look(caller, *arguments[2:4]).node, 1)
+                return None
+            if request not in ADDS or error.errno != errno.EEXIST:
+                raise
+            reply = self._reply(request, caller, arguments)
+            if not _is_new(reply, caller, asked.at):
+                raise
+            return reply
+
+    def _reply(self, request: str, caller: Caller | None, arguments: tuple[Any, ...]) -> Any:
+        """Return the reply to a request that is done."""
+        if request not in ADDS:
+            return None
+        # LINK names the file before the directory.
+        parent, name = arguments[1:3] if request == "link" else arguments[:2]
+        entry = self._look(caller, parent, name)
+        if request != "create":
+            return entry
+        flags = arguments[3] & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+        return self._view.serve("open", caller, entry.node, flags), entry
+
+    def _look(self, caller: Caller | None, parent: int, name: bytes) -> EntryReply:
+        entry: EntryReply = self._view.serve("lookup", caller, parent, name)
+        if not entry.node:
+            raise RequestError(errno.ENOENT)
+        return entry
+
+    def _is_written(self, asked: Asked, handle: int, _: int, data: memoryview) -> bool:
+        """Return whether an append has reached the file, whose handle may be for writing only."""
+        try:
+            fd = os.open(f"/proc/self/fd/{self._view.descriptor(handle)}", os.O_RDONLY)
+        except OSError:
+            return False
+        with open(fd, "rb") as file:
+            file.seek(asked.size)
+            return bytes(data) in file.read(MOST_WRITTEN)
+
+
+def _is_new(reply: Any, caller: Caller | None, since: int) -> bool:
+    """Return whether an entry is of the caller's user, and was changed since then."""
+    entry = reply[1] if isinstance(reply[0], OpenReply) else reply
+    attributes, uid = entry.attributes, None if caller is None else caller.uid
+    return attributes is not None and attributes.uid == uid and attributes.ctime_ns >= since

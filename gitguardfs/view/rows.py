@@ -1,0 +1,91 @@
+"""What the next daemon has to know of a view if this one is killed, in rows; see ``fs.saved``.
+
+A row says what a node or a virtual file is, or that it is gone, and the last one holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gitguardfs.fs.nodes import Node, is_local
+from gitguardfs.fs.saved import Saved, row_after_kill, row_of
+from gitguardfs.fs.tree import Tree
+from gitguardfs.view.git_files import GitFiles
+
+NODE, GIT_FILE, NUMBERS = range(3)
+"""Kinds of rows."""
+STEP = 1 << 32
+"""Numbers that one daemon gives at most, of each kind. The next one goes on behind them."""
+
+Note = Callable[[Saved], None]
+"""Takes one row."""
+
+
+def note_changes(note: Note, trees: list[Tree], git_files: GitFiles | None) -> None:
+    """Have each change of the tables noted from now on."""
+
+    def note_node(node: Node) -> None:
+        note((NODE, *row_of(node)) if node.is_hashed and node.parent else (NODE, node.id))
+
+    for tree in trees:
+        tree.nodes.note = note_node
+    if git_files is not None:
+        git_files.note = lambda row: note((GIT_FILE, *row))
+
+
+def numbers_of(trees: list[Tree], git_files: GitFiles | None) -> Saved:
+    """Return the row with the next number of each kind: those below it are given."""
+    numbers = tuple((tree.nodes.next_own_id(), tree.handles.next_id()) for tree in trees)
+    return NUMBERS, numbers, None if git_files is None else git_files.next_id()
+
+
+def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
+    """Yield the rows of all that is in the tables, but for numbers."""
+    for tree in trees:
+        for node in tree.nodes:
+            if node.is_hashed and node.parent:
+                yield NODE, *row_of(node)
+    if git_files is not None:
+        for row in git_files.rows():
+            yield GIT_FILE, *row
+
+
+class Former:
+    """The tables of a view whose daemon was killed, and its open files."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, Saved] = {}
+        self._git_files: dict[int, int | bytes] = {}
+        self._numbers: Saved = ()
+
+    def add(self, row: Saved) -> bool:
+        """Take one row after the other; return False for one of another kind."""
+        kind, number, *more = row
+        if kind == NUMBERS:
+            self._numbers = row[1:]
+        elif kind > NUMBERS:
+            return False
+        elif not more or more == [None]:
+            (self._nodes if kind == NODE else self._git_files).pop(number, None)
+        elif kind == NODE:
+            self._nodes[number] = row_after_kill(row[1:])
+        else:
+            self._git_files[number] = more[0]
+        return True
+
+    def tables(self, files: list[tuple[int, int, int]]) -> Saved:
+        """Return what ``View.restore`` takes. ``files`` has handle, node and flags of each."""
+        numbers, git_number = self._numbers
+        trees: list[Saved] = []
+        for index, (own, handle) in enumerate(numbers):
+            nodes = [row for row in self._nodes.values() if is_local(row[0]) == bool(index)]
+            opened = [file for file in files if is_local(file[0]) == bool(index)]
+            trees.append((own + STEP, handle + STEP, tuple(nodes), tuple(opened), ()))
+        shown, texts = [], []
+        for number, value in self._git_files.items():
+            if isinstance(value, bytes):
+                texts.append((number, value))
+            else:
+                shown.append((number, value, 1))
+        git_files = () if git_number is None else (git_number + STEP, tuple(shown), tuple(texts))
+        return trees[0], trees[1] if len(trees) > 1 else (), git_files

@@ -1,0 +1,134 @@
+"""A daemon is killed while it serves a request: the next one answers it, and does nothing twice."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gitguardfs.base.protocol import RENAME_NOREPLACE
+from gitguardfs.linux.syscalls import renameat2
+from tests.support.mounting import LIMIT, REPOSITORY, area, daemons, unmount, until
+
+_KILLED = """
+import os, signal, sys
+from gitguardfs.commands.gitguardfs import main
+from gitguardfs.sessions.kernel_session.connection import Connection
+from gitguardfs.sessions.kernel_session.notes import Notes
+
+armed, opcode, moment = os.environ["ARMED"], int(os.environ["OPCODE"]), os.environ["MOMENT"]
+begins, done, send = Notes.begins, Notes.done, Connection.send
+begun = []
+
+def note_begin(self, this, unique, *more):
+    is_noted = begins(self, this, unique, *more)
+    if this == opcode and is_noted and os.path.exists(armed):
+        begun.append(unique)
+    return is_noted
+
+def die(unique):
+    if unique in begun:
+        os.unlink(armed)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def note_done(self, unique, reply):
+    if moment == "begun":
+        die(unique)
+    done(self, unique, reply)
+
+def reply(self, unique, answer):
+    if moment == "done":
+        die(unique)
+    send(self, unique, answer)
+
+Notes.begins, Notes.done, Connection.send = note_begin, note_done, reply
+main()
+"""
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    with area() as path:
+        (path / "source/full").mkdir(parents=True)
+        (path / "source/empty").mkdir()
+        (path / "source/file").write_text("text")
+        (path / "source/log").write_text("line\nline\n")
+        (path / "view").mkdir()
+        yield path
+        unmount(path / "view")
+        until(lambda: not daemons(path), "they end")
+
+
+def _create(view: Path) -> None:
+    fd = os.open(view / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+    os.write(fd, b"new")
+    os.close(fd)
+
+
+def _append(flags: int, size: int) -> Callable[[Path], None]:
+    def append(view: Path) -> None:
+        fd = os.open(view / "log", os.O_WRONLY | os.O_APPEND | flags)
+        assert os.write(fd, b"line\n" * size) == 5 * size
+        os.close(fd)
+
+    return append
+
+
+def _rename(view: Path) -> None:
+    directory = os.open(view, os.O_RDONLY)
+    renameat2(directory, b"file", directory, b"moved", RENAME_NOREPLACE)
+    os.close(directory)
+
+
+CHANGES: dict[str, tuple[int, Callable[[Path], object], tuple[str, ...]]] = {
+    "mkdir": (9, lambda view: os.mkdir(view / "new"), ()),
+    "mknod": (8, lambda view: os.mknod(view / "new", stat.S_IFIFO | 0o600), ()),
+    "symlink": (6, lambda view: os.symlink("file", view / "new"), ()),
+    "link": (13, lambda view: os.link(view / "file", view / "new"), ()),
+    "create": (35, _create, ()),
+    "unlink": (10, lambda view: os.unlink(view / "file"), ()),
+    "rmdir": (11, lambda view: os.rmdir(view / "empty"), ()),
+    "rename": (12, lambda view: os.rename(view / "file", view / "moved"), ()),
+    "replace": (12, lambda view: os.rename(view / "file", view / "log"), ()),
+    "renameat2": (45, _rename, ()),
+    "setxattr": (21, lambda view: os.setxattr(view / "file", "user.a", b"b"), ("--xattr", "rw")),
+    "append": (16, _append(0, 1), ("--direct-io",)),
+    "append by a helper": (16, _append(os.O_SYNC, 50_000), ("--direct-io",)),
+}
+
+
+def _start(here: Path, opcode: int, moment: str, *options: str) -> None:
+    environment = {
+        **os.environ, "PYTHONPATH": str(REPOSITORY),
+        "ARMED": str(here / "armed"), "OPCODE": str(opcode), "MOMENT": moment,
+    }  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-c", _KILLED, here / "source", here / "view", *options],
+        env=environment, timeout=LIMIT, check=True,
+    )  # fmt: skip
+
+
+def _tree(path: Path) -> dict[str, object]:
+    """Return names with kinds and contents."""
+    return {
+        str(each.relative_to(path)): each.read_bytes() if each.is_file() else each.lstat().st_mode
+        for each in path.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("moment", ["begun", "done"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_is_made_once(here: Path, change: str, moment: str, tmp_path: Path) -> None:
+    """It is killed when the change was made: before it noted that, or before it answered."""
+    opcode, make, options = CHANGES[change]
+    subprocess.run(["cp", "-a", here / "source", tmp_path / "expected"], check=True)
+    make(tmp_path / "expected")
+    _start(here, opcode, moment, *options)
+    former = daemons(here)
+    (here / "armed").touch()
+    make(here / "view")
+    assert daemons(here)[0] == former[0] and daemons(here)[1:] != former[1:], "it was killed"
+    assert _tree(here / "source") == _tree(here / "view") == _tree(tmp_path / "expected")
