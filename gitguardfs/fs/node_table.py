@@ -51,7 +51,7 @@ class NodeTable:
         """Looks an UNJUDGED node up again; set by the resolver. Raises OSError, ESTALE if it is no
         longer there."""
         self.note: Callable[[Node], None] = lambda _: None
-        """Notes a node that got another place, or lost its number, for the next daemon."""
+        """Notes a node that got another place, or lost its object, or is gone."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
 
@@ -203,7 +203,7 @@ class NodeTable:
     def restore(self, node: Node) -> None:
         """Add a node that a former daemon had in its table."""
         self.by_id[node.id] = node
-        if node.id >= self._first_own:
+        if node.is_hashed and node.id >= self._first_own:
             self._by_key[node.dev, node.ino, node.variant] = node
 
     def restrict_known(self, st: os.stat_result, verdict: Verdict, rule: str) -> None:

@@ -3,8 +3,9 @@
 The kernel goes on with the numbers of nodes and handles that it was given. So each node comes back
 with its number, at its last place, but without a verdict: it is looked up anew when it is first
 used (``Resolver.judge``). Of objects without a place only open files come back, by their
-descriptors. Requests on all others get ESTALE. Files that are open to be written are handed over
-as well: a share's server may not open them again (a new file of mode 0444).
+descriptors. Requests on all others get ESTALE. While the kernel knows their numbers, no new object
+gets these: it would be taken for the old one. Files that are open to be written are handed over as
+well: a share's server may not open them again (a new file of mode 0444).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from gitguardfs.names.rules import ALLOW, HIDE, Refused
 
 Saved = tuple[Any, ...]
 """Numbers, bytes, None and tuples of them."""
-NOWHERE = 0
-"""Stands for the directory of a file that has lost its name."""
+NOWHERE, LOST = 0, -1
+"""Stand for the directory of an open file that has lost its name, and of any other such object."""
 MOST_FILES = 150
 """Open files that are handed over at most, first those without a name."""
 
@@ -42,18 +43,12 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
     """
     if tree.symlinks is not None or tree.locks is not None:
         return None  # a linked subtree is known by the way that led to it; a lock ends here
-    by_id = tree.nodes.by_id
     opened = sorted(tree.handles.files_by_id(), key=lambda each: each[1].node.parent is not None)
     for number, handle in opened:
-        is_needed = handle.writable or _is_open_nameless(tree, handle.node)
+        is_needed = handle.writable or _is_open_nameless(handle.node)
         if is_needed and len(descriptors) < MOST_FILES:
             descriptors[_name(number)] = os.dup(handle.fd)
-    nodes = [
-        row_of(node)
-        for node in tree.nodes
-        if _is_open_nameless(tree, node)
-        or (node.is_hashed and node.parent and by_id.get(node.parent.id) is node.parent)
-    ]
+    nodes = [row_of(node, _place(tree, node)) for node in tree.nodes if node is not tree.nodes.root]
     files = [
         (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
     ]
@@ -71,28 +66,37 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
     )  # fmt: skip
 
 
-def row_of(node: Node) -> Saved:
-    """Return what the next daemon has to know of a node."""
+def row_of(node: Node, place: int) -> Saved:
+    """Return what the next daemon has to know of a node; ``place`` is its directory."""
     return (
-        node.id, NOWHERE if node.parent is None else node.parent.id, node.name, node.dev,
-        node.ino, node.file_type, node.variant, node.lookup_count, node.btime_ns, node.size,
-        node.has_other_names, node.was_mappable,
+        node.id, place, node.name, node.dev, node.ino, node.file_type, node.variant,
+        node.lookup_count, node.btime_ns, node.size, node.has_other_names, node.was_mappable,
+        node.is_hashed and place != LOST,
     )  # fmt: skip
 
 
-def row_after_kill(row: Saved) -> Saved:
-    """Return the row of a node as one that was killed has left it.
+def row_in_case_of_a_kill(node: Node) -> Saved:
+    """Return the row of a node as it is now, of which much may change without being noted.
 
     How often the kernel has looked it up is not known, nor who has mapped it: it is taken as known,
-    and as mapped.
+    and as mapped. An open file without a name is lost.
     """
-    return (*row[:7], 1, *row[8:11], True)
+    is_placed = node.parent is not None and node.is_hashed
+    row = row_of(node, node.parent.id if is_placed and node.parent else LOST)
+    return (*row[:7], 1, *row[8:11], True, row[12])
 
 
-def _is_open_nameless(tree: Tree, node: Node) -> bool:
+def _place(tree: Tree, node: Node) -> int:
+    """Return the number of the directory where a node is looked up again, or NOWHERE, or LOST."""
+    parent = node.parent
+    if parent is not None and node.is_hashed and tree.nodes.by_id.get(parent.id) is parent:
+        return parent.id
+    return NOWHERE if _is_open_nameless(node) else LOST
+
+
+def _is_open_nameless(node: Node) -> bool:
     """Return whether a node stands for an open file that has lost its name, unguarded as it was."""
-    is_judged = node.restrictions == tree.nodes.restrictions
-    return node.parent is None and bool(node.open_fds) and is_judged and node.verdict is ALLOW
+    return node.parent is None and bool(node.open_fds) and node.verdict is ALLOW
 
 
 def _name(number: int) -> str:
@@ -115,8 +119,7 @@ def restore(tree: Tree, former: Saved, descriptors: dict[str, int]) -> None:
         if isinstance(parent, Directory):
             node.parent, node.name = parent, name
         elif parent_id == NOWHERE:
-            node.is_hashed, node.restrictions = False, tree.nodes.restrictions
-            node.verdict, node.rule = ALLOW, ""
+            node.restrictions, node.verdict, node.rule = tree.nodes.restrictions, ALLOW, ""
     for number, node_id, flags in files:
         fd = descriptors.pop(_name(number), -1)
         with suppress(OSError, Refused):
@@ -133,12 +136,12 @@ def restore(tree: Tree, former: Saved, descriptors: dict[str, int]) -> None:
 
 
 def _node(row: Saved) -> Node:
-    number, _, _, dev, ino, file_type, variant, lookups, btime_ns, size, is_linked, is_mapped = row
+    number, _, _, dev, ino, file_type, variant, lookups, btime_ns, size, *flags = row
     st: Any = _Object(dev, ino, file_type)
     kind = Directory if file_type == S_IFDIR else Node
     # No request is served by this verdict: it is the strictest, should any look at it.
     node = kind(number, st, HIDE, "not looked up since the daemon was replaced")
     node.variant, node.restrictions = variant, UNJUDGED
     node.lookup_count, node.btime_ns, node.size = lookups, btime_ns, size
-    node.has_other_names, node.was_mappable = is_linked, is_mapped
+    node.has_other_names, node.was_mappable, node.is_hashed = flags
     return node

@@ -27,23 +27,32 @@ def notify(address: str | None, message: str, *descriptors: int) -> None:
     """Send a message to the service manager (sd_notify(3)); do nothing without an address."""
     if not address:
         return
-    if address.startswith("@"):
-        address = "\0" + address[1:]
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.connect(address)
-            sock.sendmsg([message.encode()], _rights(descriptors))
+        _send(address, message, *descriptors)
     except OSError as error:
         log.error("the service manager was not notified: %s", error.strerror)
 
 
+def _send(address: str, message: str, *descriptors: int) -> None:
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        sock.connect(address)
+        sock.sendmsg([message.encode()], _rights(descriptors))
+
+
 def store(address: str, descriptors: Mapping[str, int]) -> None:
-    """Let the manager keep descriptors, by their names; wait until it has them."""
+    """Let the manager keep descriptors, by their names; wait until it has them. Raises OSError.
+
+    What a slow manager has not taken in time waits in its socket: it takes that before our end.
+    """
     keep(address, descriptors)
     readable, writable = os.pipe()
     try:
-        notify(address, "BARRIER=1", writable)
-        os.close(writable)
+        try:
+            _send(address, "BARRIER=1", writable)
+        finally:
+            os.close(writable)
         poll = select.poll()
         poll.register(readable, 0)  # POLLHUP, once the manager has closed its copy
         poll.poll(TAKEN_LIMIT * 1000)
@@ -52,9 +61,12 @@ def store(address: str, descriptors: Mapping[str, int]) -> None:
 
 
 def keep(address: str, descriptors: Mapping[str, int]) -> None:
-    """Let the manager keep descriptors, by their names, while this process goes on."""
+    """Let the manager keep descriptors, by their names, while this process goes on.
+
+    Raises OSError.
+    """
     for name, fd in descriptors.items():
-        notify(address, f"FDSTORE=1\nFDNAME={name}", fd)
+        _send(address, f"FDSTORE=1\nFDNAME={name}", fd)
 
 
 def taken(address: str | None) -> dict[str, int]:
@@ -156,8 +168,11 @@ class Relay:
             for name in self._stored:
                 notify(self._address, f"FDSTOREREMOVE=1\nFDNAME={name}")
             self._stored = list(self.kept)
-            if self.kept:
-                put(self._address, self.kept)
+            try:
+                if self.kept:
+                    put(self._address, self.kept)
+            except OSError as error:
+                log.error("the service manager keeps nothing: %s", error.strerror)
 
 
 def _rights(descriptors: tuple[int, ...]) -> list[tuple[int, int, array.array[int]]]:

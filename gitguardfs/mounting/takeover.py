@@ -152,7 +152,7 @@ class Succession:
 
     def prepare(
         self,
-        hand_over: Callable[[], tuple[dict[str, int], Any] | None],
+        hand_over: Callable[[dict[str, int]], Any],
         options: MountOptions,
         paths: MountPaths,
         mounted: mountinfo.MountInfo | None,
@@ -164,22 +164,22 @@ class Succession:
         """
         if mounted is None or paths.covers_itself:
             return {}
+        descriptors: dict[str, int] = {}
         try:
-            handed_over = hand_over() if mountinfo.current(mounted) else None
-            if handed_over is None:
-                return {}
-            descriptors, state = handed_over
-            given = options.given, (options.source, options.mountpoint), paths.mountpoint
-            text = (FORMAT, mounted.identity, *given, self.root, state)
-            # Not the O_PATH descriptor, which a service manager does not keep.
-            place = os.open(f"/proc/self/fd/{paths.mountpoint_fd}", covers.READ)
-            memory = os.memfd_create("gitguardfs-state")
-            with open(memory, "wb", closefd=False) as file:
-                marshal.dump(text, file, MARSHAL_VERSION)
-            return descriptors | {STATE: memory, PLACE: place}
+            state = hand_over(descriptors) if mountinfo.current(mounted) else None
+            if state is not None:
+                given = options.given, (options.source, options.mountpoint), paths.mountpoint
+                text = (FORMAT, mounted.identity, *given, self.root, state)
+                # Not the O_PATH descriptor, which a service manager does not keep.
+                descriptors[PLACE] = os.open(f"/proc/self/fd/{paths.mountpoint_fd}", covers.READ)
+                memory = descriptors[STATE] = os.memfd_create("gitguardfs-state")
+                with open(memory, "wb", closefd=False) as file:
+                    marshal.dump(text, file, MARSHAL_VERSION)
+                return descriptors
         except Exception:
             log.exception("the view cannot be handed over; it is mounted anew")
-            return {}
+        _close(*descriptors.values())
+        return {}
 
     def pass_on(self, descriptors: dict[str, int]) -> bool:
         """Hand over what ``prepare`` has returned, and close it; return whether that worked."""

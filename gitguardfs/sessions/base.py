@@ -48,16 +48,17 @@ class Session(Protocol):
         Takes no lock that a request may hold.
         """
 
-    def handed_over(self) -> tuple[dict[str, int], Any] | None:
-        """Return new descriptors, by name, and a state: what ``take_over`` takes.
+    def handed_over(self, descriptors: dict[str, int]) -> Any:
+        """Return the state that ``take_over`` takes; None if no other daemon can serve this mount.
 
-        None if no other daemon can serve this mount. To be called after ``serve``.
+        Adds to ``descriptors``, by names, what belongs to it. The caller closes these, after an
+        error as well. To be called after ``serve``.
         """
 
-    def kept(self) -> tuple[dict[str, int], Any] | None:
-        """Return what ``handed_over`` returns, of use if this process is killed from now on.
+    def kept(self, descriptors: dict[str, int]) -> Any:
+        """Return the state as ``handed_over`` does, of use if this process is killed from now on.
 
-        To be called between requests, once the mount answers. Raises OSError.
+        To be called between requests, once the mount answers.
         """
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:

@@ -6,9 +6,11 @@ A row says what a node or a virtual file is, or that it is gone, and the last on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from gitguardfs.fs.node_table import NodeTable
 from gitguardfs.fs.nodes import Node, is_local
-from gitguardfs.fs.saved import Saved, row_after_kill, row_of
+from gitguardfs.fs.saved import Saved, row_in_case_of_a_kill
 from gitguardfs.fs.tree import Tree
 from gitguardfs.view.git_files import GitFiles
 
@@ -24,13 +26,15 @@ Note = Callable[[Saved], None]
 def note_changes(note: Note, trees: list[Tree], git_files: GitFiles | None) -> None:
     """Have each change of the tables noted from now on."""
 
-    def note_node(node: Node) -> None:
-        note((NODE, *row_of(node)) if node.is_hashed and node.parent else (NODE, node.id))
-
     for tree in trees:
-        tree.nodes.note = note_node
+        tree.nodes.note = partial(_note, tree.nodes, note)
     if git_files is not None:
         git_files.note = lambda row: note((GIT_FILE, *row))
+
+
+def _note(nodes: NodeTable, note: Note, node: Node) -> None:
+    is_there = nodes.by_id.get(node.id) is node
+    note((NODE, *row_in_case_of_a_kill(node)) if is_there else (NODE, node.id))
 
 
 def numbers_of(trees: list[Tree], git_files: GitFiles | None) -> Saved:
@@ -43,8 +47,8 @@ def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
     """Yield the rows of all that is in the tables, but for numbers."""
     for tree in trees:
         for node in tree.nodes:
-            if node.is_hashed and node.parent:
-                yield NODE, *row_of(node)
+            if node is not tree.nodes.root:
+                yield NODE, *row_in_case_of_a_kill(node)
     if git_files is not None:
         for row in git_files.rows():
             yield GIT_FILE, *row
@@ -68,7 +72,7 @@ class Former:
         elif not more or more == [None]:
             (self._nodes if kind == NODE else self._git_files).pop(number, None)
         elif kind == NODE:
-            self._nodes[number] = row_after_kill(row[1:])
+            self._nodes[number] = row[1:]
         else:
             self._git_files[number] = more[0]
         return True

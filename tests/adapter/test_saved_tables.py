@@ -4,13 +4,14 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from gitguardfs.base.protocol import RequestError
+from gitguardfs.base.protocol import NodeId, RequestError
 from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, UNJUDGED
-from gitguardfs.names.rules import GitMode, GuardRules
+from gitguardfs.names.rules import GitMode, GuardRules, Verdict
 from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_numbers import every_source
@@ -158,6 +159,35 @@ async def test_a_number_of_our_own_is_never_given_again(
     assert await following.id("b/.git") > first
 
 
+@pytest.mark.parametrize("kind", [os.mkdir, os.mknod], ids=lambda kind: kind.__name__)
+async def test_the_number_of_what_is_gone_is_not_given_again(
+    make_world: MakeWorld, successor: Successor, kind: Callable[[Path], None]
+) -> None:
+    """The kernel still knows it, as the working directory of a process that was removed."""
+    world = make_world()
+    kind(world.source / "gone")
+    number = await world.id("gone")
+    world.tree.nodes.by_id[number].parent = None  # the file system has reused the inode's number
+    following = successor(world)
+    await refused(following.ops.getattr(number, following.ctx), errno.ESTALE)
+    assert await following.id("gone") >= FIRST_OWN_ID
+    following.tree.forget(NodeId(number), 1)
+    assert number not in following.tree.nodes.by_id
+
+
+async def test_a_file_that_has_lost_one_of_two_names_stays_one_file(
+    make_world: MakeWorld, successor: Successor
+) -> None:
+    world = make_world()
+    (world.source / "file").touch()
+    (world.source / "link").hardlink_to(world.source / "file")
+    handle, number = await world.open("file", os.O_RDWR), await world.id("file")
+    await world.ops.unlink(ROOT_ID, b"file", world.ctx)
+    following = successor(world)
+    assert await following.id("link") == number
+    await following.ops.release(handle)
+
+
 async def test_handles_keep_their_numbers(make_world: MakeWorld, successor: Successor) -> None:
     world = make_world()
     (world.source / "one").write_text("one")
@@ -190,6 +220,20 @@ async def test_a_file_without_a_name_is_handed_over(
         assert (await following.ops.getattr(node, following.ctx)).st_size == 4
     (world.source / "file").touch()
     assert await following.id("file") != node
+    await following.ops.release(handle)
+
+
+async def test_a_file_without_a_name_outlasts_a_repository_elsewhere(
+    make_world: MakeWorld, successor: Successor
+) -> None:
+    world = make_world()
+    handle, _ = await world.create(ROOT_ID, b"file")
+    await world.ops.unlink(ROOT_ID, b"file", world.ctx)
+    (world.source / "other").mkdir()
+    directory = world.tree.nodes.by_id[await world.id("other")]
+    world.tree.nodes.restrict_below(directory, Verdict.DENY, "repository")
+    following = successor(world)
+    await following.ops.write(handle, 0, b"text")
     await following.ops.release(handle)
 
 

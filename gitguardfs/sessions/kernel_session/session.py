@@ -165,17 +165,14 @@ class KernelSession:
             raise MountFailed("the kernel's session needs root")
         self._connection.mount(directory, options)
 
-    def handed_over(self) -> tuple[dict[str, int], Any] | None:
-        """Return new descriptors, by name, and a state: what ``take_over`` takes. None: neither."""
-        descriptors: dict[str, int] = {}
+    def handed_over(self, descriptors: dict[str, int]) -> Any:
+        """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
         view = self._view.saved(descriptors)
-        if view is None:
-            return None
         descriptors[CONNECTION] = os.dup(self._connection.fd)
-        return descriptors, (self._asks_again, self._open_files.saved(), view)
+        return None if view is None else (self._asks_again, self._open_files.saved(), view)
 
-    def kept(self) -> tuple[dict[str, int], Any] | None:
-        """Return new descriptors and a state for the next daemon, if this one is killed."""
+    def kept(self, descriptors: dict[str, int]) -> Any:
+        """Return the state for the next daemon, if this one is killed; add descriptors."""
         if not self._asks_again:
             return None
         if self._notes is None:
@@ -184,8 +181,9 @@ class KernelSession:
                 notes.close()
                 return None
             self._notes, self._once = notes, ONCE
-        descriptors = {CONNECTION: os.dup(self._connection.fd), NOTES: os.dup(self._notes.fd)}
-        return descriptors, (True, self._open_files.passes_through, None)
+        descriptors[CONNECTION] = os.dup(self._connection.fd)
+        descriptors[NOTES] = os.dup(self._notes.fd)
+        return True, self._open_files.passes_through, None
 
     def _shorten_notes(self) -> None:
         if self._notes is not None:

@@ -109,7 +109,7 @@ class Pyfuse3Session:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         pyfuse3.invalidate_inode(node, attr_only=True)
 
-    def handed_over(self) -> None:
+    def handed_over(self, descriptors: dict[str, int]) -> None:
         """Return None: libfuse begins each connection with INIT."""
 
     kept = handed_over

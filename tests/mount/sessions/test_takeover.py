@@ -4,6 +4,7 @@ Either the service is restarted, or the daemon is killed.
 """
 
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -183,6 +184,22 @@ def test_other_options_begin_a_new_view(here: Path, options: tuple[str, ...]) ->
         os.close(held)
         assert (view / "deep/er/inner").read_text() == "inner"
         assert mounts_at(view) == ["ramfs", "fuse.gitguardfs"]
+
+
+def test_a_daemon_without_room_for_copies_unmounts(here: Path) -> None:
+    view = here / "view"
+    with service(here) as running:
+        limit = len(os.listdir(f"/proc/{daemons(here)[-1]}/fd")) + 50
+        resource.prlimit(daemons(here)[-1], resource.RLIMIT_NOFILE, (limit, limit))
+        opened = []
+        with pytest.raises(OSError, match="Too many open files"):
+            for number in range(limit):
+                opened.append(os.open(view / f"{number}", os.O_RDWR | os.O_CREAT))
+        assert running.stop() == []
+        assert mounts_at(view) == ["ramfs"]
+        for fd in opened:
+            with suppress(OSError):  # FLUSH
+                os.close(fd)
 
 
 def test_a_daemon_that_its_keeper_has_started_hands_over_as_well(here: Path) -> None:
