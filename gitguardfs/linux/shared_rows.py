@@ -34,7 +34,7 @@ class SharedRows:
     def __init__(self, are_many: Callable[[], None]) -> None:
         """Begin without rows. Raises OSError.
 
-        ``are_many`` is called with each row that comes once their size has doubled.
+        ``are_many`` is called once when their size has doubled.
         """
         self._are_many = are_many
         self.fd = os.memfd_create("gitguardfs-rows")
@@ -51,29 +51,29 @@ class SharedRows:
         start = self._end
         end = start + 4 + len(data)
         if end > self._enough:
-            self._are_many()
             if end > self._start + AREA:
-                _END.pack_into(self._memory, 0, 0)
-                return
+                self._end = self._start + AREA
+                return _END.pack_into(self._memory, 0, 0)
+            self._enough = self._start + AREA
+            self._are_many()
         self._memory[start:end] = _LENGTH.pack(len(data)) + data
         self._end = end
         _END.pack_into(self._memory, 0, end)
 
     def replace(self, rows: Iterable[Row]) -> None:
         """Put other rows in place of all. Raises OSError."""
-        former = self._start
-        self._start = at = FIRST + AREA if former == FIRST else FIRST
+        start = at = FIRST + AREA if self._start == FIRST else FIRST
         for row in rows:
             data = dumps(row, _FORMAT)
             end = at + 4 + len(data)
-            if end > self._start + AREA:
+            if end > start + AREA:
                 at = 0
                 break
             self._memory[at:end] = _LENGTH.pack(len(data)) + data
             at = end
         _END.pack_into(self._memory, 0, at)
-        self._end = at or self._start + AREA
-        self._enough = self._end + min(max(SHORT, self._end - self._start), AREA)
+        former, self._start, self._end = self._start, start, at or start + AREA
+        self._enough = min(self._end + max(SHORT, self._end - start), start + AREA)
         self._memory.madvise(mmap.MADV_REMOVE, former, AREA)
 
     def close(self) -> None:

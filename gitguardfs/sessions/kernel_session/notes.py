@@ -30,10 +30,10 @@ ADDS = {"mkdir", "mknod", "symlink", "link", "create"}
 """Requests that fail with EEXIST if they are done twice."""
 REMOVES = {"unlink", "rmdir", "rename", "removexattr"}
 """Requests that fail with ENOENT, or ENODATA, if they are done twice."""
-ONCE = {
+ONCE: frozenset[int] = frozenset((
     Opcode.MKDIR, Opcode.MKNOD, Opcode.SYMLINK, Opcode.LINK, Opcode.CREATE, Opcode.UNLINK,
     Opcode.RMDIR, Opcode.RENAME, Opcode.RENAME2, Opcode.SETXATTR, Opcode.REMOVEXATTR, Opcode.WRITE,
-}  # fmt: skip
+))  # fmt: skip
 """Requests that must not be done twice; of WRITE those that append."""
 _APPENDS = abi.BODY + 33, os.O_APPEND >> 8
 """Where in a WRITE the second byte of the open file's flags is, and O_APPEND there."""
@@ -112,9 +112,9 @@ class Notes:
             if asked.result is not None:
                 yield DONE, unique, asked.result
 
-    def opened(self, handle: int, node: int, flags: int, backing: int, unique: int) -> None:
-        """Note that a file was opened; ``backing`` is the kernel's number of the source's file."""
-        opened = self._former.opened[handle] = Opened(node, flags, backing, unique)
+    def opened(self, handle: int, opened: Opened) -> None:
+        """Note that a file was opened."""
+        self._former.opened[handle] = opened
         self._rows.add((OPENED, handle, *opened))
 
     def closed(self, handle: int) -> bool:

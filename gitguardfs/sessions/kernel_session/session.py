@@ -12,7 +12,7 @@ import logging
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import suppress
 from functools import partial
@@ -23,25 +23,14 @@ from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError, m
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
-from gitguardfs.sessions.kernel_session.abi import RESENT, WORD, Opcode
+from gitguardfs.sessions.kernel_session.abi import RESENT, Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.late_signals import nudged
-from gitguardfs.sessions.kernel_session.notes import (
-    ONCE,
-    AskedAgain,
-    KilledDaemon,
-    Notes,
-    Opened,
-    read_notes,
-)
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
+from gitguardfs.sessions.kernel_session.outliving import DIRECTORIES, Outliving
 from gitguardfs.sessions.kernel_session.requests import (
     FORMS,
     Answer,
-    Arguments,
-    Packer,
-    Reader,
-    Sent,
     failed,
     passed_through,
 )
@@ -71,8 +60,6 @@ _WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR, TMPFILE}
 _WITHOUT_IOCTL = {opcode: form for opcode, form in FORMS.items() if opcode != Opcode.IOCTL}
 _FREES_LOCKS = {Opcode.SETLK, Opcode.SETLKW, Opcode.FLUSH, Opcode.RELEASE}
 """The requests after which a lock may be free."""
-CONNECTION, NOTES = "connection", "notes"
-"""The names of the descriptors that are handed over; ``NOTES`` in case of a kill."""
 _TAKEN_BACK = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 _ENDED = (errno.ENODEV, errno.ECONNABORTED)
 
@@ -128,13 +115,7 @@ class KernelSession:
         self._forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
-        self._asks_again = False
-        """Whether the kernel can send requests again that a killed daemon has read."""
-        self._notes: Notes | None = None
-        self._once: set[Opcode] = set()
-        """The requests of which it is noted that they begin, and that they are done."""
-        self._former = KilledDaemon()
-        self._asked_again = AskedAgain(view, self._former.asked)
+        self._outliving = Outliving(self._connection, view, self._open_files)
         self._lends_files = lends_files
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
         self._ready: Callable[[], None] = lambda: None
@@ -167,76 +148,19 @@ class KernelSession:
 
     def handed_over(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
-        view = self._view.saved(descriptors)
-        descriptors[CONNECTION] = os.dup(self._connection.fd)
-        return None if view is None else (self._asks_again, self._open_files.saved(), view)
+        return self._outliving.handed_over(descriptors)
 
     def kept(self, descriptors: dict[str, int]) -> Any:
         """Return the state for the next daemon, if this one is killed; add descriptors."""
-        if not self._asks_again:
-            return None
-        if self._notes is None:
-            notes = Notes(self._view, lambda: self.call_soon(self._shorten_notes), self._former)
-            if not notes.begin():
-                notes.close()
-                return None
-            self._notes, self._once = notes, ONCE
-        descriptors[CONNECTION] = os.dup(self._connection.fd)
-        descriptors[NOTES] = os.dup(self._notes.fd)
-        return True, self._open_files.passes_through, None
-
-    def _shorten_notes(self) -> None:
-        if self._notes is not None:
-            try:
-                self._notes.begin()
-            except OSError as error:
-                log.error("notes for the next daemon cannot be shortened: %s", error.strerror)
+        return self._outliving.kept(descriptors, self.call_soon)
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Go on with a former daemon's connection. The kernel sends no INIT again."""
-        device = self._connection.fd = descriptors.pop(CONNECTION)
-        os.set_blocking(device, True)
-        self._asks_again, open_files, view = state
-        if view is None:
-            self._take_over_after_kill(descriptors, open_files)
-        else:
-            self._open_files.restore(open_files)
-            self._view.restore(view, descriptors)
-            self._former.opened.update(self._opened_in(view))
+        if self._outliving.take_over(descriptors, state):
+            self._forms = self._forms | {
+                opcode: self._outliving.reopening(self._forms[opcode]) for opcode in DIRECTORIES
+            }
         self._is_taken_over = True
-
-    def _take_over_after_kill(self, descriptors: dict[str, int], passes_through: bool) -> None:
-        notes = descriptors.pop(NOTES)
-        try:
-            view, former = read_notes(notes)
-        finally:
-            os.close(notes)
-        self._former.opened.update(former.opened)
-        self._former.asked.update(former.asked)
-        opened = ((file.node, file.backing) for file in former.opened.values())
-        self._open_files.restore_opened(passes_through, opened)
-        self._view.restore(view, descriptors)
-        self._forms = self._forms | {
-            opcode: self._forms[opcode]._replace(read=self._reopening(self._forms[opcode].read))
-            for opcode in (Opcode.READDIRPLUS, Opcode.FSYNCDIR)
-        }
-        self._connection.ask_for_unanswered()
-
-    def _opened_in(self, view: Any) -> Iterator[tuple[int, Opened]]:
-        for tree in filter(None, view[:2]):
-            for handle, node, flags in tree[3]:
-                yield handle, Opened(node, flags, self._open_files.backing_of(node), 0)
-
-    def _reopening(self, read: Reader) -> Reader:
-        """Return a reader of requests on directories, of which no handle was noted."""
-
-        def read_and_open(node: int, sent: Sent, size: int) -> tuple[Packer, Arguments]:
-            pack, arguments = read(node, sent, size)
-            caller = make(Caller, abi.IN.unpack_from(sent)[4:])
-            self._view.open_directory_again(caller, arguments[0], node)
-            return pack, arguments
-
-        return read_and_open
 
     def serve(self, ready: Callable[[], None]) -> None:
         """Serve until the mount is unmounted or ``stop`` is called."""
@@ -316,11 +240,13 @@ class KernelSession:
             if length != size:
                 raise ValueError(f"a request of {length} bytes has {size}")
             pack, arguments = read(node, self._buffer, size)
-            is_noted = opcode in self._once and self._begins(opcode, unique, arguments)
+            is_noted = opcode in self._outliving.once and self._outliving.begins(
+                opcode, unique, self._buffer, arguments[0]
+            )
             if unique < RESENT:
                 reply = self._view.serve(request, caller, *arguments)
             else:
-                reply = self._asked_again.serve(unique, request, caller, *arguments)
+                reply = self._outliving.serve_again(unique, request, caller, *arguments)
             if type(reply) is Blocking:
                 if opcode == FSYNC and self._open_files.is_passed_through(node):
                     reply.runs_inline = False  # the view has not seen how much was written
@@ -328,7 +254,7 @@ class KernelSession:
                         self.invalidate(node)
                 return self._begin(Waiting(unique, request, caller, pack, reply, None, is_noted))
             if is_noted:
-                self._is_done(unique, reply)
+                self._outliving.is_done(unique, reply)
             answer = pack(unique, reply)
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, unique, node, reply, answer)
@@ -342,20 +268,11 @@ class KernelSession:
         if opcode in _FREES_LOCKS:
             self._under_way.try_now()
 
-    def _begins(self, opcode: int, unique: int, arguments: Any) -> bool:
-        assert self._notes is not None
-        return self._notes.begins(opcode, unique, self._buffer, arguments[0])
-
-    def _is_done(self, unique: int, reply: Any) -> None:
-        assert self._notes is not None
-        self._notes.done(unique, reply)
-
     def _do_more(self, opcode: int, unique: int, node: int, reply: Any, answer: Answer) -> Answer:
         """Do what a request asks for beside the view's reply; return the answer."""
         if opcode == RELEASE:
             (handle,) = abi.QWORD.unpack_from(self._buffer, abi.BODY)
-            if self._notes is None or self._notes.closed(handle):
-                self._open_files.close(node)
+            self._outliving.close_file(handle, node)
             return answer
         if opcode == SETXATTR or (opcode == OPEN and reply.attributes_changed):
             with suppress(OSError):  # an access list changes the mode
@@ -364,21 +281,9 @@ class KernelSession:
             return answer
         if opcode in (CREATE, TMPFILE):
             reply, (node, *_) = reply
-        if unique >= RESENT:
-            self._close_opened_by(unique & ~RESENT)
-        backing = self._open_files.open(node, reply.backing_fd)
-        if self._notes is not None:
-            (flags,) = WORD.unpack_from(self._buffer, abi.BODY)
-            self._notes.opened(reply.handle, node, flags, backing, unique & ~RESENT)
+        backing = self._outliving.open(unique, self._buffer, node, reply.handle, reply.backing_fd)
         assert isinstance(answer, bytes)
         return passed_through(answer, backing) if backing else answer
-
-    def _close_opened_by(self, unique: int) -> None:
-        """Close the handle of which a killed daemon could not tell the kernel any more."""
-        for handle, file in list(self._former.opened.items()):
-            if file.unique == unique and self._notes is not None and self._notes.closed(handle):
-                self._open_files.close(file.node)
-                self._view.serve("release", None, handle)
 
     def _send(self, unique: int, answer: Answer) -> None:
         self.answers += 1
@@ -423,7 +328,7 @@ class KernelSession:
             (abi.PASSTHROUGH * self._lends_files | abi.HAS_RESEND) & more,
         )
         passes_through = self._open_files.passes_through = bool(more & abi.PASSTHROUGH)
-        self._asks_again = bool(more & abi.HAS_RESEND)
+        self._outliving.asks_again = bool(more & abi.HAS_RESEND)
         answer = abi.OUT_INIT.pack(
             abi.OUT_INIT.size, 0, unique, abi.MAJOR, min(minor, abi.MINOR), readahead, flags,
             abi.MAX_BACKGROUND, abi.CONGESTION, abi.MAX_WRITE, abi.TIME_GRANULARITY, abi.MAX_PAGES,
@@ -502,7 +407,7 @@ class KernelSession:
                 blocking.__exit__()
             reply = blocking.finish(returned)
             if is_noted:
-                self._is_done(unique, reply)
+                self._outliving.is_done(unique, reply)
             answer = pack(unique, reply)
             delay = blocking.delay(reply)
         except Exception as error:
@@ -515,5 +420,4 @@ class KernelSession:
         """Close the connection. The mount is left dead: ``mounting.view`` unmounts root's."""
         self._connection.close()
         self._under_way.close()
-        if self._notes is not None:
-            self._notes.close()
+        self._outliving.close()
