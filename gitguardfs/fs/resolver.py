@@ -260,6 +260,7 @@ class Resolver:
         if last or (node.parent is ref.parent and node.name == ref.name):
             node.parent = None
             node.unplaced_as = st.st_size, st.st_mtime_ns
+            self._nodes.note(node)
 
     def note_renamed(self, renaming: Renaming) -> None:
         """Note the new names after a rename. Takes over the descriptor of a replaced entry."""

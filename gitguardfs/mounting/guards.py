@@ -156,11 +156,6 @@ def daemon_of(
     return next((daemon for daemon in daemons if daemon.view == guard.identity), None)
 
 
-def is_daemon(pid: str) -> bool:
-    """Return whether a process is the daemon of a guard."""
-    return any(daemon.pid == int(pid) for daemon in servers())
-
-
 def orphan_of(source: str) -> GuardDaemon | None:
     """Return the daemon of a source whose view is unmounted here; None if there is none.
 

@@ -233,21 +233,24 @@ def _users_of(mount: MountInfo, ignored_pid: int) -> list[str]:
 def _uses(pid: str, mount: MountInfo) -> bool:
     """Return whether a process holds something in ``mount`` or in a copy of it.
 
-    The daemon of an earlier guard at the same path holds the directory below, while a copy of its
-    view exists. That does not count.
+    A daemon, its keeper and a service manager hold the directory below. That does not count.
     """
-    held = []
     for link, _ in processes.held_by(f"{processes.PROC}/{pid}"):
         with suppress(OSError):  # closed; the listing's own descriptor is one
             path = os.readlink(link)
-            if f"{path}/".startswith(f"{mount.path}/"):
-                held.append((path, link))
-    return bool(held) and not (
-        all(path == mount.path and _is_below(link, mount) for path, link in held)
-        and guards.is_daemon(pid)
-    )
+            is_in = f"{path}/".startswith(f"{mount.path}/")
+            if is_in and not (path == mount.path and _is_below(link, mount)):
+                return True
+    return False
 
 
 def _is_below(link: str, mount: MountInfo) -> bool:
+    """Return whether a descriptor at the path of a mount is of the directory below it."""
     process, is_descriptor, number = link.rpartition("/fd/")
-    return bool(is_descriptor) and mountinfo.number_of(number, process) != mount.mnt_id
+    if not is_descriptor:
+        return False
+    mnt_id = mountinfo.number_of(number, process)  # of a copy of the mount another, but not device
+    return any(
+        found.mnt_id == mnt_id and found.device != mount.device
+        for found in mountinfo.listed(process)
+    )

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -45,6 +45,7 @@ from gitguardfs.linux.syscalls import mount, renameat2
 from gitguardfs.mounting import build
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options import mount_options
+from gitguardfs.view.rows import NODE, NUMBERS
 from tests.adapter.world import needs_root, open_descriptors
 from tests.support.request_table import GUARDED_BY, GuardedBy
 
@@ -145,6 +146,8 @@ class Side:
         self.listed: list[Any] = []
         self.counts: Counter[int] = Counter()
         self.directories: set[int] = set()
+        self.notes: list[Any] = []
+        self.is_noted = self.view.note_changes(self.notes.append)
 
     def close(self) -> None:
         self.tables.close()
@@ -191,6 +194,15 @@ class Side:
             self.numbers[node_id] = len(self.nodes)
             self.nodes.append(node_id)
         return self.numbers[node_id]
+
+    def noted(self, rows: Iterable[Any]) -> dict[Any, Any]:
+        """Return where rows say that each node is; sizes, times and counts are not noted."""
+        last = {row[:2]: row[2:] for row in rows if row[0] != NUMBERS}
+        return {
+            key: (*more[:6], more[-1]) if key[0] == NODE else more
+            for key, more in last.items()
+            if more not in ((), (None,))
+        }
 
     def state(self) -> list[Any]:
         """All that the tables hold, without numbers of the source, times and descriptors."""
@@ -269,6 +281,9 @@ class Pair:
         lean, tree = self.sides
         assert lean.audit.lines == tree.audit.lines
         assert lean.state() == tree.state()
+        for side in self.sides:
+            if side.is_noted:
+                assert side.noted(side.notes) == side.noted(side.view.rows())
 
     def host(self, change: Callable[[Path], None]) -> None:
         for side in self.sides:

@@ -555,7 +555,7 @@ def test_a_copy_of_the_view_in_the_agents_namespace_locks_nobody_out(
         with nobody_gets_in(world.raw):
             world.install(style=style)
         is_guarded(world)
-        assert not guards.is_daemon(str(daemon.pid))
+        assert daemon not in guards.servers()
     with copies():
         subprocess.run(["umount", "-i", world.view], check=True)
         world.remove()
@@ -591,7 +591,7 @@ def test_an_earlier_daemon_at_the_place_of_the_view_is_not_taken_for_its_daemon(
         assert daemon is not None and daemon != earlier
         with nobody_gets_in(world.raw):
             world.install(options=("hide=hello.c",))
-        assert guards.is_daemon(str(earlier.pid))
+        assert earlier in guards.servers()
         assert as_user(os.path.lexists, world.view / "project/.git")
 
 
