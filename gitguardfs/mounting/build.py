@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,7 +15,7 @@ from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.lean.changes import tree_of
 from gitguardfs.fs.nodes import LOCAL_NUMBERS
 from gitguardfs.fs.parts import SourceTraits
-from gitguardfs.linux import mountinfo
+from gitguardfs.linux import descriptor_limit, mountinfo
 from gitguardfs.linux.local_devices import LocalDevices
 from gitguardfs.linux.sysfs import device_size
 from gitguardfs.local import store as local_store
@@ -170,7 +169,6 @@ def _override(overrides: Overrides, root_fd: int) -> Override | None:
 
 
 def _descriptor_budget() -> int:
-    """Raise the soft limit of descriptors to the hard one; return how many may be cached."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return min((hard - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)
+    """Let this process use all its descriptors; return how many may be cached."""
+    usable = descriptor_limit.use_all()
+    return min((usable - RESERVED_DESCRIPTORS) // 2, CACHED_DESCRIPTORS)

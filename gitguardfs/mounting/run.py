@@ -27,7 +27,7 @@ from gitguardfs.base.constants import FUSE_DEVICE
 from gitguardfs.base.errors import Exit, UserError, failing, shown, warn
 from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux import descriptor_limit, mountinfo, safe_open, syscalls
 from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.mounting import (
     background,
@@ -377,11 +377,15 @@ def _serve_session(
     def is_unmounted() -> bool:
         return mounted is not None and mountinfo.current(mounted) is None
 
+    def is_ended() -> bool:
+        descriptor_limit.use_all()  # asked for by root: users do not keep the answer from it
+        return is_unmounted()
+
     mirror = options.overrides.mirror
     with Drain(lambda: session.answers, give_up, mounts_changed) as drain:
         receiver = signals.SignalReceiver(
             session,
-            is_unmounted,
+            is_ended,
             drain.begin,
             lambda: None if mirror is None else mirror.reread(),
         )
@@ -390,10 +394,12 @@ def _serve_session(
             receiver.note_ready()
             succession.keep_in_case_of_a_kill(session, options, paths, mounted)
             ready()
+            descriptor_limit.spare()
 
         receiver.install()
         try:
             session.serve(answers)
+            descriptor_limit.use_all()
             signal = receiver.end(waits=closed.seal is not None)
         except BaseException:
             # Closed without unmounting: a dead mount point is left, and the seal stays.
@@ -423,6 +429,7 @@ def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None)
 
     Processes that wait for the view get ENOTCONN. The next daemon can take over the seal.
     """
+    descriptor_limit.use_all()
     close_device(FUSE_DEVICE)
     if sealed is not None:
         sealed.keep()  # else a stuck thread keeps the process, and so the lock

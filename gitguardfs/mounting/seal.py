@@ -22,7 +22,7 @@ from stat import S_IXGRP, S_IXOTH, S_IXUSR
 
 from gitguardfs.base.constants import SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError, os_error
-from gitguardfs.linux import mountinfo, safe_open, syscalls
+from gitguardfs.linux import descriptor_limit, mountinfo, safe_open, syscalls
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, guards, utab
 
@@ -123,6 +123,7 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     """
     if os.geteuid() != 0 or wanted is False:
         return error
+    descriptor_limit.use_all()
     try:
         if not _seal_if_needed(source, bool(wanted)):
             return error
@@ -130,15 +131,29 @@ def fail_closed(source: str, wanted: bool | None, error: UserError) -> UserError
     except (FileNotFoundError, NotADirectoryError):
         return error
     except (OSError, UserError) as failure:
-        listed = [m for m in mountinfo.listed() if m.mount_point == os.fsencode(source)]
-        if not (wanted or any(m.fstype in SHARE_TYPES for m in listed)):
+        why = failure.message if isinstance(failure, UserError) else str(failure.strerror)
+        said = _remark_unsealed(source, bool(wanted), why)
+        if not said:
             return error
-        why = failure.message if isinstance(failure, UserError) else failure.strerror
-        said = f"{source} is NOT sealed, users can reach it: {why}"
-        if listed:
-            times = f", {len(listed)} times," if len(listed) > 1 else ""
-            said += f"; umount -i -l {shlex.quote(source)}{times} unmounts what is there"
     return UserError(error.message, f"{error.hint}; {said}".removeprefix("; "), error.code)
+
+
+def _remark_unsealed(source: str, wanted: bool, why: str) -> str:
+    """Return the remark on a ``source`` that could not be sealed; "" if it needs no seal."""
+    try:
+        listed = [m for m in mountinfo.listed() if m.mount_point == os.fsencode(source)]
+    except OSError:
+        return f"it is not known whether {source} is sealed: {why}"
+    top = mountinfo.top_at(source, listed)
+    if top is not None and is_seal(top):  # a former daemon's
+        return remark(source)
+    if not (wanted or any(m.fstype in SHARE_TYPES for m in listed)):
+        return ""
+    said = f"{source} is NOT sealed, users can reach it: {why}"
+    if listed:
+        times = f", {len(listed)} times," if len(listed) > 1 else ""
+        said += f"; umount -i -l {shlex.quote(source)}{times} unmounts what is there"
+    return said
 
 
 def remark(source: str) -> str:

@@ -5,6 +5,7 @@ serves the view, since the child closes its copies of them.
 """
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -135,6 +136,10 @@ class Service:
         code, *kept = self.tell(f"stop {int(signal.SIGUSR2)}")
         assert code == "0", self.log.read_text()
         return kept
+
+    def limit_descriptors(self, most: int) -> None:
+        """Let the processes of the service have fewer descriptors from its next start on."""
+        resource.prlimit(self._manager.pid, resource.RLIMIT_NOFILE, (most, most))
 
     def restart(self, *options: str) -> None:
         """Restart the service as ``systemctl restart`` does, perhaps with other options."""

@@ -222,6 +222,48 @@ def test_a_stop_unmounts(here: Path) -> None:
         assert mounts_at(here / "view") == []
 
 
+def use_up(running: Service, view: Path) -> list[int]:
+    """Open files of a view until its daemon has no descriptor left for users."""
+    running.limit_descriptors(1200)
+    running.restart()
+    opened = [os.open(view / "others", os.O_RDWR | os.O_CREAT, 0o444)]
+    with pytest.raises(OSError, match="Too many open files in system"):
+        while True:
+            opened.append(os.open(view / "file", os.O_RDONLY))
+    return opened
+
+
+def close(opened: list[int]) -> None:
+    for fd in opened:
+        with suppress(OSError):  # FLUSH
+            os.close(fd)
+
+
+@replaced
+def test_who_opens_too_many_files_does_not_end_the_view(here: Path, replace: Replace) -> None:
+    view = here / "view"
+    with service(here) as running:
+        opened = use_up(running, view)
+        for name in ("missing", "missing too"):
+            replace(running, here)
+            assert not (view / name).exists()
+            os.write(opened[0], b"text")
+        code = running.tell("stop 15")
+        close(opened)
+        assert code == ["0"], running.log.read_text()
+        assert mounts_at(view) == []
+
+
+def test_who_opens_too_many_files_does_not_keep_the_seal_on(here: Path) -> None:
+    view = here / "view"
+    with service(here, "--seal") as running:
+        opened = use_up(running, view)
+        subprocess.run(["umount", "-l", view], check=True)
+        close(opened)
+        assert running.tell("stop 0") == ["0"], running.log.read_text()
+        assert mounts_at(here / "source") == []
+
+
 def test_the_seal_stays_on(here: Path) -> None:
     with service(here, "--seal") as running:
         before = Path("/proc/self/mountinfo").read_text()

@@ -1,14 +1,15 @@
 """The seal's decisions; the mounts themselves are made in tests/mount."""
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import covers, seal
@@ -172,6 +173,35 @@ def test_a_guard_that_fails_seals_nothing_that_was_to_stay_open(
     said = seal.fail_closed("/mnt/projects", wanted, error)
     assert ("umount /mnt/projects opens it" in str(said)) == sealed
     assert (said is error) == (not sealed)
+
+
+@pytest.mark.parametrize(
+    ("listed", "says"),
+    [
+        (lambda: [_there("9p", "p"), _there(*SEAL)], "is sealed until it is guarded"),
+        (lambda: [_there("9p", "p")], "is NOT sealed, users can reach it: Too many open files"),
+        (lambda: _fail(), "it is not known whether /mnt/projects is sealed: Too many open files"),
+    ],
+)
+def test_out_of_descriptors_a_seal_is_seen(
+    monkeypatch: pytest.MonkeyPatch, listed: Callable[[], list[MountInfo]], says: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(seal, "_seal_if_needed", _fail)
+    monkeypatch.setattr(mountinfo, "listed", listed)
+    assert says in seal.fail_closed("/mnt/projects", None, UserError("x")).hint
+
+
+def _there(fstype: str, source: str) -> MountInfo:
+    number = 2 if fstype == covers.FSTYPE else 1
+    return MountInfo(
+        device="0:9", mount_point=b"/mnt/projects", fstype=fstype, source=source, mnt_id=number,
+        parent_id=number - 1,
+    )  # fmt: skip
+
+
+def _fail(*_: object) -> list[MountInfo]:
+    raise os_error(errno.EMFILE)
 
 
 def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
