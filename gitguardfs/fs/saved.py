@@ -16,7 +16,7 @@ from stat import S_IFDIR
 from typing import Any, NamedTuple
 
 from gitguardfs.fs.handles import DirectoryHandle
-from gitguardfs.fs.nodes import UNJUDGED, Directory, Node
+from gitguardfs.fs.nodes import ROOT_ID, UNJUDGED, Directory, Node
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import ALLOW, HIDE, Refused
 
@@ -48,7 +48,7 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
         is_needed = handle.writable or _is_open_nameless(handle.node)
         if is_needed and len(descriptors) < MOST_FILES:
             descriptors[_name(number)] = os.dup(handle.fd)
-    nodes = [row_of(node, _place(tree, node)) for node in tree.nodes if node is not tree.nodes.root]
+    nodes = [row_of(node, _place(tree, node)) for node in _kept(tree)]
     files = [
         (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
     ]
@@ -71,7 +71,7 @@ def row_of(node: Node, place: int) -> Saved:
     return (
         node.id, place, node.name, node.dev, node.ino, node.file_type, node.variant,
         node.lookup_count, node.btime_ns, node.size, node.has_other_names, node.was_mappable,
-        node.is_hashed and place != LOST,
+        place > NOWHERE or (place == NOWHERE and node.is_hashed),
     )  # fmt: skip
 
 
@@ -86,11 +86,23 @@ def row_in_case_of_a_kill(node: Node) -> Saved:
     return (*row[:7], 1, *row[8:11], True, row[12])
 
 
+def _kept(tree: Tree) -> list[Node]:
+    """Return the nodes that the kernel knows, and the directories that lead to them."""
+    found = {node.id: node for node in tree.nodes if node.is_known}
+    for node in list(found.values()):
+        step = node.parent
+        while step is not None and step.id not in found:
+            found[step.id] = step
+            step = step.parent
+    del found[ROOT_ID]
+    return list(found.values())
+
+
 def _place(tree: Tree, node: Node) -> int:
     """Return the number of the directory where a node is looked up again, or NOWHERE, or LOST."""
-    parent = node.parent
-    if parent is not None and node.is_hashed and tree.nodes.by_id.get(parent.id) is parent:
-        return parent.id
+    is_forgotten = tree.nodes.by_id.get(node.id) is not node
+    if node.parent is not None and (node.is_hashed or is_forgotten):
+        return node.parent.id
     return NOWHERE if _is_open_nameless(node) else LOST
 
 

@@ -15,7 +15,7 @@ from gitguardfs.names.rules import GitMode, GuardRules, Verdict
 from gitguardfs.options.change_policy import SymlinkPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_numbers import every_source
-from tests.adapter.world import World, read, refused
+from tests.adapter.world import Later, World, read, refused
 
 Successor = Callable[..., World]
 
@@ -186,6 +186,37 @@ async def test_a_file_that_has_lost_one_of_two_names_stays_one_file(
     following = successor(world)
     assert await following.id("link") == number
     await following.ops.release(handle)
+
+
+@every_source
+async def test_a_file_is_found_in_a_directory_that_the_kernel_has_forgotten(
+    make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
+) -> None:
+    world = make_world(**kind)
+    for name in ("one", "two"):
+        (world.source / name).mkdir()
+    (world.source / "one/file").write_text("text")
+    (world.source / "two/file").hardlink_to(world.source / "one/file")
+    number, above = await world.id("one/file"), await world.id("two")
+    assert await world.id("two/file") == number
+    world.tree.forget(NodeId(above), 2)
+    following = successor(world, **kind)
+    assert await read(following, number) == b"text"
+
+
+async def test_a_directory_that_the_host_has_moved_is_found(
+    make_world: MakeWorld, successor: Successor, later: Later
+) -> None:
+    world = make_world()
+    (world.source / "d/e").mkdir(parents=True)
+    (world.source / "d/e/file").touch()
+    number = await world.id("d/e")
+    (world.source / "other").mkdir()
+    (world.source / "d/e").rename(world.source / "other/e")
+    later()
+    assert await world.ops.lookup(number, b"file", world.ctx)
+    following = successor(world)
+    assert await following.ops.lookup(number, b"file", following.ctx)
 
 
 async def test_handles_keep_their_numbers(make_world: MakeWorld, successor: Successor) -> None:
