@@ -171,10 +171,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         (area / name).chmod(0o755)
     listed = mounts.listed
 
-    def renamed() -> list[MountInfo]:
+    def renamed(*process: str) -> list[MountInfo]:
         return [
             replace(m, fstype="9p") if (m.fstype, m.source) == ("tmpfs", "projects") else m
-            for m in listed()
+            for m in listed(*process)
         ]
 
     monkeypatch.setattr(mounts, "listed", renamed)
