@@ -219,7 +219,8 @@ def test_the_service_comes_back_without_opening_the_share(
     assert manager.read("view/project/.git/config") == "Permission denied"
 
 
-def test_programs_do_not_notice_a_restart(manager: Manager) -> None:
+@pytest.mark.parametrize("end", [kill_the_daemon, kill_the_keeper, kill_both, restart])
+def test_programs_do_not_notice_a_restart(manager: Manager, end: Callable[[Manager], None]) -> None:
     """Neither a shell in a directory, nor who has files open, nor who works meanwhile."""
     manager.systemctl("start", manager.unit)
     work = """
@@ -233,9 +234,10 @@ def test_programs_do_not_notice_a_restart(manager: Manager) -> None:
     shell = manager.begin("sh", "-c", f"cd {manager.area}/view && {work}")
     assert shell.stdout is not None and shell.stdout.readline() == "ready\n"
     for _ in range(2):
-        before = processes_of(manager)
-        assert manager.systemctl("restart", manager.unit).returncode == 0
-        assert not set(before) & set(processes_of(manager))
+        former = daemons(manager.area)[1:]
+        end(manager)
+        wait_for(lambda was=former: daemons(manager.area)[1:] not in ([], was), "a daemon", manager)
+        wait_for(lambda: manager.read("view/project/hello.c") == "int main;", "a view", manager)
     manager.inside("touch", f"{manager.area}/view/over")
     output = shell.communicate(timeout=LIMIT)
     assert output == (f"int main;line\n{manager.area}/view/project\n", "")
