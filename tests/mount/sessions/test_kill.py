@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.notes import Notes
 
 armed, opcode, moment = os.environ["ARMED"], int(os.environ["OPCODE"]), os.environ["MOMENT"]
+host, is_always = os.environ.get("HOST", ""), moment == "always"
 begins, done, send = Notes.begins, Notes.done, Connection.send
 begun = []
 
@@ -27,11 +29,16 @@ def note_begin(self, this, unique, *more):
     is_noted = begins(self, this, unique, *more)
     if this == opcode and is_noted and os.path.exists(armed):
         begun.append(unique)
+        if moment in ("begins", "always"):
+            die(unique)
     return is_noted
 
 def die(unique):
     if unique in begun:
-        os.unlink(armed)
+        if not is_always:
+            os.unlink(armed)
+        if host:
+            os.system(host)
         os.kill(os.getpid(), signal.SIGKILL)
 
 def note_done(self, unique, reply):
@@ -100,9 +107,10 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object], tuple[str, ...]]] = {
 }
 
 
-def _start(here: Path, opcode: int, moment: str, *options: str) -> None:
+def _start(here: Path, opcode: int, moment: str, *options: str, host: str = "") -> None:
+    """Mount. While ``here/armed`` is there, a request kills the daemon; the host does something."""
     environment = {
-        **os.environ, "PYTHONPATH": str(REPOSITORY),
+        **os.environ, "PYTHONPATH": str(REPOSITORY), "HOST": host,
         "ARMED": str(here / "armed"), "OPCODE": str(opcode), "MOMENT": moment,
     }  # fmt: skip
     subprocess.run(
@@ -132,3 +140,40 @@ def test_a_change_is_made_once(here: Path, change: str, moment: str, tmp_path: P
     make(here / "view")
     assert daemons(here)[0] == former[0] and daemons(here)[1:] != former[1:], "it was killed"
     assert _tree(here / "source") == _tree(here / "view") == _tree(tmp_path / "expected")
+
+
+def test_what_the_host_makes_after_a_removal_is_not_removed_as_well(here: Path) -> None:
+    _start(here, 10, "done", host=f"echo host >{here}/source/file")
+    (here / "armed").touch()
+    os.unlink(here / "view/file")
+    assert (here / "source/file").read_text() == "host\n"
+
+
+def test_who_is_not_the_first_to_make_a_file_is_told(here: Path) -> None:
+    """As for a lock: the file is there, but this caller has not made it."""
+    _start(here, 35, "begins", "--cache-timeout", "60")
+    with pytest.raises(FileNotFoundError):
+        os.stat(here / "view/new")
+    (here / "source/new").touch()
+    time.sleep(0.02)  # a clock tick
+    (here / "armed").touch()
+    with pytest.raises(FileExistsError):
+        _create(here / "view")
+
+
+def test_a_request_that_ends_each_daemon_is_given_up(here: Path) -> None:
+    _start(here, 9, "always")
+    held = os.open(here / "view/full", os.O_PATH)
+    (here / "armed").touch()
+    with pytest.raises(OSError, match=r"not connected|abort"):
+        os.mkdir("new", dir_fd=held)
+    os.close(held)
+    (here / "armed").unlink()
+    until(lambda: _serves(here / "view/file"), "the view is mounted anew")
+
+
+def _serves(path: Path) -> bool:
+    try:
+        return path.read_text() == "text"
+    except OSError:
+        return False
