@@ -409,7 +409,7 @@ def test_a_file_system_below_the_source_can_be_unmounted_after_the_last_close() 
         (here / "source/below").mkdir(parents=True)
         subprocess.run(["mount", "-n", "-t", "tmpfs", "none", here / "source/below"], check=True)
         try:
-            with on(here / "source", here / "view", limit_nofile=256) as view, ExitStack() as files:
+            with on(here / "source", here / "view", limit_nofile=556) as view, ExitStack() as files:
                 for number in range(100):
                     path = view.path / f"below/{number}"
                     files.enter_context(opened(path, os.O_RDWR | os.O_CREAT))
