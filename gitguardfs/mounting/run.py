@@ -21,18 +21,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from signal import Signals
-from threading import Thread
 
-from gitguardfs.base.constants import FUSE_DEVICE
 from gitguardfs.base.errors import Exit, UserError, failing, shown, warn
 from gitguardfs.base.signals import STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.fs.audit_log import AuditLog
-from gitguardfs.linux import descriptor_limit, mountinfo, safe_open, syscalls
+from gitguardfs.linux import descriptor_limit, mountinfo
 from gitguardfs.linux.rotating_file import RotatingFile
 from gitguardfs.mounting import (
     background,
     build,
     closed_places,
+    endings,
     fd_store,
     fstab_check,
     guards,
@@ -47,15 +46,12 @@ from gitguardfs.mounting import (
     utab,
     view,
 )
-from gitguardfs.mounting.drain import Drain, close_device
+from gitguardfs.mounting.drain import Drain
 from gitguardfs.mounting.takeover import Succession
 from gitguardfs.options.mount_options import MountOptions
 from gitguardfs.sessions import base
 
 log = logging.getLogger(__name__)
-
-DETACH_LIMIT = 2.0
-"""Seconds for which a daemon that gives up waits for its unmounting, which may hang."""
 
 
 def run(
@@ -358,7 +354,7 @@ def _serve_session(
 ) -> tuple[Signals | None, str]:
     """Serve until the session ends, then unmount, or hand the view over to the next daemon.
 
-    Returns the signal by which root ended it, or None, and ``_why_ended`` if there was none.
+    Returns the signal by which root ended it, or None, and ``endings.why_ended`` if there was none.
     """
 
     def give_up() -> None:
@@ -366,7 +362,7 @@ def _serve_session(
             "%s: the source does not answer; requests under way are aborted", options.mountpoint
         )
         succession.keep_nothing()
-        _exit_at_once(mounted, closed.seal)
+        endings.exit_at_once(mounted, closed.seal)
 
     def mounts_changed() -> None:
         # At once, also if programs still use a view that was unmounted lazily. A view that this
@@ -405,7 +401,9 @@ def _serve_session(
             # Closed without unmounting: a dead mount point is left, and the seal stays.
             session.close()
             raise
-        fault = "" if signal is not None else _why_ended(mounted, paths, closed.seal is not None)
+        fault = (
+            "" if signal is not None else endings.why_ended(mounted, paths, closed.seal is not None)
+        )
         if signal is None and not fault:
             closed.open_place()
         kept = {}
@@ -422,51 +420,3 @@ def _serve_session(
         else:
             view.forget(session, mounted)
     return signal, fault
-
-
-def _exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) -> None:
-    """End the process at once, since the main thread may wait for the source for ever.
-
-    Processes that wait for the view get ENOTCONN. The next daemon can take over the seal.
-    """
-    descriptor_limit.use_all()
-    close_device(FUSE_DEVICE)
-    if sealed is not None:
-        sealed.keep()  # else a stuck thread keeps the process, and so the lock
-    if mounted is not None:
-        # On a thread: users can make the path of the mount point hang as well.
-        detaching = Thread(target=_detach, args=(mounted,), daemon=True)
-        detaching.start()
-        detaching.join(DETACH_LIMIT)
-    logging.shutdown()
-    os._exit(Exit.SYSTEM)
-
-
-def _detach(mounted: mountinfo.MountInfo) -> bool:
-    now = mountinfo.current(mounted)
-    # The keeper may still have the connection.
-    return now is None or mountinfo.detach(now, syscalls.MNT_FORCE)
-
-
-def _why_ended(
-    mounted: mountinfo.MountInfo | None, paths: preflight.MountPaths, is_sealed: bool
-) -> str:
-    """Return why the session ended without a signal from root; "" if it is no fault.
-
-    A user unmounts a view of their own by fusermount3, without a signal; so may root, if no seal
-    depends on it. A user who owns the mount point of root's view can unmount that as well: in a
-    mount namespace of their own, where it is no mount point, they remove or replace the directory.
-    The kernel then unmounts the view. fusermount3 goes by paths, too.
-    """
-    if mounted is None:
-        return ""
-    if mountinfo.current(mounted) is not None:
-        return "the kernel ended the connection; a dead mount is left"
-    try:
-        is_gone = safe_open.path_of(paths.mountpoint_fd).endswith(" (deleted)")
-        is_gone = is_gone or os.fstat(paths.mountpoint_fd).st_nlink == 0
-    except OSError as error:
-        return f"the mount point's own file system has ended: {error.strerror}"
-    if is_gone:
-        return "the mount point was removed or replaced, so the kernel unmounted the view"
-    return "the view was unmounted, but not by root's umount helper" if is_sealed else ""
