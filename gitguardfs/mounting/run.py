@@ -173,9 +173,12 @@ def _prepare(
     taken = takeover.taken(options, succession.offered, takes_over)
     paths = _paths(options, taken, is_root)
     seal_it = _wants_seal(options, paths, is_root)
-    if taken is not None and seal_it != (seal.sealing(paths.source_fd) is not None):
-        taken.abandon()
-        taken, paths = None, _paths(options, None, is_root)
+    if taken is not None:
+        is_sealed = seal.sealing(paths.source_fd) is not None
+        is_other = not is_sealed and closed_places.recognized(paths.source_fd) != taken.root
+        if is_sealed != seal_it or is_other:
+            taken.abandon()
+            taken, paths = None, _paths(options, None, is_root)
     root = succession.root if taken is None else taken.root
     succession = replace(succession, taken=taken, root=root)
     if is_root:

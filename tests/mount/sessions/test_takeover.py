@@ -292,6 +292,15 @@ def test_a_view_that_was_unmounted_meanwhile_is_mounted_anew(here: Path) -> None
         assert (here / "view/file").stat().st_size == 10
 
 
+def test_a_view_of_another_source_is_mounted_anew(here: Path) -> None:
+    with service(here) as running:
+        assert running.stop()
+        (here / "source").rename(here / "former")
+        (here / "source/new").mkdir(parents=True)
+        assert running.tell("start") == ["None"]
+        assert os.listdir(here / "view") == ["new"]
+
+
 def test_without_a_next_daemon_the_view_is_dead(here: Path) -> None:
     """The service manager lets go of the connection; what lies below stays closed."""
     view = here / "view"
