@@ -7,9 +7,12 @@ all its locks go when that is closed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -50,6 +53,8 @@ class Owner(NamedTuple):
 class _Held:
     fd: int
     """The open file that has the owner's locks."""
+    is_writable: bool
+    """Whether it can have locks for writing."""
     handle: FileHandle
     """The first one by which the owner asked."""
 
@@ -60,6 +65,8 @@ class Locks:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._held: dict[Owner, _Held] = {}
+        self._owners: defaultdict[FileHandle, set[Owner]] = defaultdict(set)
+        """By the handle by which they asked first."""
 
     def set(self, handle: FileHandle, owner: Owner, wanted: Range) -> None:
         """Take, change or drop a lock, without waiting.
@@ -71,13 +78,32 @@ class Locks:
         if held is None:
             if wanted.kind == fcntl.F_UNLCK:
                 return
-            held = self._held[owner] = _Held(self._opened(handle), handle)
-        if not owner.is_whole:
-            fcntl.fcntl(held.fd, fcntl.F_OFD_SETLK, _packed(wanted))
-        elif wanted.kind == fcntl.F_UNLCK:
-            self.drop(owner)
-        else:
-            fcntl.flock(held.fd, _FLOCK_KINDS[wanted.kind] | fcntl.LOCK_NB)
+            held = self._held[owner] = _Held(self._opened(handle), handle.writable, handle)
+            self._owners[handle].add(owner)
+        if owner.is_whole and wanted.kind == fcntl.F_UNLCK:
+            return self.drop(owner)
+        try:
+            _take(held.fd, owner, wanted)
+        except OSError as error:
+            if error.errno != errno.EBADF or held.is_writable:
+                raise
+            self._make_writable(held, handle)
+            _take(held.fd, owner, wanted)
+
+    def _make_writable(self, held: _Held, handle: FileHandle) -> None:
+        """Move an owner's locks to an open file that can have locks for writing, too.
+
+        All are locks for reading, which both files can have at a time: nobody gets in between.
+        """
+        fd = self._source.open_file(handle.fd, os.O_RDWR)
+        try:
+            for lock in _locks_of(held.fd):
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(lock))
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(held.fd)
+        held.fd, held.is_writable = fd, True
 
     def find(self, handle: FileHandle, owner: Owner, wanted: Range) -> Range:
         """Return a lock that is in the way of a range, or the range as unlocked. Raises OSError."""
@@ -94,24 +120,46 @@ class Locks:
         return Range(start, start + length - 1 if length else LAST, kind, max(pid, 0))
 
     def _opened(self, handle: FileHandle) -> int:
-        """Open a handle's file to lock it; for both kinds of locks if it can be written to."""
+        """Open a handle's file to lock it; for both kinds of locks if the handle can write.
+
+        For one that only reads, a file that is open to be written would keep the host from
+        executing it.
+        """
+        if not handle.writable:
+            return self._source.open_file(handle.fd, os.O_RDONLY)
         try:
             return self._source.open_file(handle.fd, os.O_RDWR)
         except OSError:
-            return self._source.open_file(
-                handle.fd, os.O_WRONLY if handle.writable else os.O_RDONLY
-            )
+            return self._source.open_file(handle.fd, os.O_WRONLY)
 
     def drop(self, owner: Owner) -> None:
         """Drop all locks of an owner."""
         held = self._held.pop(owner, None)
         if held is not None:
             os.close(held.fd)
+            self._owners[held.handle].discard(owner)
 
     def drop_of(self, handle: FileHandle) -> None:
         """Drop the locks of all owners that asked by an open file which is closed now."""
-        for owner in [owner for owner, held in self._held.items() if held.handle is handle]:
+        for owner in tuple(self._owners.get(handle, ())):
             self.drop(owner)
+        self._owners.pop(handle, None)
+
+
+def _take(fd: int, owner: Owner, wanted: Range) -> None:
+    if owner.is_whole:
+        fcntl.flock(fd, _FLOCK_KINDS[wanted.kind] | fcntl.LOCK_NB)
+    else:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(wanted))
+
+
+def _locks_of(fd: int) -> Iterator[Range]:
+    """Yield the locks for reading of ranges that an open file has (fdinfo in proc(5))."""
+    with open(f"/proc/self/fdinfo/{fd}") as file:
+        for line in file:
+            if line.startswith("lock:") and "OFDLCK" in line:
+                start, end = line.split()[-2:]
+                yield Range(int(start), LAST if end == "EOF" else int(end), fcntl.F_RDLCK, 0)
 
 
 def _packed(wanted: Range) -> bytes:

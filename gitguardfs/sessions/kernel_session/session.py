@@ -262,11 +262,11 @@ class KernelSession:
             number = self._view.errno_of(error, request, caller)
             if opcode == SETLKW and number == errno.EAGAIN:
                 attempt = partial(self._try_lock, unique, arguments)
-                return self._under_way.try_later(unique, attempt)
+                return self._under_way.try_later(unique, node, attempt)
             answer = failed(unique, number)
         self._send(unique, answer)
         if opcode in _FREES_LOCKS:
-            self._under_way.try_now()
+            self._under_way.try_now(node)
 
     def _do_more(self, opcode: int, unique: int, node: int, reply: Any, answer: Answer) -> Answer:
         """Do what a request asks for beside the view's reply; return the answer."""

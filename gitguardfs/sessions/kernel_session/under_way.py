@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from math import inf
 from time import monotonic
 from typing import Any, NamedTuple
@@ -31,6 +32,8 @@ HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
 TRY_EVERY = 0.05
 """Seconds after which a lock is tried again that a program on the host may have dropped."""
+MOST_TRIES = 32
+"""Locks that are tried at a time, 10 µs each: other requests wait meanwhile."""
 LONGEST_WAIT = 3600.0
 """Seconds for one poll(2), which takes a number of milliseconds below 2**31."""
 
@@ -75,8 +78,11 @@ class UnderWay:
         self._returned: deque[Returned] = deque()
         self._held_back: list[tuple[float, int, Answer]] = []
         """Answers that a rate limit holds back: the time they are due, unique, the answer."""
-        self._tries: dict[int, Callable[[], bool]] = {}
-        """By unique: tries to serve a request that waits, and returns whether it was answered."""
+        self._tries: dict[int, dict[int, Callable[[], bool]]] = {}
+        """By node and unique: tries to serve a request that waits, and returns whether it was
+        answered. The next one to try is the first."""
+        self._changed: set[int] = set()
+        """The nodes whose requests are to be tried at once."""
         self._next_try = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
@@ -112,30 +118,53 @@ class UnderWay:
         self._begin()
         heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
 
-    def try_later(self, unique: int, attempt: Callable[[], bool]) -> None:
+    def try_later(self, unique: int, node: int, attempt: Callable[[], bool]) -> None:
         """Try to serve a request again, until ``attempt`` returns that it was answered."""
         self._begin()
-        self._tries[unique] = attempt
+        self._tries.setdefault(node, {})[unique] = attempt
 
     def give_up(self, unique: int) -> bool:
         """Try a request no more; return whether it was waiting."""
-        return self._tries.pop(unique, None) is not None
+        for node, tries in self._tries.items():
+            if tries.pop(unique, None) is not None:
+                if not tries:
+                    del self._tries[node]
+                return True
+        return False
 
-    def try_now(self) -> None:
-        """Try every request that waits at the next ``try_again``: what it waits for has changed."""
-        self._next_try = 0.0
+    def try_now(self, node: int) -> None:
+        """Try a node's requests at the next ``try_again``: what they wait for has changed."""
+        if node in self._tries:
+            self._changed.add(node)
 
     def try_again(self) -> None:
-        """Try the requests that wait, if it is time."""
+        """Try requests that wait, if it is time: ``MOST_TRIES``, those not tried longest first.
+
+        Where one was answered, the others are tried after the next request.
+        """
+        nodes = dict.fromkeys(self._changed)
         if self._tries and self._next_try <= monotonic():
-            for unique, attempt in list(self._tries.items()):
-                if attempt():
-                    del self._tries[unique]
+            nodes |= dict.fromkeys(self._tries)
             self._next_try = monotonic() + TRY_EVERY
+        left = MOST_TRIES
+        for node in nodes:
+            if not left:
+                return
+            self._changed.discard(node)
+            tries = self._tries.pop(node, {})
+            for unique in tuple(islice(tries, left)):
+                left -= 1
+                attempt = tries.pop(unique)
+                if attempt():
+                    self._changed.add(node)
+                else:
+                    tries[unique] = attempt
+            if tries:
+                self._tries[node] = tries
 
     def give_up_all(self) -> list[int]:
         """Try none of the requests any more; return them."""
-        given_up = list(self._tries)
+        given_up = [unique for tries in self._tries.values() for unique in tries]
         self._tries.clear()
         return given_up
 
@@ -170,7 +199,7 @@ class UnderWay:
         if fd >= 0:
             poll.register(fd, select.POLLIN)
         at = [self._held_back[0][0]] if self._held_back else []
-        at += [self._next_try] if self._tries else []
+        at += [0.0 if self._changed else self._next_try] if self._tries else []
         due = 0 if is_ending else min(at, default=inf) - monotonic()
         poll.poll(max(0.0, min(due, LONGEST_WAIT)) * 1000 + 1 if at else None)
 

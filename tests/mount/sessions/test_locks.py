@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -154,6 +155,43 @@ def test_a_reader_s_lock_needs_no_right_to_write(view: Mounted) -> None:
     assert not is_free(posix, view.source / "file")
     os.close(fd)
     assert is_free(posix, view.source / "file")
+
+
+@pytest.mark.parametrize("take", [fcntl.lockf, fcntl.flock])
+def test_the_host_executes_a_file_that_a_reader_has_locked(
+    view: Mounted, take: Callable[[int, int], None]
+) -> None:
+    program = view.source / "program"
+    shutil.copy("/bin/true", program)
+    fd = os.open(view.path / "program", os.O_RDONLY)
+    take(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    subprocess.run([program], check=True)
+    os.close(fd)
+
+
+def test_a_reader_s_locks_stay_when_it_locks_for_writing(view: Mounted) -> None:
+    reading = os.open(view.path / "file", os.O_RDONLY)
+    fcntl.lockf(reading, fcntl.LOCK_SH | fcntl.LOCK_NB, 10, 0)
+    fcntl.lockf(reading, fcntl.LOCK_SH | fcntl.LOCK_NB, 0, 90)  # to the end
+    writing = os.open(view.path / "file", os.O_RDWR)
+    posix(writing, 5, 10)
+    for path in (view.source / "file", view.path / "file"):
+        with holder("posix", "shared", path, 0, 5) as process:
+            assert line_of(process) == "has it"
+        for start in (0, 5, 14, 90, 1000):
+            assert not _is_free_for_others(path, start)
+        assert _is_free_for_others(path, 15)
+    os.close(writing)  # as POSIX has it, all are dropped
+    assert is_free(posix, view.source / "file")
+    os.close(reading)
+
+
+def _is_free_for_others(path: Path, start: int) -> bool:
+    """Return whether another process could lock a byte for writing."""
+    with opened(path) as fd:
+        asked = struct.pack("hhqqi4x", EXCLUSIVE, os.SEEK_SET, start, 1, 0)
+        found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+        return bool(struct.unpack("hhqqi4x", found)[0] == fcntl.F_UNLCK)
 
 
 @pytest.mark.parametrize("kind", ["posix", "flock"])
