@@ -165,7 +165,6 @@ def _run(options: MountOptions) -> int:
 
         new_session = choice.session_factory(
             options.session.value,
-            options.no_cpu_idle,
             options.allow_suid,
             options.needs_kernel_session,
             options.enable_ioctl,

@@ -52,11 +52,6 @@ Environment={source}
 Environment={options}
 """
 
-_NO_CPU_IDLE = """\
-# For no-cpu-idle: during a stream of requests, idle processors poll (docs/performance.md).
-DeviceAllow=/dev/cpu_dma_latency rw
-"""
-
 
 def mount_name(path: str) -> str:
     """Return the name of the unit that mounts ``path``. Raises UserError if it is too long."""
@@ -116,7 +111,7 @@ def drop_in(spec: GuardedShare) -> str:
         source=quote.systemd_word(f"GITGUARDFS_SOURCE={spec.mount}"),
         options=quote.systemd_word(f"GITGUARDFS_OPTIONS={','.join(spec.guard_options)}"),
     )
-    return HEADER + text + (_NO_CPU_IDLE if spec.no_cpu_idle else "")
+    return HEADER + text
 
 
 def is_ours(text: bytes) -> bool:

@@ -30,7 +30,7 @@ ANSWER_LIMIT = 30.0
 """Seconds after which a guard counts as hanging; a busy one answers within one second."""
 _NOT_COMPARED = ("foreground", "debug", "mountpoint")
 _GIVES_NO_ACCESS = (
-    "allow_holders", "audit_log", "cache_timeout", "direct_io", "fsname", "no_cpu_idle", "nonempty",
+    "allow_holders", "audit_log", "cache_timeout", "direct_io", "fsname", "nonempty",
     "read_rate", "seal", "session", "source_owner", "write_rate",
 )  # fmt: skip
 """Options that do not change which files users can open, nor how."""

@@ -89,11 +89,6 @@ class GuardedShare:
         """Options of the guard, the map first, each quoted for ``-o``."""
         return (f"map={quote_o(self.map)}", *map(quote_o, self._further()))
 
-    @property
-    def no_cpu_idle(self) -> bool:
-        """Whether the guard has the option ``no-cpu-idle``."""
-        return bool(parse_o(self._quoted()).get("no_cpu_idle"))
-
     def _further(self) -> tuple[str, ...]:
         options = with_git_mode(self.options)
         # Explicit: then the raw share is sealed even if its type is not recognised as a share.

@@ -75,8 +75,6 @@ class MountOptions:
     """In bytes per second, as ``write_rate``; None for no limit."""
     write_rate: float | None = None
     direct_io: bool = False
-    no_cpu_idle: bool = False
-    """Keep processors out of idle states while requests arrive without a pause."""
     session: SessionKind = SessionKind.AUTO
     enable_ioctl: bool = False
     lock_forwarding: bool = False
@@ -137,8 +135,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         read_rate=values.read("read_rate", _rate),
         write_rate=values.read("write_rate", _rate),
         direct_io=values.flag("direct_io"),
-        no_cpu_idle=values.flag("no_cpu_idle"),
-        session=_session(values),
+        session=values.one_of("session", SessionKind, SessionKind.AUTO),
         enable_ioctl=values.flag("enable_ioctl"),
         lock_forwarding=values.flag("lock_forwarding"),
         allow_other=not values.flag("no_allow_other"),
@@ -204,13 +201,6 @@ class _Values:
                 f"{rule!r} in {key.replace('_', '-')} has no effect: it names none of u, g, o and a"
             )
         return perms
-
-
-def _session(values: _Values) -> SessionKind:
-    kind = values.one_of("session", SessionKind, SessionKind.AUTO)
-    if kind is SessionKind.KERNEL and values.flag("no_cpu_idle"):
-        raise UserError("--no-cpu-idle and --session kernel cannot be combined", "leave one out")
-    return kind
 
 
 def _rate(text: str) -> float:

@@ -177,9 +177,6 @@ OPTIONS = (
 
     Option("cache-timeout", MOUNT, "How long the kernel may cache names and attributes; 0 is "
            "not at all. 1 second is the default.", "SECONDS"),
-    Option("no-cpu-idle", MOUNT, "While requests stream, keep the processors of the whole machine "
-           "from being halted (/dev/cpu_dma_latency); needs root. Where the idle driver is not "
-           "haltpoll, or with more than 8 processors, it does nothing. It takes pyfuse3."),
     Option("session", MOUNT, "How requests come from the kernel: from /dev/fuse itself (kernel), "
            "which needs root and Linux 5.17, or through pyfuse3. The default, auto, is the first "
            "where it can serve. From Linux 6.9 on, the kernel then reads and writes open files by "

@@ -16,7 +16,6 @@ OLDEST_TO_LEND = (6, 9)
 
 def session_factory(
     kind: str,
-    no_cpu_idle: bool,
     shows_set_id: bool,
     needs_kernel: str = "",
     serves_ioctl: bool = False,
@@ -35,7 +34,7 @@ def session_factory(
         raise UserError(
             f"--session kernel needs Linux 5.17, and this is {release}", "leave it out", Exit.SYSTEM
         )
-    if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0 and not no_cpu_idle):
+    if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0):
         from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
 
         return KernelSessionFactory(
@@ -43,11 +42,11 @@ def session_factory(
         )
     if needs_kernel:
         raise UserError(
-            f"--{needs_kernel} needs --session kernel (root, Linux 5.17, no --no-cpu-idle):"
+            f"--{needs_kernel} needs --session kernel (root, Linux 5.17):"
             " pyfuse3 does not carry such requests",
             f"leave {needs_kernel} out",
             Exit.USAGE,
         )
     from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
 
-    return Pyfuse3SessionFactory(no_cpu_idle)
+    return Pyfuse3SessionFactory()

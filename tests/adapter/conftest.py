@@ -18,7 +18,7 @@ MakeWorld = Callable[..., World]
 KERNEL_ONLY = {"test_kernel_calls", "test_kernel_requests", "test_kernel_serving"}
 """Modules about the kernel's session itself."""
 PYFUSE3_ONLY = {
-    "test_busy_poll", "test_io_thread", "test_listing", "test_blocking", "test_read_interrupter",
+    "test_internals", "test_io_thread", "test_listing", "test_blocking", "test_read_interrupter",
     "test_session",
 }  # fmt: skip
 """Modules about pyfuse3's session itself, or about what it does with replies."""

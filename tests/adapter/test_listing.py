@@ -11,8 +11,8 @@ from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import GitMode, GuardRules
 from gitguardfs.options.change_policy import SymlinkPolicy
 from gitguardfs.options.idmap import IdMap
-from gitguardfs.sessions.pyfuse3_session import names_only
-from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
+from gitguardfs.sessions.pyfuse3_session import internals
+from gitguardfs.sessions.pyfuse3_session.internals import NamesOnlyEntry
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Context, Token, World
 
@@ -121,7 +121,7 @@ def test_the_number_of_a_node_lies_where_it_is_taken_to_lie() -> None:
 
 
 def test_elsewhere_nothing_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names_only, "_FIELDS", names_only._FIELDS + 8)
+    monkeypatch.setattr(internals, "_FIELDS", internals._FIELDS + 8)
     assert not NamesOnlyEntry().works
 
 

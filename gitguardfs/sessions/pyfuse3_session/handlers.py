@@ -34,7 +34,7 @@ from gitguardfs.base.protocol import (
     make,
 )
 from gitguardfs.fs.blocking import Blocking
-from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
+from gitguardfs.sessions.pyfuse3_session.internals import NamesOnlyEntry
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 from gitguardfs.view.view import View
 
@@ -161,14 +161,12 @@ class Handlers(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(
-        self, view: View, invalidate: Callable[[NodeId], None], *, no_cpu_idle: bool = False
-    ) -> None:
+    def __init__(self, view: View, invalidate: Callable[[NodeId], None]) -> None:
         """``invalidate`` makes the kernel drop the cached attributes of a node."""
         super().__init__()
         self.view = view
         self.invalidate = invalidate
-        self.request_loop = RequestLoop(no_cpu_idle=no_cpu_idle)
+        self.request_loop = RequestLoop()
         self._names_only = NamesOnlyEntry()
 
     lookup = _handler("lookup", _entry)

@@ -14,7 +14,6 @@ from threading import Thread
 from typing import Any
 
 from gitguardfs.base.signals import leave_to_main_thread
-from gitguardfs.sessions.pyfuse3_session.busy_poll import poll_of
 
 
 class IoThread:
@@ -28,7 +27,6 @@ class IoThread:
         self._calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = SimpleQueue()
         self._result: Any = None
         self._error: BaseException | None = None
-        self._poll = poll_of(self.fd)
         # daemon: a thread that waits for a dead server must not keep the process from ending.
         self._thread = Thread(target=self._work, name="io", daemon=True)
         self._thread.start()
@@ -37,10 +35,6 @@ class IoThread:
         """Submit a call. The thread must be idle."""
         self.is_idle = False
         self._calls.put((call, args))
-
-    def is_done(self, milliseconds: int) -> bool:
-        """Wait for the call, at most for that time; return whether it is done."""
-        return bool(self._poll(milliseconds))
 
     def result(self) -> Any:
         """Return what the call returned, or raise what it raised. Only after ``fd`` is readable."""

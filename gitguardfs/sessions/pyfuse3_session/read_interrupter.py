@@ -4,9 +4,8 @@ The kernel withdraws a request when its caller is killed, also after poll(2) has
 before we read it. The read then lasts until the next request comes. pyfuse3 reads with the GIL
 held, so that no thread can deliver its result meanwhile.
 
-So a signal interrupts the read now and then, while a result is awaited or processors are kept from
-halting. The read fails with EINTR, and pyfuse3 tries again. No Python code could interrupt it: that
-would need the GIL.
+So a signal interrupts the read now and then, while a result is awaited. The read fails with EINTR,
+and pyfuse3 tries again. No Python code could interrupt it: that would need the GIL.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from gitguardfs.base.constants import SUBTYPE
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
-from gitguardfs.sessions.pyfuse3_session.names_only import NamesOnlyEntry
+from gitguardfs.sessions.pyfuse3_session.internals import NamesOnlyEntry
 from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
@@ -37,21 +37,19 @@ class Pyfuse3SessionFactory:
     lends_files = False
     takes_over = False
 
-    def __init__(self, no_cpu_idle: bool = False) -> None:
-        """``no_cpu_idle`` keeps processors from halting while requests come in a row."""
+    def __init__(self) -> None:
         self.reports_names_only = NamesOnlyEntry().works
-        self._no_cpu_idle = no_cpu_idle
 
     def __call__(self, view: View) -> Pyfuse3Session:
         """Return a session that serves ``view``."""
-        return Pyfuse3Session(view, self._no_cpu_idle)
+        return Pyfuse3Session(view)
 
 
 class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
 
-    def __init__(self, view: View, no_cpu_idle: bool) -> None:
-        self._handlers = Handlers(view, self.invalidate, no_cpu_idle=no_cpu_idle)
+    def __init__(self, view: View) -> None:
+        self._handlers = Handlers(view, self.invalidate)
         self._loop = self._handlers.request_loop
         self._mountpoint = ""
         self._token: trio.lowlevel.TrioToken | None = None

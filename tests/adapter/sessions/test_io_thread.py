@@ -10,9 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.sessions.pyfuse3_session.busy_poll import INLINE_WAIT, BusyPoll
+from gitguardfs.sessions.pyfuse3_session.internals import INLINE_WAIT
 from gitguardfs.sessions.pyfuse3_session.io_thread import IoThread
-from gitguardfs.sessions.pyfuse3_session.read_interrupter import ReadInterrupter
 from gitguardfs.sessions.pyfuse3_session.request_loop import RequestLoop
 
 LIMIT = 20
@@ -59,9 +58,7 @@ async def test_it_is_not_waited_for_behind_another(
     requests: RequestLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each slow call would hold up all requests for as long as INLINE_WAIT."""
-    monkeypatch.setattr(
-        "gitguardfs.sessions.pyfuse3_session.request_loop.INLINE_WAIT", LIMIT * 1000
-    )
+    monkeypatch.setattr("gitguardfs.sessions.pyfuse3_session.internals.INLINE_WAIT", LIMIT * 1000)
     goes_on = threading.Event()
 
     async with trio.open_nursery() as nursery:
@@ -77,14 +74,11 @@ async def test_it_is_not_waited_for_behind_another(
 async def test_a_request_is_not_kept_waiting_by_one_that_is_not_expected_to_be_quick(
     requests: RequestLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gitguardfs.sessions.pyfuse3_session.request_loop.INLINE_WAIT", LIMIT * 1000
-    )
-    requests._busy_poll = busy_poll = BusyPoll(lambda: True, lambda: False, ReadInterrupter())
+    monkeypatch.setattr("gitguardfs.sessions.pyfuse3_session.internals.INLINE_WAIT", LIMIT * 1000)
     goes_on = threading.Event()
     readable, writable = os.pipe()
     os.write(writable, b"request")
-    await busy_poll.wait_readable(readable)
+    await requests._request_wait.wait_readable(readable)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(requests.run_in_thread, goes_on.wait, LIMIT)
         await trio.testing.wait_all_tasks_blocked()

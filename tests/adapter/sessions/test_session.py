@@ -15,7 +15,7 @@ from tests.adapter.world import World
 @pytest.fixture
 def served(world: World, monkeypatch: pytest.MonkeyPatch) -> Pyfuse3Session:
     """One that serves no requests, and ends when ``stop`` is called."""
-    made = Pyfuse3Session(world.requests, no_cpu_idle=False)
+    made = Pyfuse3Session(world.requests)
     ended: list[bool] = []
 
     async def serve() -> None:

@@ -127,18 +127,6 @@ def test_a_package_prints_units_for_the_packages_program(holder: str, program: s
     assert units_command._guard_command(holder) == program
 
 
-@pytest.mark.parametrize(
-    ("options", "is_named"),
-    [((), False), (("git=hide",), False), (("no-cpu-idle",), True), (("no_cpu_idle",), True)],
-)
-def test_the_device_of_idle_processors_is_named_only_for_who_asks(
-    options: tuple[str, ...], is_named: bool
-) -> None:
-    files = systemd.files(spec(options=options))
-    named = {name for name, text in files.items() if "cpu_dma_latency" in text}
-    assert named == ({systemd.drop_in_name(spec().map_mount)} if is_named else set())
-
-
 def test_a_name_too_long_for_systemd_is_said_to_be() -> None:
     with pytest.raises(UserError, match="--style fstab"):
         systemd.files(spec(map_mount="/" + "é" * 60))

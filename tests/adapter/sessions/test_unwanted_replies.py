@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gitguardfs.sessions.pyfuse3_session.unwanted_replies import LOG, UnwantedReplies
+from gitguardfs.sessions.pyfuse3_session.internals import LOG, UnwantedReplies
 
 FAILED = "fuse_release(): fuse_reply_* failed with %s"
 
