@@ -12,13 +12,13 @@ import fcntl
 import os
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.nodes import Node
 from gitguardfs.fs.source import Source
+from gitguardfs.linux.file_locks import ranges_of
 
 LAST = (1 << 63) - 1
 """The last byte of a file, as the kernel counts."""
@@ -85,7 +85,7 @@ class Locks:
         try:
             _take(held.fd, owner, wanted)
         except OSError as error:
-            if error.errno != errno.EBADF or held.is_writable:
+            if error.errno != errno.EBADF or held.is_writable or not handle.writable:
                 raise
             self._make_writable(held, handle)
             _take(held.fd, owner, wanted)
@@ -97,7 +97,8 @@ class Locks:
         """
         fd = self._source.open_file(handle.fd, os.O_RDWR)
         try:
-            for lock in _locks_of(held.fd):
+            for start, end in ranges_of(held.fd, LAST):
+                lock = Range(start, end, fcntl.F_RDLCK, 0)
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(lock))
         except BaseException:
             os.close(fd)
@@ -151,15 +152,6 @@ def _take(fd: int, owner: Owner, wanted: Range) -> None:
         fcntl.flock(fd, _FLOCK_KINDS[wanted.kind] | fcntl.LOCK_NB)
     else:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _packed(wanted))
-
-
-def _locks_of(fd: int) -> Iterator[Range]:
-    """Yield the locks for reading of ranges that an open file has (fdinfo in proc(5))."""
-    with open(f"/proc/self/fdinfo/{fd}") as file:
-        for line in file:
-            if line.startswith("lock:") and "OFDLCK" in line:
-                start, end = line.split()[-2:]
-                yield Range(int(start), LAST if end == "EOF" else int(end), fcntl.F_RDLCK, 0)
 
 
 def _packed(wanted: Range) -> bytes:

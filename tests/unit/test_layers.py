@@ -52,7 +52,7 @@ OF_SOME_ROOMS: dict[str, set[str]] = {
         "names.local_names",
         "names.rules",
     },
-    "fs": {"linux.syscalls", "linux.reserved_blocks"},
+    "fs": {"linux.file_locks", "linux.syscalls", "linux.reserved_blocks"},
     "sessions": {"linux.capabilities", "linux.syscalls"},
     "private": {"linux.syscalls"},
     "host/vm": {"guest.systemd"},  # the text of units

@@ -224,14 +224,12 @@ def _many(count: int, kind: str, path: Path) -> Iterator[list[subprocess.Popen[s
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_the_wait(view: Mounted, number: signal.Signals) -> None:
-    with (
-        holder("posix", "exclusive", view.source / "file", 0, 0) as first,
-        holder("posix", "exclusive", view.path / "file", 0, 0) as second,
-    ):
+    with holder("posix", "exclusive", view.source / "file", 0, 0) as first:
         assert line_of(first) == "has it"
-        until(lambda: _is_waiting(second.pid), "it waits")
-        second.send_signal(number)
-        assert second.wait(mounting.LIMIT) == -number
+        with holder("posix", "exclusive", view.path / "file", 0, 0) as second:
+            until(lambda: _is_waiting(second.pid), "it waits")
+            second.send_signal(number)
+            assert second.wait(mounting.LIMIT) == -number
 
 
 def _is_waiting(pid: int) -> bool:
@@ -246,14 +244,12 @@ def test_a_wait_ends_with_the_daemon() -> None:
         (here / "source").mkdir()
         with gitguardfs(here / "source", here / "view", "--enable-lock-forwarding") as mounted:
             (mounted.source / "file").touch()
-            with (
-                holder("flock", "exclusive", mounted.source / "file", 0, 0) as first,
-                holder("flock", "exclusive", mounted.path / "file", 0, 0) as second,
-            ):
+            with holder("flock", "exclusive", mounted.source / "file", 0, 0) as first:
                 assert line_of(first) == "has it"
-                until(lambda: _is_waiting(second.pid), "it waits")
-                mounted.process.terminate()
-                assert second.wait(mounting.LIMIT) == 1
+                with holder("flock", "exclusive", mounted.path / "file", 0, 0) as second:
+                    until(lambda: _is_waiting(second.pid), "it waits")
+                    mounted.process.terminate()
+                    assert second.wait(mounting.LIMIT) == 1
 
 
 def test_nothing_is_left_open(view: Mounted) -> None:
