@@ -21,6 +21,7 @@ _LAUNCH = """
 import os, sys
 count, *fds = map(int, sys.argv[1].split())
 fds = [os.dup2(fd, 1000 + number) for number, fd in enumerate(fds)]
+os.closerange(3, 1000)
 for number, fd in enumerate(fds):
     os.dup2(fd, 3 + number)
     os.close(fd)
