@@ -357,16 +357,20 @@ class OwnDisk(Source):
     """
 
     _TAKING = (
-        "write", "fallocate", "copy", "create", "create_nameless", "mkdir", "mknod", "symlink",
-        "link", "rename", "setxattr",
+        "write", "create", "create_nameless", "mkdir", "mknod", "symlink", "link", "rename",
+        "setxattr",
     )  # fmt: skip
     """The calls that may take blocks: for content, for names, for values."""
+    _TAKING_MANY = ("fallocate", "copy")
+    """The calls that may take more than what is ample, alone or several at a time."""
 
     def __init__(self, descriptors: DescriptorCache, noatime: bool, root_fd: int) -> None:
         super().__init__(descriptors, lambda _: True, noatime)
         blocks = RootsBlocks(root_fd)
         for name in self._TAKING:
             setattr(self, name, partial(blocks.left_alone, getattr(self, name)))
+        for name in self._TAKING_MANY:
+            setattr(self, name, partial(blocks.left_alone_by_many, getattr(self, name)))
 
 
 # Reading open files: descriptors and bytes only, safe on any thread.

@@ -15,8 +15,9 @@ R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
 AMPLE = 1 << 30
-"""Bytes: while so many are free, no call has to be held back, which takes about 20 microseconds.
-Who may write on the disk can fill it in one step (fallocate(2)), so each call looks at it."""
+"""Bytes: while so many are free, no call for less has to be held back, which takes about 20
+microseconds. Who may write on the disk can fill it in one step (fallocate(2)), so each call looks
+at it."""
 
 
 class RootsBlocks:
@@ -38,5 +39,9 @@ class RootsBlocks:
         disk = os.fstatvfs(self._fd)
         if disk.f_bavail == disk.f_bfree or disk.f_bavail * disk.f_frsize > AMPLE:
             return call(*args)
+        return self.left_alone_by_many(call, *args)
+
+    def left_alone_by_many(self, call: Callable[[*Ts], R], *args: *Ts) -> R:
+        """Make a call that may take any number of blocks, or that many threads make at a time."""
         with self._held_back:
             return call(*args)

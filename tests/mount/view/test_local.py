@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gitguardfs.linux.reserved_blocks import AMPLE
 from tests.conformance.tools import fallocate, renameat2
 from tests.support.mounting import LIMIT, Mounted, area, bound, command, gitguardfs, until
 from tests.support.people import AGENT, as_user
@@ -543,36 +544,55 @@ def touch_many(directory: Path, count: int) -> None:
 KINDS = ["write", "fallocate", "copy", "mkdir", "symlink", "xattr", "link", "rename"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_the_disk_reserves_for_root_stays_for_root(kind: str) -> None:
+@contextmanager
+def reserving(mib: int) -> Iterator[tuple[Path, float]]:
+    """A disk that reserves a fifth for root: at least so many of its blocks have to stay free."""
     with area() as here:
         image, disk = here / "image", here / "disk"
         image.touch()
-        os.truncate(image, 16 << 20)
+        os.truncate(image, mib << 20)
         make = ["mkfs.ext4", "-q", "-m", "20", "-b", "1024", "-N", "8192", "-I", "256", image]
         subprocess.run(make, check=True)
         disk.mkdir()
         subprocess.run(["mount", "-n", "-o", "loop", image, disk], check=True)
         try:
             found = os.statvfs(disk)
-            reserved = found.f_bfree - found.f_bavail
-            with made(f"--local-store={disk}/store", "--xattr=rw") as world:
-                world.make("node_modules/file")
-                if kind == "rename":
-                    as_user(touch_many, world.view / "node_modules", 2000)
-                room = os.statvfs(disk).f_bavail * 1024
-                world.make("node_modules/fill", "x" * (room - 100_000))
-                fails(errno.ENOSPC, grow, world.view / "node_modules", kind)
-                assert os.statvfs(disk).f_bfree > reserved * 0.95
-                owners = {path.lstat().st_uid for path in (world.view / "node_modules").iterdir()}
-                assert owners == {AGENT}
-                if kind == "write":
-                    (world.view / "node_modules/0000").unlink()
-                    world.make("d/node_modules/x")
-                    (made_now,) = disk.glob("store/*/tree/+app/+d")
-                    assert made_now.stat().st_uid == 0
+            yield disk, (found.f_bfree - found.f_bavail) * 0.95
         finally:
             subprocess.run(["umount", "-l", disk], check=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_disk_reserves_for_root_stays_for_root(kind: str) -> None:
+    with (
+        reserving(16) as (disk, reserved),
+        made(f"--local-store={disk}/store", "--xattr=rw") as world,
+    ):
+        world.make("node_modules/file")
+        if kind == "rename":
+            as_user(touch_many, world.view / "node_modules", 2000)
+        room = os.statvfs(disk).f_bavail * 1024
+        world.make("node_modules/fill", "x" * (room - 100_000))
+        fails(errno.ENOSPC, grow, world.view / "node_modules", kind)
+        assert os.statvfs(disk).f_bfree > reserved
+        owners = {path.lstat().st_uid for path in (world.view / "node_modules").iterdir()}
+        assert owners == {AGENT}
+        if kind == "write":
+            (world.view / "node_modules/0000").unlink()
+            world.make("d/node_modules/x")
+            (made_now,) = disk.glob("store/*/tree/+app/+d")
+            assert made_now.stat().st_uid == 0
+
+
+def test_one_call_takes_none_of_that_either() -> None:
+    """There is ample space before, and fallocate(2) takes more than that."""
+    with reserving(3000) as (disk, reserved), made(f"--local-store={disk}/store") as world:
+        world.make("node_modules/file")
+        room = os.statvfs(disk).f_bavail * 1024
+        assert room > AMPLE
+        with (world.view / "node_modules/file").open("wb") as file:
+            fails(errno.ENOSPC, fallocate, file.fileno(), 0, 0, room + (100 << 20))
+        assert os.statvfs(disk).f_bfree > reserved
 
 
 def test_a_rename_that_would_leave_them_behind_fails() -> None:
