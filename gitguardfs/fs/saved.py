@@ -23,7 +23,7 @@ from gitguardfs.names.rules import ALLOW, HIDE, Refused
 Saved = tuple[Any, ...]
 """Numbers, bytes, None and tuples of them."""
 NOWHERE, LOST = 0, -1
-"""Stand for the directory of an open file that has lost its name, and of any other such object."""
+"""Stand for the directory: of an open file without a name, and of other objects without a place."""
 MOST_FILES = 150
 """Open files that are handed over at most, first those without a name."""
 
@@ -36,19 +36,27 @@ class _Object(NamedTuple):
     st_mode: int
 
 
+def can_be_taken_over(tree: Tree) -> bool:
+    """Return whether another daemon can go on with a tree.
+
+    A linked subtree is known by the way that led to it. A lock ends with the daemon.
+    """
+    return tree.symlinks is None and tree.locks is None
+
+
 def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
     """Return the tables of a tree that serves no request; None if it cannot be taken over.
 
     Adds to ``descriptors``, by names, what the next daemon cannot open. The caller closes these.
     """
-    if tree.symlinks is not None or tree.locks is not None:
-        return None  # a linked subtree is known by the way that led to it; a lock ends here
+    if not can_be_taken_over(tree):
+        return None
     opened = sorted(tree.handles.files_by_id(), key=lambda each: each[1].node.parent is not None)
     for number, handle in opened:
         is_needed = handle.writable or _is_open_nameless(handle.node)
         if is_needed and len(descriptors) < MOST_FILES:
             descriptors[_name(number)] = os.dup(handle.fd)
-    nodes = [row_of(node, _place(tree, node)) for node in _kept(tree)]
+    nodes = [row_of(node, _place(tree, node)) for node in _needed(tree)]
     files = [
         (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
     ]
@@ -67,7 +75,7 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
 
 
 def row_of(node: Node, place: int) -> Saved:
-    """Return what the next daemon has to know of a node; ``place`` is its directory."""
+    """Return the row of a node; ``place`` is its directory's number, or NOWHERE, or LOST."""
     return (
         node.id, place, node.name, node.dev, node.ino, node.file_type, node.variant,
         node.lookup_count, node.btime_ns, node.size, node.has_other_names, node.was_mappable,
@@ -76,17 +84,16 @@ def row_of(node: Node, place: int) -> Saved:
 
 
 def row_in_case_of_a_kill(node: Node) -> Saved:
-    """Return the row of a node as it is now, of which much may change without being noted.
+    """Return the row of a node that is to be true until the next one is noted.
 
-    How often the kernel has looked it up is not known, nor who has mapped it: it is taken as known,
-    and as mapped. An open file without a name is lost.
+    Lookups and mappings are not noted: the kernel counts as knowing the node, and as having it
+    mapped. An open file without a name is lost.
     """
-    is_placed = node.parent is not None and node.is_hashed
-    row = row_of(node, node.parent.id if is_placed and node.parent else LOST)
+    row = row_of(node, node.parent.id if node.parent is not None and node.is_hashed else LOST)
     return (*row[:7], 1, *row[8:11], True, row[12])
 
 
-def _kept(tree: Tree) -> list[Node]:
+def _needed(tree: Tree) -> list[Node]:
     """Return the nodes that the kernel knows, and the directories that lead to them."""
     found = {node.id: node for node in tree.nodes if node.is_known}
     for node in list(found.values()):

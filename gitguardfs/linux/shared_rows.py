@@ -1,7 +1,7 @@
-"""Rows of values in memory that outlives this process, if another one has its descriptor as well.
+"""Rows of values in memory that outlives this process if another one has its descriptor as well.
 
-Rows are added one by one, and replaced as a whole when they have become many. They count once they
-are complete, whenever the process is killed: the number that says where they end is written last.
+Rows are added one by one, and replaced as a whole when they have become many. A row counts once it
+is complete, whenever the process is killed: the number that says where rows end is written last.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AREA = 1 << 30
 FIRST = mmap.PAGESIZE
 """Where the first area begins."""
 SHORT = 1 << 20
-"""Bytes of rows that are not worth to be replaced."""
+"""Bytes of rows up to which it is not worth while to replace them."""
 _END = Struct("Q")
 _LENGTH = Struct("I")
 _FORMAT = 2
@@ -46,7 +46,7 @@ class SharedRows:
         _END.pack_into(self._memory, 0, self._end)
 
     def add(self, row: Row) -> None:
-        """Add a row. If there is no room, there are no rows any more."""
+        """Add a row. If there is no room, readers find no rows until ``replace``."""
         data = dumps(row, _FORMAT)
         start = self._end
         end = start + 4 + len(data)
@@ -61,7 +61,7 @@ class SharedRows:
         _END.pack_into(self._memory, 0, end)
 
     def replace(self, rows: Iterable[Row]) -> None:
-        """Put other rows in place of all. Raises OSError."""
+        """Put ``rows`` in place of all rows. Raises OSError."""
         start = at = FIRST + AREA if self._start == FIRST else FIRST
         for row in rows:
             data = dumps(row, _FORMAT)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from gitguardfs.base.errors import Exit
 from gitguardfs.mounting import keeper
+from gitguardfs.mounting.fd_store import Relay
 from gitguardfs.mounting.keeper import Again, Ready, Run
 from gitguardfs.mounting.logs import log_to_syslog
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def in_service(
-    name: str, run: Run, again: Again, notify: Callable[[], None], relay: keeper.Relay
+    name: str, run: Run, again: Again, notify: Callable[[], None], relay: Relay
 ) -> NoReturn:
     """Run a daemon in a child, and ``again`` if it is killed (``keeper``).
 
@@ -37,7 +38,7 @@ def in_service(
     keeper.keep(name, run, again, report, log.error, relay)
 
 
-def in_background(name: str, run: Run, again: Again | None, relay: keeper.Relay) -> int:
+def in_background(name: str, run: Run, again: Again | None, relay: Relay) -> int:
     """Run a daemon in a child; return 0 when it calls ``ready``, else its exit code.
 
     The child writes its errors to our standard error until it is ready. Then it closes the terminal
@@ -81,7 +82,7 @@ def _run_detached(run: Run, ready: Ready) -> int:
     return run(detach)
 
 
-def _keep_detached(name: str, run: Run, again: Again, pipe: int, relay: keeper.Relay) -> NoReturn:
+def _keep_detached(name: str, run: Run, again: Again, pipe: int, relay: Relay) -> NoReturn:
     def first(ready: Ready) -> int:
         os.close(pipe)
         return _run_detached(run, ready)

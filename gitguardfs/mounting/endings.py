@@ -1,4 +1,4 @@
-"""How a daemon's view ends without a signal from root, and how the daemon ends in any case."""
+"""Ends a daemon whose source hangs, and says why a session ended without a signal from root."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def exit_at_once(mounted: mountinfo.MountInfo | None, sealed: seal.Seal | None) 
     os._exit(Exit.SYSTEM)
 
 
-def _detach(mounted: mountinfo.MountInfo) -> bool:
+def _detach(mounted: mountinfo.MountInfo) -> None:
     now = mountinfo.current(mounted)
-    # The keeper may still have the connection.
-    return now is None or mountinfo.detach(now, syscalls.MNT_FORCE)
+    if now is not None:
+        mountinfo.detach(now, syscalls.MNT_FORCE)  # the keeper may still have the connection
 
 
 def why_ended(

@@ -1,6 +1,6 @@
-"""Notifies the service manager, and lets it keep descriptors while a service is restarted.
+"""Passes descriptors to the next daemon, by way of the keeper and of the service manager.
 
-It takes them from the main process alone, which may be the daemon's keeper.
+A manager takes them from the main process of a service alone, which may be the daemon's keeper.
 """
 
 from __future__ import annotations
@@ -42,11 +42,17 @@ def _send(address: str, message: str, *descriptors: int) -> None:
 
 
 def store(address: str, descriptors: Mapping[str, int]) -> None:
-    """Let the manager keep descriptors, by their names; wait until it has them. Raises OSError.
+    """Let the manager keep descriptors, by their names. Raises OSError."""
+    for name, fd in descriptors.items():
+        _send(address, f"FDSTORE=1\nFDNAME={name}", fd)
+
+
+def store_before_the_end(address: str, descriptors: Mapping[str, int]) -> None:
+    """Let the manager keep descriptors, and wait until it has them. Raises OSError.
 
     What a slow manager has not taken in time waits in its socket: it takes that before our end.
     """
-    keep(address, descriptors)
+    store(address, descriptors)
     readable, writable = os.pipe()
     try:
         try:
@@ -58,15 +64,6 @@ def store(address: str, descriptors: Mapping[str, int]) -> None:
         poll.poll(TAKEN_LIMIT * 1000)
     finally:
         os.close(readable)
-
-
-def keep(address: str, descriptors: Mapping[str, int]) -> None:
-    """Let the manager keep descriptors, by their names, while this process goes on.
-
-    Raises OSError.
-    """
-    for name, fd in descriptors.items():
-        _send(address, f"FDSTORE=1\nFDNAME={name}", fd)
 
 
 def taken(address: str | None) -> dict[str, int]:
@@ -83,19 +80,22 @@ def taken(address: str | None) -> dict[str, int]:
 
 
 class Relay:
-    """Hands descriptors from a daemon to its keeper. To be opened before the daemon is forked.
+    """A connection by which a daemon hands descriptors to its keeper.
 
-    The keeper has those that the daemon has sent last. The daemon that it starts inherits them.
+    To be opened before the daemon is forked. The keeper has the descriptors that were sent last.
+    The next daemon inherits them.
     """
 
     def __init__(self, address: str | None) -> None:
-        """``address`` is that of the manager of a service, which keeps the descriptors as well."""
+        """The manager of a service keeps the descriptors as well; ``address`` is its socket."""
         self._address = address
-        self._is_receiving = self._is_at_end = False
-        self.is_of_use = True
-        """Whether the next daemon goes on with the view; otherwise it begins anew."""
+        self._is_receiving = False
+        self._is_handed_over = False
+        """Whether the descriptors were sent by ``hand_over``."""
+        self.goes_on = True
+        """Whether the next daemon goes on with the view; otherwise it mounts the view anew."""
         self._stored: list[str] = []
-        """The names of those that the manager keeps."""
+        """The names of the descriptors that the manager keeps."""
         self.kept: dict[str, int] = {}
         """The descriptors that the daemon has sent last, by name."""
 
@@ -105,23 +105,26 @@ class Relay:
         self._ours.setblocking(False)  # recv_fds ignores its flags
 
     def close(self) -> None:
-        """Close the connection, in a process that is neither."""
+        """Close the connection, in a process that is neither daemon nor keeper."""
         self._ours.close()
         self._theirs.close()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """All that it has open, in the keeper and in the daemons that the keeper starts."""
+        """All open descriptors of the relay, in the keeper and in its daemons."""
         return self._ours.fileno(), self._theirs.fileno(), *self.kept.values()
 
     # In the daemon
 
     def keep(self, descriptors: Mapping[str, int]) -> None:
-        """Hand descriptors to the keeper, in place of all before. Raises OSError."""
+        """Hand descriptors to the keeper in case of a kill, in place of former ones.
+
+        Without descriptors, keeper and manager drop those that they have. Raises OSError.
+        """
         self._send("", descriptors)
 
     def hand_over(self, descriptors: Mapping[str, int]) -> None:
-        """Hand descriptors to the keeper for the next daemon, before the end. Raises OSError."""
+        """Hand descriptors to the keeper before a planned end. Raises OSError."""
         self._send("end", descriptors)
 
     def _send(self, kind: str, descriptors: Mapping[str, int]) -> None:
@@ -131,7 +134,7 @@ class Relay:
     # In the keeper
 
     def receive(self) -> None:
-        """Take what the daemon has sent. May be called in a signal handler."""
+        """Take the descriptors that the daemon has sent. May be called in a signal handler."""
         if self._is_receiving:
             return
         self._is_receiving = True
@@ -142,9 +145,9 @@ class Relay:
                     os.set_inheritable(fd, False)
                 self._drop()
                 kind, *names = text.decode().split("\0")
-                self.kept, self._is_at_end = dict(zip(names, fds, strict=True)), bool(kind)
+                self.kept, self._is_handed_over = dict(zip(names, fds, strict=True)), bool(kind)
                 if not names:
-                    self._store(keep)
+                    self._store(store)
         self._is_receiving = False
 
     def _drop(self) -> None:
@@ -152,16 +155,16 @@ class Relay:
             os.close(self.kept.popitem()[1])
 
     def started(self) -> None:
-        """Note that a daemon is ready."""
+        """Store the descriptors of a daemon that is ready."""
         self.receive()
-        self._store(keep)
+        self._store(store)
 
     def ended(self) -> None:
-        """Note that the last daemon has ended."""
+        """Store what the last daemon has handed over; drop what was only kept for its kill."""
         self.receive()
-        if not self._is_at_end:
+        if not self._is_handed_over:
             self._drop()
-        self._store(store)
+        self._store(store_before_the_end)
 
     def _store(self, put: Callable[[str, Mapping[str, int]], None]) -> None:
         if self._address is not None:

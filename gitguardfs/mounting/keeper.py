@@ -17,18 +17,19 @@ from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from gitguardfs.base.errors import Exit
 from gitguardfs.base.signals import ENDING, REREAD, UNMOUNTED
+from gitguardfs.mounting.fd_store import Relay
 
 PAUSE, LONGEST_PAUSE = 0.1, 60.0
 """Seconds until the next start; after each start that fails, twice as long."""
 SOON = 4.0
 """Seconds. The start of a daemon that ends sooner counts as failed."""
-LONGEST_TAKEN_OVER = 5.0
-"""Seconds. A daemon that is started after a longer pause does not go on with what was open: that
-may be what ends each of them."""
+LONGEST_TO_GO_ON = 2.0
+"""Seconds. A daemon that is started after a longer pause mounts the view anew: a request that waits
+for an answer may be what ends each of them."""
 LONGEST_DELAY = 1.0
 """Seconds until a signal is passed on. If it comes just before a call that waits, Python runs its
 handler only once that call is interrupted."""
@@ -45,26 +46,6 @@ Again = Callable[[bytes, Ready], int]
 """Runs the next daemon, which receives the state of the one before it."""
 
 
-class Relay(Protocol):
-    """Takes descriptors from each daemon for the next one; see ``fd_store.Relay``."""
-
-    @property
-    def descriptors(self) -> tuple[int, ...]:
-        """All descriptors that stay open here."""
-
-    def receive(self) -> None:
-        """Take what the daemon has sent; also in a signal handler."""
-
-    is_of_use: bool
-    """Whether the next daemon goes on with the view; otherwise it begins anew."""
-
-    def started(self) -> None:
-        """Note that a daemon is ready."""
-
-    def ended(self) -> None:
-        """Note that the last daemon has ended."""
-
-
 def keep(
     name: str,
     first: Run,
@@ -76,8 +57,9 @@ def keep(
     """Run a daemon in a child, start another one whenever it is killed, and end as the last did.
 
     ``report`` gets the first daemon's answer, as ``be_daemon`` writes it. A daemon that never was
-    ready is not started again, and one that has died soon several times begins anew. ``name`` is
-    the mount point, for the ``log``.
+    ready is not started again; after several that ended soon the next one mounts the view anew.
+    ``relay`` takes descriptors from each daemon to the next. ``name`` is the mount point, for the
+    ``log``.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else waitpid(2) may find no child
     keeper = _Keeper()
@@ -102,9 +84,9 @@ def keep(
             pause = PAUSE
         log(f"{name}: the daemon ended ({why}); it is started again in {pause:g} s")
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
         relay.receive()
-        relay.is_of_use = pause < LONGEST_TAKEN_OVER
+        relay.goes_on = pause < LONGEST_TO_GO_ON
+        pause = min(2 * pause, LONGEST_PAUSE)
         answer, since = keeper.start(partial(again, state)), time.monotonic()
         if is_ready(answer):
             state = answer[1:]

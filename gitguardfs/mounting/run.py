@@ -5,8 +5,8 @@ before the view appears, and so is the lid, on which the view lies. They come of
 view is unmounted, and only if root asks for that by a signal or by the umount helper: users can
 make a view disappear as well.
 
-On any end that is not clean, a dead mount point is left, and seal and lid stay. If mounting fails,
-the source is sealed anyway: at boot nobody would notice that it is open.
+On any end that is not clean, the view is left for the next daemon or dead, and seal and lid stay.
+If mounting fails, the source is sealed anyway: at boot nobody would notice that it is open.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run(
     address = notify_socket if is_main else None
     relay = fd_store.Relay(address)
     if options.foreground or options.debug or os.geteuid() != 0:
-        hand_over = None if address is None else partial(fd_store.store, address)
+        hand_over = None if address is None else partial(fd_store.store_before_the_end, address)
         succession = Succession(hand_over=hand_over)
     else:
         succession = Succession(keep=relay.keep, hand_over=relay.hand_over if is_main else None)
@@ -122,7 +122,7 @@ def _run_again(
 
     ``former`` is the state that the killed daemon had reported (``closed_places.recognized``).
     """
-    succession = replace(succession, root=former, offered=relay.kept, goes_on=relay.is_of_use)
+    succession = replace(succession, root=former, offered=relay.kept, goes_on=relay.goes_on)
     there = (mount for mount in mountinfo.listed() if mount.path == options.mountpoint)
     if not any(lid.is_lid(mount) or seal.is_seal(mount) for mount in there):
         log.info("%s: unmounted", options.mountpoint)
@@ -401,7 +401,7 @@ def _serve_session(
             descriptor_limit.use_all()
             signal = receiver.end(waits=closed.seal is not None)
         except BaseException:
-            # Closed without unmounting: a dead mount point is left, and the seal stays.
+            # Without unmounting: the next daemon goes on, or the view is dead. The seal stays.
             session.close()
             raise
         fault = (
@@ -409,16 +409,16 @@ def _serve_session(
         )
         if signal is None and not fault:
             closed.open_place()
-        kept = {}
+        left = {}
         if signal is STOP_KEEP_SEAL and receiver.is_ready and succession.hand_over is not None:
-            kept = succession.prepare(session.handed_over, options, paths, mounted)
-        if not kept:
+            left = succession.prepare(session.left_at_the_end, options, paths, mounted)
+        if not left:
             view.unmount(session, mounted, by_itself=signal is None)
         tables.close()
-        if kept and not succession.pass_on(kept):
-            kept = {}
+        if left and not succession.pass_on(left):
+            left = {}
             view.unmount(session, mounted, by_itself=False)
-        if kept:
+        if left:
             session.close()
         else:
             view.forget(session, mounted)

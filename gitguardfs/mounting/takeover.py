@@ -1,9 +1,10 @@
 """Hands a view to the next daemon: for the programs that use it, nothing happens meanwhile.
 
-The service manager keeps three descriptors: of the connection, of the directory that the view lies
-on, and of the state, which no other process can have. The next daemon goes on only if the options
-mean the same; what was known of nodes is looked up anew (``fs.saved``). Until it serves, every
-request waits: so it takes no step on a path that leads to the view.
+The keeper and the service manager have the descriptors that the next daemon needs: of the
+connection, of the directory that the view lies on, of the state, and those that the session adds.
+The next daemon goes on only if the options mean the same; each node is looked up anew
+(``fs.saved``). Until it serves, every request waits: so it takes no step on a path that leads to
+the view.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gitguardfs.linux import mountinfo, syscalls
 from gitguardfs.mounting import covers, guards, lid
 from gitguardfs.mounting.preflight import MountPaths
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.sessions.base import Session
+from gitguardfs.sessions.base import CONNECTION, Session
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ FORMAT = 2
 """The format of the state, with that of sessions and tables. A daemon reads no other."""
 MARSHAL_VERSION = 4
 """Read by every Python since 3.4."""
-CONNECTION, STATE, PLACE = "connection", "state", "place"
-"""The names of the descriptors."""
+STATE, PLACE = "state", "place"
+"""The names of our descriptors, beside the session's."""
 
 HandOver = Callable[[Mapping[str, int]], None]
 """Hands descriptors to the process that keeps them for the next daemon."""
@@ -43,7 +44,7 @@ class Taken:
     mounted: mountinfo.MountInfo
     mountpoint: str
     descriptors: dict[str, int]
-    """What its session takes."""
+    """The session's descriptors, by name."""
     place: int
     """A descriptor of the directory at ``mountpoint``, below view and lid."""
     root: bytes
@@ -72,9 +73,9 @@ class Taken:
 
 
 def taken(options: MountOptions, offered: Mapping[str, int], takes_over: bool) -> Taken | None:
-    """Return the view of a former daemon, if this one can go on with it; else abandon that.
+    """Return the view of a former daemon; abandon it if this daemon cannot go on with it.
 
-    ``takes_over`` is whether the session can, and shall.
+    ``takes_over`` is whether the session can go on, and shall.
     """
     descriptors = dict(offered)
     if not {CONNECTION, STATE, PLACE} <= descriptors.keys():
@@ -111,20 +112,20 @@ def _is_connected(connection: int) -> bool:
 
 @dataclass(frozen=True)
 class Succession:
-    """What a daemon gets from the one before it, and how it reaches the one after it."""
+    """The descriptors from the former daemon, and the ways to the next one."""
 
     root: bytes = b""
-    """The source's root (``closed_places.recognized``) that it must find; b"" for any."""
+    """The source's root (``closed_places.recognized``) that must be found; b"" for any."""
     offered: Mapping[str, int] = field(default_factory=dict)
-    """The descriptors of a daemon that has ended, by name."""
+    """The descriptors of the former daemon, by name."""
     goes_on: bool = True
-    """Whether it goes on with the view of that daemon."""
+    """Whether this daemon shall go on with the former one's view."""
     keep: HandOver | None = None
-    """Lets another process keep descriptors in case this one is killed; None if there is none."""
+    """Hands over in case this process is killed; None if no other process keeps descriptors."""
     hand_over: HandOver | None = None
-    """The same at a planned end; None if no other daemon is to follow then."""
+    """Hands over at a planned end; None if no other daemon is to follow then."""
     taken: Taken | None = None
-    """The view that it goes on with; None if it mounts one."""
+    """The view that this daemon goes on with; None if it mounts one."""
 
     def keep_in_case_of_a_kill(
         self,
@@ -133,10 +134,10 @@ class Succession:
         paths: MountPaths,
         mounted: mountinfo.MountInfo | None,
     ) -> None:
-        """Let another process have what the next daemon needs; as ``prepare``."""
+        """Let another process keep the descriptors of ``prepare`` from now on."""
         if self.keep is None:
             return
-        descriptors = self.prepare(session.kept, options, paths, mounted)
+        descriptors = self.prepare(session.left_if_killed, options, paths, mounted)
         try:
             self.keep(descriptors)
         except OSError as error:
@@ -145,28 +146,28 @@ class Succession:
             _close(*descriptors.values())
 
     def keep_nothing(self) -> None:
-        """Let the next daemon begin anew if this process is killed."""
+        """Let the next daemon mount the view anew if this process is killed."""
         with suppress(OSError):
             if self.keep is not None:
                 self.keep({})
 
     def prepare(
         self,
-        hand_over: Callable[[dict[str, int]], Any],
+        leave: Callable[[dict[str, int]], Any],
         options: MountOptions,
         paths: MountPaths,
         mounted: mountinfo.MountInfo | None,
     ) -> dict[str, int]:
         """Return the descriptors for the next daemon; none if it has to mount the view anew.
 
-        ``hand_over`` is ``handed_over`` or ``kept`` of the session, to be called when no request is
-        under way, and before the tables are closed.
+        ``leave`` is ``left_at_the_end`` or ``left_if_killed`` of the session, to be called when no
+        request is under way, and before the tables are closed.
         """
         if mounted is None or paths.covers_itself:
             return {}
         descriptors: dict[str, int] = {}
         try:
-            state = hand_over(descriptors) if mountinfo.current(mounted) else None
+            state = leave(descriptors) if mountinfo.current(mounted) else None
             if state is not None:
                 given = options.given, (options.source, options.mountpoint), paths.mountpoint
                 text = (FORMAT, mounted.identity, *given, self.root, state)
@@ -182,7 +183,7 @@ class Succession:
         return {}
 
     def pass_on(self, descriptors: dict[str, int]) -> bool:
-        """Hand over what ``prepare`` has returned, and close it; return whether that worked."""
+        """Hand over the descriptors of ``prepare``, and close them; return whether that worked."""
         try:
             if self.hand_over is not None:
                 self.hand_over(descriptors)

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 from gitguardfs.base.protocol import NodeId
 from gitguardfs.view.view import View
 
+CONNECTION = "connection"
+"""The name of the connection's descriptor among those for the next daemon."""
+
 
 class MountFailed(Exception):  # noqa: N818  # named for what happened
     """The kernel, or fusermount3 for a user, refused to mount."""
@@ -48,15 +51,15 @@ class Session(Protocol):
         Takes no lock that a request may hold.
         """
 
-    def handed_over(self, descriptors: dict[str, int]) -> Any:
+    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes; None if no other daemon can serve this mount.
 
-        Adds to ``descriptors``, by names, what belongs to it. The caller closes these, after an
-        error as well. To be called after ``serve``.
+        Adds the descriptors that belong to it, by name. The caller closes these, after an error as
+        well. To be called after ``serve``.
         """
 
-    def kept(self, descriptors: dict[str, int]) -> Any:
-        """Return the state as ``handed_over`` does, of use if this process is killed from now on.
+    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
+        """Return the state as ``left_at_the_end`` does, for a kill at any time from now on.
 
         To be called between requests, once the mount answers.
         """
@@ -65,7 +68,10 @@ class Session(Protocol):
         """Go on with a former daemon's connection, in place of ``mount``."""
 
     def close(self, unmount: bool = False) -> None:
-        """Close the connection. The mount is left dead, unless ``unmount`` is true."""
+        """Close the connection. The mount is left, unless ``unmount`` is true.
+
+        It is dead then, unless another process has the connection as well.
+        """
 
 
 class SessionFactory(Protocol):

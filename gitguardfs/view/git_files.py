@@ -81,7 +81,7 @@ class GitFiles:
         """By the node of the directory that holds it."""
         self._open: dict[HandleId, bytes] = {}
         self.note: Callable[[Saved], None] = lambda _: None
-        """Notes a file or a handle that has come, for the next daemon; None if it goes."""
+        """Notes a file with its directory, or a handle with its content; None once it is gone."""
         self._preparing = LatencyTracker()
         self._is_closed = share.guard.verdict_by_globs(DOTGIT)[0] > Verdict.READONLY
         """Whether --hide or --deny takes the file away: then it is as with ``--git=deny``."""
@@ -96,7 +96,7 @@ class GitFiles:
         return next(self._ids)
 
     def rows(self) -> Iterator[Saved]:
-        """Yield all that is there, as ``note`` is given it: number, and directory or content."""
+        """Yield all files and handles as rows for ``note``: number, and directory or content."""
         yield from ((file.id, file.parent.id) for file in self._files.values())
         yield from self._open.items()
 

@@ -1,6 +1,6 @@
-"""What the next daemon has to know of a view if this one is killed, in rows; see ``fs.saved``.
+"""Rows that note the tables of a view, for the next daemon if this one is killed (``fs.saved``).
 
-A row says what a node or a virtual file is, or that it is gone, and the last one holds.
+A row says where a node or a virtual file is, or that it is gone. Of several rows the last holds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ Note = Callable[[Saved], None]
 
 def note_changes(note: Note, trees: list[Tree], git_files: GitFiles | None) -> None:
     """Have each change of the tables noted from now on."""
-
     for tree in trees:
         tree.nodes.note = partial(_note, tree.nodes, note)
     if git_files is not None:
@@ -44,7 +43,7 @@ def numbers_of(trees: list[Tree], git_files: GitFiles | None) -> Saved:
 
 
 def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
-    """Yield the rows of all that is in the tables, but for numbers."""
+    """Yield the rows of all nodes and virtual files."""
     for tree in trees:
         for node in tree.nodes:
             if node is not tree.nodes.root:
@@ -54,8 +53,8 @@ def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
             yield GIT_FILE, *row
 
 
-class Former:
-    """The tables of a view whose daemon was killed, and its open files."""
+class FormerTables:
+    """The tables of a view whose daemon was killed, by its rows."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, Saved] = {}
@@ -63,7 +62,7 @@ class Former:
         self._numbers: Saved = ()
 
     def add(self, row: Saved) -> bool:
-        """Take one row after the other; return False for one of another kind."""
+        """Add a row, the oldest first; return False for one of another kind."""
         kind, number, *more = row
         if kind == NUMBERS:
             self._numbers = row[1:]
@@ -77,8 +76,11 @@ class Former:
             self._git_files[number] = more[0]
         return True
 
-    def tables(self, files: list[tuple[int, int, int]]) -> Saved:
-        """Return what ``View.restore`` takes. ``files`` has handle, node and flags of each."""
+    def restorable(self, files: list[tuple[int, int, int]]) -> Saved:
+        """Return the tables as ``View.restore`` takes them.
+
+        ``files`` has handle, node and flags of each open file.
+        """
         numbers, git_number = self._numbers
         trees: list[Saved] = []
         for index, (own, handle) in enumerate(numbers):

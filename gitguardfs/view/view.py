@@ -15,7 +15,7 @@ from typing import Any
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.nodes import LOCAL_TREE, TREE_BITS
-from gitguardfs.fs.saved import Saved, restore, saved
+from gitguardfs.fs.saved import Saved, can_be_taken_over, restore, saved
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import Refused
@@ -130,17 +130,17 @@ class View:
         return None if share is None or own is None else (share, own, git_files)
 
     def note_changes(self, note: Note) -> bool:
-        """Have noted from now on what the next daemon has to know if this one is killed.
+        """Have the tables' changes noted from now on, for the next daemon if this one is killed.
 
-        Returns False if none could go on with this view: then nothing is noted.
+        Returns False if no other daemon could go on with this view: then nothing is noted.
         """
-        if self._share.symlinks is not None or self._share.locks is not None:
-            return False  # as for ``saved``
+        if not can_be_taken_over(self._share):
+            return False
         note_changes(note, self._tables, self._git_files)
         return True
 
     def rows(self) -> Iterator[Saved]:
-        """Yield all that ``note_changes`` would have noted until now."""
+        """Yield the rows of the tables as they are now."""
         yield numbers_of(self._tables, self._git_files)
         yield from rows_of(self._tables, self._git_files)
 

@@ -107,7 +107,7 @@ class Connection:
         fcntl.ioctl(self.fd, abi.BACKING_CLOSE, number.to_bytes(4, "little"))
 
     def close(self) -> None:
-        """Close the descriptor: the mount is dead then, if it is still there."""
+        """Close the descriptor: the mount is dead then, unless another process has one as well."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,8 +1,8 @@
-"""Notes what the next daemon needs if this one is killed, and serves what that was asked again.
+"""Notes for the next daemon if this one is killed, and replies to requests that are sent again.
 
 Of a request that must not be done twice it is noted that it has begun, and then that it is done.
-After a kill the kernel sends again what was not answered: what was done is answered by what is
-there now. Of what had begun only, an error may say that it was done.
+After a kill the kernel sends again the requests that were not answered. One that was done is
+answered by what is there now. One that had only begun is done; an error may show that it had been.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import mmap
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gitguardfs.base.protocol import Caller, EntryReply, OpenReply, RequestError
@@ -21,7 +20,7 @@ from gitguardfs.fs.saved import Saved
 from gitguardfs.linux.shared_rows import Row, SharedRows, rows_in
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import Opcode
-from gitguardfs.view.rows import NUMBERS, Former
+from gitguardfs.view.rows import NUMBERS, FormerTables
 from gitguardfs.view.view import View
 
 OPENED, CLOSED, BEGUN, DONE = range(NUMBERS + 1, NUMBERS + 5)
@@ -37,12 +36,10 @@ ONCE: frozenset[int] = frozenset((
 """Requests that must not be done twice; of WRITE those that append."""
 _APPENDS = abi.BODY + 33, os.O_APPEND >> 8
 """Where in a WRITE the second byte of the open file's flags is, and O_APPEND there."""
-
-
 CLOCK_OF_FILES = 5
-"""CLOCK_REALTIME_COARSE, by which the kernel dates changes at least."""
+"""CLOCK_REALTIME_COARSE: the kernel dates a change by this clock, or by a finer one."""
 MOST_ASKED = 1024
-"""Requests that are remembered; fewer are under way at a time."""
+"""Requests that are remembered after a kill; fewer are under way at a time."""
 MOST_WRITTEN = 64 << 20
 """Bytes behind the former end of a file in which an append is looked for."""
 
@@ -66,35 +63,33 @@ class Asked(NamedTuple):
     size: int
     """Bytes of the file before an append."""
     result: int | None = None
-    """Its reply, if it is a number. None if it is not known that it was done."""
-
-
-@dataclass
-class KilledDaemon:
-    """What a session needs beside the tables of its view; after no kill it is empty."""
-
-    opened: dict[int, Opened] = field(default_factory=dict)
-    """The open files, by handle."""
-    asked: dict[int, Asked] = field(default_factory=dict)
-    """The last requests, by unique."""
+    """The reply, or 0 for one that is no number. None if it is not known that it was done."""
 
 
 class Notes:
     """Notes on one view and its session, in memory that another process holds as well."""
 
-    def __init__(self, view: View, are_many: Callable[[], None], former: KilledDaemon) -> None:
-        """Begin without notes; ``former`` is what a daemon before this one has noted.
+    def __init__(
+        self,
+        view: View,
+        are_many: Callable[[], None],
+        files: Mapping[int, Opened],
+        asked: Mapping[int, Asked],
+    ) -> None:
+        """Begin without notes. Raises OSError.
 
-        ``are_many`` is called when ``begin`` ought to be called again. Raises OSError.
+        ``are_many`` is called when ``begin`` ought to be called again. ``files`` are those that are
+        open at any time, by handle; ``asked`` are a killed daemon's requests, by unique.
         """
         self._view = view
         self._rows = SharedRows(are_many)
         self.fd = self._rows.fd
         """The descriptor that leads to the notes."""
-        self._former = former
+        self._files = files
+        self._asked = asked
 
     def begin(self) -> bool:
-        """Note all that is there, and from now on what changes. Raises OSError.
+        """Note all tables as they are, and from now on their changes. Raises OSError.
 
         Returns False if no other daemon could go on with this view. To be called between requests.
         """
@@ -105,24 +100,20 @@ class Notes:
 
     def _all(self) -> Iterator[Row]:
         yield from self._view.rows()
-        for handle, opened in self._former.opened.items():
-            yield OPENED, handle, *opened
-        for unique, asked in self._former.asked.items():
+        for handle, file in self._files.items():
+            yield OPENED, handle, *file
+        for unique, asked in self._asked.items():
             yield BEGUN, unique, asked.at, asked.size
             if asked.result is not None:
                 yield DONE, unique, asked.result
 
-    def opened(self, handle: int, opened: Opened) -> None:
+    def opened(self, handle: int, file: Opened) -> None:
         """Note that a file was opened."""
-        self._former.opened[handle] = opened
-        self._rows.add((OPENED, handle, *opened))
+        self._rows.add((OPENED, handle, *file))
 
-    def closed(self, handle: int) -> bool:
-        """Note that a file was closed; return whether it was open."""
-        if self._former.opened.pop(handle, None) is None:
-            return False
+    def closed(self, handle: int) -> None:
+        """Note that a file was closed."""
         self._rows.add((CLOSED, handle))
-        return True
 
     def begins(self, opcode: int, unique: int, request: mmap.mmap, handle: int) -> bool:
         """Note that a request begins, if it must not be done twice; return whether it must not.
@@ -149,12 +140,13 @@ class Notes:
         self._rows.close()
 
 
-def read_notes(fd: int) -> tuple[Saved, KilledDaemon]:
-    """Return what a daemon that was killed has noted, with the tables that ``View.restore`` takes.
+def read_notes(fd: int) -> tuple[Saved, dict[int, Opened], dict[int, Asked]]:
+    """Return the tables that a killed daemon has noted, as ``View.restore`` takes them.
 
-    Raises OSError, ValueError.
+    Returns the open files by handle, and the last requests by unique, as well. Raises OSError,
+    ValueError.
     """
-    tables, opened, asked = Former(), dict[int, Opened](), OrderedDict[int, Asked]()
+    tables, opened, asked = FormerTables(), dict[int, Opened](), OrderedDict[int, Asked]()
     for row in rows_in(fd):
         kind, number, *more = row
         if kind == OPENED:
@@ -172,11 +164,11 @@ def read_notes(fd: int) -> tuple[Saved, KilledDaemon]:
         else:
             tables.add(row)
     files = [(handle, file.node, file.flags) for handle, file in opened.items()]
-    return tables.tables(files), KilledDaemon(opened, asked)
+    return tables.restorable(files), opened, asked
 
 
 class AskedAgain:
-    """The requests that were sent again."""
+    """Serves the requests that were sent again."""
 
     def __init__(self, view: View, asked: dict[int, Asked]) -> None:
         self._view = view
@@ -199,6 +191,7 @@ class AskedAgain:
         except RequestError as error:
             if request in REMOVES and error.errno in (errno.ENOENT, errno.ENODATA):
                 if request == "rename":
+                    # It was done if the new name is there. The kernel does not know of this lookup.
                     self._view.serve("forget", None, self._look(caller, *arguments[2:4]).node, 1)
                 return None
             if request not in ADDS or error.errno != errno.EEXIST:

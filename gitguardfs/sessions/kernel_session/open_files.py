@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gitguardfs.fs.nodes import is_local
-from gitguardfs.fs.saved import Saved
 from gitguardfs.sessions.kernel_session.connection import Connection
 
 
@@ -33,26 +32,13 @@ class OpenFiles:
         self.passes_through = False
         """Whether the kernel can pass reads and writes through."""
 
-    def saved(self) -> Saved:
-        """Return the table, for the next daemon."""
-        files = ((node, file.backing, file.count) for node, file in self._files.items())
-        return self.passes_through, tuple(files)
+    def restore(self, opened: Iterable[tuple[int, int]]) -> None:
+        """Count the files that a former daemon has opened: node, and number of the source's file.
 
-    def restore(self, former: Saved) -> None:
-        """Fill the table with that of a former daemon: the kernel keeps to its numbers."""
-        self.passes_through, files = former
-        self._files = {node: _OpenFile(backing, count) for node, backing, count in files}
-
-    def restore_opened(self, passes_through: bool, opened: Iterable[tuple[int, int]]) -> None:
-        """Fill the table by node and number of the source's file of each open file."""
-        self.passes_through = passes_through
+        The kernel keeps to these numbers.
+        """
         for node, backing in opened:
             self._files.setdefault(node, _OpenFile(backing)).count += 1
-
-    def backing_of(self, node: int) -> int:
-        """Return the number of the source's file of an open node, or 0."""
-        file = self._files.get(node)
-        return 0 if file is None else file.backing
 
     def open(self, node: int, fd: int) -> int:
         """Count an open file; return the number of the source's file, or 0.
@@ -71,7 +57,8 @@ class OpenFiles:
 
     def is_passed_through(self, node: int) -> bool:
         """Return whether a node is open, and the kernel reads and writes it by itself."""
-        return self.backing_of(node) != 0
+        file = self._files.get(node)
+        return file is not None and file.backing != 0
 
     def close(self, node: int) -> None:
         """Count a file that was closed."""

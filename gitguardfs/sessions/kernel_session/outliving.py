@@ -1,7 +1,7 @@
-"""How the mount of a session outlives its daemon: what is handed over, kept, and taken over.
+"""Lets the mount of a session outlive its daemon: leaves a state, and takes a former one over.
 
-At a planned end the tables are handed over as they are. In case of a kill, another process has the
-connection and ``Notes`` from the start; the kernel then sends again what was not answered.
+At a planned end the tables are left as they are. In case of a kill, another process has the
+connection and ``Notes`` from the start; the kernel then sends again the unanswered requests.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gitguardfs.base.protocol import Caller, make
+from gitguardfs.fs.saved import Saved
+from gitguardfs.sessions.base import CONNECTION
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import RESENT, WORD, Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.notes import (
     ONCE,
+    Asked,
     AskedAgain,
-    KilledDaemon,
     Notes,
     Opened,
     read_notes,
@@ -30,44 +33,53 @@ from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
 
-CONNECTION, NOTES = "connection", "notes"
-"""The names of the descriptors that are handed over; ``NOTES`` in case of a kill."""
+NOTES = "notes"
+"""The name of the notes' descriptor among those for the next daemon."""
+DIRECTORIES = frozenset((Opcode.READDIRPLUS, Opcode.FSYNCDIR))
+"""The requests on open directories that ``Outliving.reopening`` is for."""
 
 
 class Outliving:
-    """What one daemon's session has from the one before it, and leaves to the next."""
+    """The state that a session has from the former daemon, and leaves to the next."""
 
     def __init__(self, connection: Connection, view: View, open_files: OpenFiles) -> None:
         self._connection = connection
         self._view = view
         self._open_files = open_files
-        self._former = KilledDaemon()
-        self._asked_again = AskedAgain(view, self._former.asked)
+        self._opened: dict[int, Opened] = {}
+        """The files that are open, by handle."""
+        self._asked: dict[int, Asked] = {}
+        """The last requests of a killed daemon, by unique."""
+        self._asked_again = AskedAgain(view, self._asked)
         self._notes: Notes | None = None
         self.asks_again = False
         """Whether the kernel can send requests again that a killed daemon has read."""
         self.once: frozenset[int] = frozenset()
-        """The requests of which it is noted that they begin, and that they are done."""
+        """The requests whose beginning and end are noted."""
 
     # To the next daemon
 
-    def handed_over(self, descriptors: dict[str, int]) -> Any:
+    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
         view = self._view.saved(descriptors)
+        if view is None:
+            return None
         descriptors[CONNECTION] = os.dup(self._connection.fd)
-        return None if view is None else (self.asks_again, self._open_files.saved(), view)
+        opened = tuple((handle, *file) for handle, file in self._opened.items())
+        return self.asks_again, self._open_files.passes_through, (opened, view)
 
-    def kept(
+    def left_if_killed(
         self, descriptors: dict[str, int], call_soon: Callable[[Callable[[], None]], None]
     ) -> Any:
-        """Return the state for the next daemon, if this one is killed; add descriptors.
+        """Return the state that ``take_over`` takes after a kill, if any; add descriptors.
 
         ``call_soon`` makes a call between two requests.
         """
         if not self.asks_again:
             return None
         if self._notes is None:
-            notes = Notes(self._view, lambda: call_soon(self._shorten_notes), self._former)
+            shorten = partial(call_soon, self._shorten_notes)
+            notes = Notes(self._view, shorten, self._opened, self._asked)
             if not notes.begin():
                 notes.close()
                 return None
@@ -89,34 +101,32 @@ class Outliving:
         """Go on with a former daemon's connection; return whether that daemon was killed."""
         device = self._connection.fd = descriptors.pop(CONNECTION)
         os.set_blocking(device, True)
-        self.asks_again, open_files, view = state
-        if view is not None:
-            self._open_files.restore(open_files)
-            self._view.restore(view, descriptors)
-            self._former.opened.update(self._opened_in(view))
-            return False
-        notes = descriptors.pop(NOTES)
+        self.asks_again, self._open_files.passes_through, tables = state
+        if tables is not None:
+            opened, view = tables
+            self._opened.update((handle, Opened(*file)) for handle, *file in opened)
+        else:
+            view = self._read(descriptors.pop(NOTES))
+        self._open_files.restore((file.node, file.backing) for file in self._opened.values())
+        self._view.restore(view, descriptors)
+        if tables is None:
+            self._connection.ask_for_unanswered()
+        return tables is None
+
+    def _read(self, notes: int) -> Saved:
+        """Read and close the notes of a killed daemon; return the tables of the view."""
         try:
-            view, former = read_notes(notes)
+            view, opened, asked = read_notes(notes)
         finally:
             os.close(notes)
-        self._former.opened.update(former.opened)
-        self._former.asked.update(former.asked)
-        opened = ((file.node, file.backing) for file in former.opened.values())
-        self._open_files.restore_opened(open_files, opened)
-        self._view.restore(view, descriptors)
-        self._connection.ask_for_unanswered()
-        return True
-
-    def _opened_in(self, view: Any) -> Iterator[tuple[int, Opened]]:
-        for tree in filter(None, view[:2]):
-            for handle, node, flags in tree[3]:
-                yield handle, Opened(node, flags, self._open_files.backing_of(node), 0)
+        self._opened.update(opened)
+        self._asked.update(asked)
+        return view
 
     def reopening(self, form: Form) -> Form:
-        """Return the form of a request on directories, after a kill: no handle of these is noted.
+        """Return a form that opens a killed daemon's directory again: its handle is not noted.
 
-        The request says who has the directory open.
+        ``form`` is that of a request on an open directory. The request says who has it open.
         """
 
         def read_and_open(node: int, sent: Sent, size: int) -> tuple[Packer, Arguments]:
@@ -135,45 +145,44 @@ class Outliving:
         return self._asked_again.serve(unique, request, caller, *more)
 
     def begins(self, opcode: int, unique: int, request: mmap.mmap, handle: int) -> bool:
-        """Note that one of the requests of ``once`` begins; return whether its end is noted, too.
+        """Note that a request of ``once`` begins; return whether its end is to be noted, too.
 
         ``handle`` is its first argument. Raises OSError.
         """
         assert self._notes is not None
         return self._notes.begins(opcode, unique, request, handle)
 
-    def is_done(self, unique: int, reply: object) -> None:
+    def done(self, unique: int, reply: object) -> None:
         """Note that a request is done whose beginning was noted."""
         assert self._notes is not None
         self._notes.done(unique, reply)
 
-    def open(self, unique: int, request: mmap.mmap, node: int, handle: int, fd: int) -> int:
+    def open_file(self, unique: int, request: mmap.mmap, node: int, handle: int, fd: int) -> int:
         """Count an open file, as ``OpenFiles.open``; ``request`` has the flags first."""
         if unique >= RESENT:
             self._close_opened_by(unique & ~RESENT)
         backing = self._open_files.open(node, fd)
+        (flags,) = WORD.unpack_from(request, abi.BODY)
+        file = self._opened[handle] = Opened(node, flags, backing, unique & ~RESENT)
         if self._notes is not None:
-            (flags,) = WORD.unpack_from(request, abi.BODY)
-            self._notes.opened(handle, Opened(node, flags, backing, unique & ~RESENT))
+            self._notes.opened(handle, file)
         return backing
 
     def _close_opened_by(self, unique: int) -> None:
-        """Close the handle of which a killed daemon could not tell the kernel any more."""
-        for handle, file in list(self._former.opened.items()):
+        """Close the handle that a killed daemon has opened, and the kernel was not told."""
+        for handle, file in list(self._opened.items()):
             if file.unique == unique:
                 self.close_file(handle, file.node)
                 self._view.serve("release", None, handle)
 
     def close_file(self, handle: int, node: int) -> None:
         """Count a file that was closed, unless that was done before."""
-        if self._notes is None or self._notes.closed(handle):
+        if self._opened.pop(handle, None) is not None:
             self._open_files.close(node)
+            if self._notes is not None:
+                self._notes.closed(handle)
 
     def close(self) -> None:
         """Drop the notes."""
         if self._notes is not None:
             self._notes.close()
-
-
-DIRECTORIES = frozenset((Opcode.READDIRPLUS, Opcode.FSYNCDIR))
-"""The requests on open directories that ``Outliving.reopening`` is for."""

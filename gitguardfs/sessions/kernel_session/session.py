@@ -146,13 +146,13 @@ class KernelSession:
             raise MountFailed("the kernel's session needs root")
         self._connection.mount(directory, options)
 
-    def handed_over(self, descriptors: dict[str, int]) -> Any:
+    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
-        return self._outliving.handed_over(descriptors)
+        return self._outliving.left_at_the_end(descriptors)
 
-    def kept(self, descriptors: dict[str, int]) -> Any:
-        """Return the state for the next daemon, if this one is killed; add descriptors."""
-        return self._outliving.kept(descriptors, self.call_soon)
+    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
+        """Return the state that ``take_over`` takes after a kill, if any; add descriptors."""
+        return self._outliving.left_if_killed(descriptors, self.call_soon)
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Go on with a former daemon's connection. The kernel sends no INIT again."""
@@ -254,7 +254,7 @@ class KernelSession:
                         self.invalidate(node)
                 return self._begin(Waiting(unique, request, caller, pack, reply, None, is_noted))
             if is_noted:
-                self._outliving.is_done(unique, reply)
+                self._outliving.done(unique, reply)
             answer = pack(unique, reply)
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, unique, node, reply, answer)
@@ -281,7 +281,9 @@ class KernelSession:
             return answer
         if opcode in (CREATE, TMPFILE):
             reply, (node, *_) = reply
-        backing = self._outliving.open(unique, self._buffer, node, reply.handle, reply.backing_fd)
+        backing = self._outliving.open_file(
+            unique, self._buffer, node, reply.handle, reply.backing_fd
+        )
         assert isinstance(answer, bytes)
         return passed_through(answer, backing) if backing else answer
 
@@ -407,7 +409,7 @@ class KernelSession:
                 blocking.__exit__()
             reply = blocking.finish(returned)
             if is_noted:
-                self._outliving.is_done(unique, reply)
+                self._outliving.done(unique, reply)
             answer = pack(unique, reply)
             delay = blocking.delay(reply)
         except Exception as error:
@@ -417,7 +419,7 @@ class KernelSession:
         self._under_way.hold_back(unique, answer, delay)
 
     def close(self, unmount: bool = False) -> None:
-        """Close the connection. The mount is left dead: ``mounting.view`` unmounts root's."""
+        """Close the connection, and unmount nothing: ``mounting.view`` unmounts root's views."""
         self._connection.close()
         self._under_way.close()
         self._outliving.close()

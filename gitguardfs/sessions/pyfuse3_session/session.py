@@ -107,10 +107,10 @@ class Pyfuse3Session:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         pyfuse3.invalidate_inode(node, attr_only=True)
 
-    def handed_over(self, descriptors: dict[str, int]) -> None:
+    def left_at_the_end(self, descriptors: dict[str, int]) -> None:
         """Return None: libfuse begins each connection with INIT."""
 
-    kept = handed_over
+    left_if_killed = left_at_the_end
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Raise NotImplementedError."""

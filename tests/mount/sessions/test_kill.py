@@ -11,6 +11,7 @@ import pytest
 
 from gitguardfs.base.protocol import RENAME_NOREPLACE
 from gitguardfs.linux.syscalls import renameat2
+from gitguardfs.sessions.kernel_session.abi import Opcode
 from tests.support.mounting import LIMIT, REPOSITORY, area, daemons, unmount, until
 
 _KILLED = """
@@ -91,24 +92,28 @@ def _rename(view: Path) -> None:
     os.close(directory)
 
 
-CHANGES: dict[str, tuple[int, Callable[[Path], object], tuple[str, ...]]] = {
-    "mkdir": (9, lambda view: os.mkdir(view / "new"), ()),
-    "mknod": (8, lambda view: os.mknod(view / "new", stat.S_IFIFO | 0o600), ()),
-    "symlink": (6, lambda view: os.symlink("file", view / "new"), ()),
-    "link": (13, lambda view: os.link(view / "file", view / "new"), ()),
-    "create": (35, _create, ()),
-    "unlink": (10, lambda view: os.unlink(view / "file"), ()),
-    "rmdir": (11, lambda view: os.rmdir(view / "empty"), ()),
-    "rename": (12, lambda view: os.rename(view / "file", view / "moved"), ()),
-    "replace": (12, lambda view: os.rename(view / "file", view / "log"), ()),
-    "renameat2": (45, _rename, ()),
-    "setxattr": (21, lambda view: os.setxattr(view / "file", "user.a", b"b"), ("--xattr", "rw")),
-    "append": (16, _append(0, 1), ("--direct-io",)),
-    "append by a helper": (16, _append(os.O_SYNC, 50_000), ("--direct-io",)),
+CHANGES: dict[str, tuple[Opcode, Callable[[Path], object], tuple[str, ...]]] = {
+    "mkdir": (Opcode.MKDIR, lambda view: os.mkdir(view / "new"), ()),
+    "mknod": (Opcode.MKNOD, lambda view: os.mknod(view / "new", stat.S_IFIFO | 0o600), ()),
+    "symlink": (Opcode.SYMLINK, lambda view: os.symlink("file", view / "new"), ()),
+    "link": (Opcode.LINK, lambda view: os.link(view / "file", view / "new"), ()),
+    "create": (Opcode.CREATE, _create, ()),
+    "unlink": (Opcode.UNLINK, lambda view: os.unlink(view / "file"), ()),
+    "rmdir": (Opcode.RMDIR, lambda view: os.rmdir(view / "empty"), ()),
+    "rename": (Opcode.RENAME, lambda view: os.rename(view / "file", view / "moved"), ()),
+    "replace": (Opcode.RENAME, lambda view: os.rename(view / "file", view / "log"), ()),
+    "renameat2": (Opcode.RENAME2, _rename, ()),
+    "setxattr": (
+        Opcode.SETXATTR,
+        lambda view: os.setxattr(view / "file", "user.a", b"b"),
+        ("--xattr", "rw"),
+    ),
+    "append": (Opcode.WRITE, _append(0, 1), ("--direct-io",)),
+    "append by a helper": (Opcode.WRITE, _append(os.O_SYNC, 50_000), ("--direct-io",)),
 }
 
 
-def _start(here: Path, opcode: int, moment: str, *options: str, host: str = "") -> None:
+def _start(here: Path, opcode: Opcode, moment: str, *options: str, host: str = "") -> None:
     """Mount. While ``here/armed`` is there, a request kills the daemon; the host does something."""
     environment = {
         **os.environ, "PYTHONPATH": str(REPOSITORY), "HOST": host,
@@ -144,7 +149,7 @@ def test_a_change_is_made_once(here: Path, change: str, moment: str, tmp_path: P
 
 
 def test_what_the_host_makes_after_a_removal_is_not_removed_as_well(here: Path) -> None:
-    _start(here, 10, "done", host=f"echo host >{here}/source/file")
+    _start(here, Opcode.UNLINK, "done", host=f"echo host >{here}/source/file")
     (here / "armed").touch()
     os.unlink(here / "view/file")
     assert (here / "source/file").read_text() == "host\n"
@@ -152,7 +157,7 @@ def test_what_the_host_makes_after_a_removal_is_not_removed_as_well(here: Path) 
 
 def test_who_is_not_the_first_to_make_a_file_is_told(here: Path) -> None:
     """As for a lock: the file is there, but this caller has not made it."""
-    _start(here, 35, "begins", host=f"touch {here}/source/new")
+    _start(here, Opcode.CREATE, "begins", host=f"touch {here}/source/new")
     (here / "armed").touch()
     with pytest.raises(FileExistsError):
         _create(here / "view")
@@ -160,7 +165,7 @@ def test_who_is_not_the_first_to_make_a_file_is_told(here: Path) -> None:
 
 
 def test_a_request_that_ends_each_daemon_is_given_up(here: Path) -> None:
-    _start(here, 9, "always")
+    _start(here, Opcode.MKDIR, "always")
     held = os.open(here / "view/full", os.O_PATH)
     (here / "armed").touch()
     with pytest.raises(OSError, match=r"not connected|abort"):
