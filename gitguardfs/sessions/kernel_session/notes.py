@@ -11,11 +11,11 @@ import errno
 import mmap
 import os
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gitguardfs.base.protocol import Caller, EntryReply, OpenReply, RequestError
+from gitguardfs.base.protocol import Caller, EntryReply, RequestError
 from gitguardfs.fs.saved import Saved
 from gitguardfs.linux.shared_rows import Row, SharedRows, rows_in
 from gitguardfs.sessions.kernel_session import abi
@@ -86,7 +86,12 @@ class Notes:
         self.fd = self._rows.fd
         """The descriptor that leads to the notes."""
         self._files = files
-        self._asked = asked
+        self._last: deque[Row] = deque(maxlen=MOST_ASKED)
+        """The last rows of requests, of which some may be under way."""
+        for unique, one in asked.items():
+            self._last.append((BEGUN, unique, one.at, one.size))
+            if one.result is not None:
+                self._last.append((DONE, unique, one.result))
 
     def begin(self) -> bool:
         """Note all tables as they are, and from now on their changes. Raises OSError.
@@ -102,10 +107,7 @@ class Notes:
         yield from self._view.rows()
         for handle, file in self._files.items():
             yield OPENED, handle, *file
-        for unique, asked in self._asked.items():
-            yield BEGUN, unique, asked.at, asked.size
-            if asked.result is not None:
-                yield DONE, unique, asked.result
+        yield from self._last
 
     def opened(self, handle: int, file: Opened) -> None:
         """Note that a file was opened."""
@@ -127,13 +129,17 @@ class Notes:
                 return False
             size = os.fstat(self._view.descriptor(handle)).st_size
         now = time.clock_gettime_ns(CLOCK_OF_FILES)
-        self._rows.add((BEGUN, unique & ~abi.RESENT, now, size))
+        self._note_request((BEGUN, unique & ~abi.RESENT, now, size))
         return True
 
     def done(self, unique: int, reply: object) -> None:
         """Note that a request is done."""
         result = reply if isinstance(reply, int) else 0
-        self._rows.add((DONE, unique & ~abi.RESENT, result))
+        self._note_request((DONE, unique & ~abi.RESENT, result))
+
+    def _note_request(self, row: Row) -> None:
+        self._last.append(row)
+        self._rows.add(row)
 
     def close(self) -> None:
         """Drop the notes."""
@@ -196,18 +202,18 @@ class AskedAgain:
                 return None
             if request not in ADDS or error.errno != errno.EEXIST:
                 raise
-            reply = self._reply(request, caller, arguments)
-            if not _is_new(reply, caller, asked.at):
+            entry = self._look(caller, *_name_of(request, arguments))
+            is_new = _is_new(entry, caller, asked.at)
+            self._view.serve("forget", None, entry.node, 1)
+            if not is_new:
                 raise
-            return reply
+            return self._reply(request, caller, arguments)
 
     def _reply(self, request: str, caller: Caller | None, arguments: tuple[Any, ...]) -> Any:
         """Return the reply to a request that is done."""
         if request not in ADDS:
             return None
-        # LINK names the file before the directory.
-        parent, name = arguments[1:3] if request == "link" else arguments[:2]
-        entry = self._look(caller, parent, name)
+        entry = self._look(caller, *_name_of(request, arguments))
         if request != "create":
             return entry
         flags = arguments[3] & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
@@ -230,8 +236,14 @@ class AskedAgain:
             return bytes(data) in file.read(MOST_WRITTEN)
 
 
-def _is_new(reply: Any, caller: Caller | None, since: int) -> bool:
+def _name_of(request: str, arguments: tuple[Any, ...]) -> tuple[int, bytes]:
+    """Return directory and name that a request adds."""
+    # LINK names the file before them.
+    parent, name = arguments[1:3] if request == "link" else arguments[:2]
+    return parent, name
+
+
+def _is_new(entry: EntryReply, caller: Caller | None, since: int) -> bool:
     """Return whether an entry is of the caller's user, and was changed since then."""
-    entry = reply[1] if isinstance(reply[0], OpenReply) else reply
     attributes, uid = entry.attributes, None if caller is None else caller.uid
     return attributes is not None and attributes.uid == uid and attributes.ctime_ns >= since
