@@ -1,6 +1,7 @@
 """The tables of one daemon in the next: every node is looked up again before it is relied on."""
 
 import errno
+import mmap
 import os
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from gitguardfs.fs.files import Files
 from gitguardfs.fs.nodes import FIRST_OWN_ID, ROOT_ID, UNJUDGED
 from gitguardfs.names.rules import GitMode, GuardRules, Verdict
 from gitguardfs.options.change_policy import SymlinkPolicy
+from gitguardfs.sessions.kernel_session.abi import Opcode
+from gitguardfs.sessions.kernel_session.notes import Notes, Opened, read_notes
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.test_numbers import every_source
 from tests.adapter.world import Later, World, read, refused
@@ -20,14 +23,21 @@ from tests.adapter.world import Later, World, read, refused
 Successor = Callable[..., World]
 
 
-@pytest.fixture
-def successor(make_world: MakeWorld) -> Successor:
+@pytest.fixture(params=["end", "kill"])
+def successor(make_world: MakeWorld, request: pytest.FixtureRequest) -> Successor:
     """Return a function that makes the next daemon's world, after a step of the host."""
 
     def make(world: World, meanwhile: Callable[[], None] = lambda: None, **kind: object) -> World:
         kept: dict[str, int] = {}
-        former = world.view.saved(kept)
-        assert former is not None
+        if request.param == "end":
+            former = world.view.saved(kept)
+        else:
+            handles = world.tree.handles.files_by_id()
+            files = {n: Opened(h.node.id, h.flags, 0, 0) for n, h in handles}
+            notes = Notes(world.view, lambda: None, files, {})
+            assert notes.begin()
+            former = read_notes(notes.fd)[0]
+            notes.close()
         world.tree.close()  # no descriptor is left
         meanwhile()
         following = make_world(**kind)
@@ -36,6 +46,10 @@ def successor(make_world: MakeWorld) -> Successor:
         return following
 
     return make
+
+
+at_an_end = pytest.mark.parametrize("successor", ["end"], indirect=True)
+"""Marks a test of what is not noted in case of a kill: descriptors, snapshots, forgotten places."""
 
 
 @every_source
@@ -175,6 +189,7 @@ async def test_the_number_of_what_is_gone_is_not_given_again(
     assert number not in following.tree.nodes.by_id
 
 
+@at_an_end
 async def test_a_file_that_has_lost_one_of_two_names_stays_one_file(
     make_world: MakeWorld, successor: Successor
 ) -> None:
@@ -188,6 +203,7 @@ async def test_a_file_that_has_lost_one_of_two_names_stays_one_file(
     await following.ops.release(handle)
 
 
+@at_an_end
 @every_source
 async def test_a_file_is_found_in_a_directory_that_the_kernel_has_forgotten(
     make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
@@ -204,6 +220,7 @@ async def test_a_file_is_found_in_a_directory_that_the_kernel_has_forgotten(
     assert await read(following, number) == b"text"
 
 
+@at_an_end
 async def test_a_directory_that_the_host_has_moved_is_found(
     make_world: MakeWorld, successor: Successor, later: Later
 ) -> None:
@@ -237,6 +254,7 @@ async def test_handles_keep_their_numbers(make_world: MakeWorld, successor: Succ
         following.view.serve("read", None, 10**6, 0, 10)
 
 
+@at_an_end
 @every_source
 async def test_a_file_without_a_name_is_handed_over(
     make_world: MakeWorld, successor: Successor, kind: dict[str, bool]
@@ -254,6 +272,7 @@ async def test_a_file_without_a_name_is_handed_over(
     await following.ops.release(handle)
 
 
+@at_an_end
 async def test_a_file_without_a_name_outlasts_a_repository_elsewhere(
     make_world: MakeWorld, successor: Successor
 ) -> None:
@@ -268,6 +287,7 @@ async def test_a_file_without_a_name_outlasts_a_repository_elsewhere(
     await following.ops.release(handle)
 
 
+@at_an_end
 async def test_a_file_that_the_server_does_not_open_again_is_handed_over(
     make_world: MakeWorld, successor: Successor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +322,7 @@ async def test_a_handed_over_file_must_be_the_one_at_its_place(
     await following.ops.release(handle)
 
 
+@at_an_end
 async def test_a_listing_goes_on_where_it_was(make_world: MakeWorld, successor: Successor) -> None:
     world = make_world()
     for number in range(20):
@@ -324,6 +345,21 @@ async def test_a_listing_goes_on_where_it_was(make_world: MakeWorld, successor: 
 
 async def test_a_tree_with_resolved_symlinks_is_not_taken_over(make_world: MakeWorld) -> None:
     assert make_world(symlinks=SymlinkPolicy()).view.saved({}) is None
+
+
+async def test_requests_under_way_are_noted_whenever_notes_are_shortened(
+    make_world: MakeWorld,
+) -> None:
+    notes = Notes(make_world().view, lambda: None, {}, {})
+    with mmap.mmap(-1, mmap.PAGESIZE) as request:
+        for unique in (2, 4):
+            assert notes.begins(Opcode.MKDIR, unique, request, ROOT_ID)
+        notes.done(4, None)
+        assert notes.begin()
+        assert {unique: one.result for unique, one in read_notes(notes.fd)[2].items()} == {
+            2: None, 4: 0
+        }  # fmt: skip
+    notes.close()
 
 
 async def test_only_what_is_used_is_looked_up(make_world: MakeWorld, successor: Successor) -> None:
