@@ -257,6 +257,7 @@ class Resolver:
                 self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
+            self._nodes.note(node)
         if last or (node.parent is ref.parent and node.name == ref.name):
             node.parent = None
             node.unplaced_as = st.st_size, st.st_mtime_ns

@@ -86,6 +86,19 @@ def test_what_is_open_stays_open(here: Path, options: tuple[str, ...], replace: 
 
 
 @replaced
+def test_a_file_that_has_lost_its_other_name_stays_open(here: Path, replace: Replace) -> None:
+    """As git makes each of its objects."""
+    view = here / "view"
+    with service(here, "--direct-io") as running:
+        (view / "temporary").write_text("text")
+        (view / "final").hardlink_to(view / "temporary")
+        (view / "temporary").unlink()
+        with open(view / "final", "rb", buffering=0) as file:
+            replace(running, here)
+            assert file.read() == b"text"
+
+
+@replaced
 @pytest.mark.parametrize("options", [(), ("--direct-io",)], ids=" ".join)
 def test_nobody_sees_an_error(here: Path, options: tuple[str, ...], replace: Replace) -> None:
     """Builders work on while the daemon is replaced."""
