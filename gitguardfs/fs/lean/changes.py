@@ -185,9 +185,8 @@ class LeanTree(LeanLooks):
             if fd >= 0:
                 os.close(fd)
             return self.add_made(caller, ref, mode, owner, directory)[1]
-        node, entry = self._add_made(caller, ref, mode, owner, fd, st)
+        node, entry = self._add_made(caller, ref, mode, owner, fd, st, birth)
         if self.guard.checks_fake_repositories:  # at each lookup
-            node.btime_ns = birth
             self.descriptors.keep(node, fd, is_here=True)
         else:
             os.close(fd)
@@ -201,11 +200,12 @@ class LeanTree(LeanLooks):
         owner: tuple[int, int] | None,
         fd: int,
         st: os.stat_result | None = None,
+        birth: int = 0,
     ) -> tuple[Node, EntryReply]:
         """Give a fresh object to the caller's user and add its node, or remove it again.
 
-        ``st`` has its attributes, if the caller has them. Closes its descriptor ``fd`` if a step
-        fails. Counts a lookup.
+        ``st`` has its attributes, and ``birth`` is its birth time (ns), if the caller has them.
+        Closes its descriptor ``fd`` if a step fails. Counts a lookup.
         """
         nodes, node = self.nodes, None
         try:
@@ -219,7 +219,7 @@ class LeanTree(LeanLooks):
                 assert found is not None  # a plain name is not hidden
                 return found
             node = nodes.add(st, PLAIN_VARIANT, ALLOW, "")
-            node.parent, node.name = ref.parent, ref.name
+            node.parent, node.name, node.btime_ns = ref.parent, ref.name, birth
             nodes.note(node)
             node.restrictions = nodes.restrictions
             if isinstance(node, Directory):

@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -96,6 +96,31 @@ def test_a_file_that_has_lost_its_other_name_stays_open(here: Path, replace: Rep
         with open(view / "final", "rb", buffering=0) as file:
             replace(running, here)
             assert file.read() == b"text"
+
+
+@contextmanager
+def without_a_daemon(here: Path) -> Iterator[None]:
+    """Kill the daemon; the next one is started on the way out."""
+    keeper, daemon = daemons(here)
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(daemon, signal.SIGKILL)
+    until(lambda: Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2][1] == "Z", "it ends")
+    try:
+        yield
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+
+
+def test_another_directory_with_the_same_number_is_not_taken_for_it(here: Path) -> None:
+    with service(here):
+        (here / "view/made").mkdir()
+        held = os.open(here / "view/made", os.O_PATH)
+        with without_a_daemon(here):
+            (here / "source/made").rmdir()
+            (here / "source/made/new").mkdir(parents=True)
+        with pytest.raises(OSError, match="Stale"):
+            os.stat("new", dir_fd=held)
+        os.close(held)
 
 
 @replaced
