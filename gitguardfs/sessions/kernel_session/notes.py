@@ -160,7 +160,7 @@ def read_notes(fd: int) -> tuple[Saved, dict[int, Opened], dict[int, Asked]]:
         elif kind == CLOSED:
             opened.pop(number, None)
         elif kind == BEGUN:
-            asked[number] = Asked(*more)
+            asked.setdefault(number, Asked(*more))  # the first one: it may be killed again
             asked.move_to_end(number)
             if len(asked) > MOST_ASKED:
                 asked.popitem(last=False)
