@@ -62,8 +62,9 @@ class Asked(NamedTuple):
     """When the request began: ns."""
     size: int
     """Bytes of the file before an append."""
-    result: int | None = None
-    """The reply, or 0 for one that is no number. None if it is not known that it was done."""
+    result: int | tuple[int, int] | None = None
+    """The reply, if it is a number; node and ctime of a file that was made; otherwise 0. None if it
+    is not known that it was done."""
 
 
 class Notes:
@@ -134,7 +135,9 @@ class Notes:
 
     def done(self, unique: int, reply: object) -> None:
         """Note that a request is done."""
-        result = reply if isinstance(reply, int) else 0
+        result: Any = reply if isinstance(reply, int) else 0
+        if type(reply) is tuple:
+            result = _identity(reply[1])
         self._note_request((DONE, unique & ~abi.RESENT, result))
 
     def _note_request(self, row: Row) -> None:
@@ -191,33 +194,46 @@ class AskedAgain:
             if self._is_written(asked, *arguments):
                 return len(arguments[2])
         elif asked.result is not None:
-            return self._reply(request, caller, arguments)
+            return self._reply(asked, request, caller, arguments)
         try:
             return self._view.serve(request, caller, *arguments)
         except RequestError as error:
             if request in REMOVES and error.errno in (errno.ENOENT, errno.ENODATA):
                 if request == "rename":
                     # It was done if the new name is there. The kernel does not know of this lookup.
-                    self._view.serve("forget", None, self._look(caller, *arguments[2:4]).node, 1)
+                    self._forget(self._look(caller, *arguments[2:4]))
                 return None
             if request not in ADDS or error.errno != errno.EEXIST:
                 raise
-            entry = self._look(caller, *_name_of(request, arguments))
-            is_new = _is_new(entry, caller, asked.at)
-            self._view.serve("forget", None, entry.node, 1)
-            if not is_new:
-                raise
-            return self._reply(request, caller, arguments)
+            return self._reply(asked, request, caller, arguments)
 
-    def _reply(self, request: str, caller: Caller | None, arguments: tuple[Any, ...]) -> Any:
-        """Return the reply to a request that is done."""
+    def _reply(
+        self, asked: Asked, request: str, caller: Caller | None, arguments: tuple[Any, ...]
+    ) -> Any:
+        """Return the reply to a request that is done, or EEXIST if another may have done it.
+
+        RequestError(ESTALE) if the file that it made is not there any more: the kernel looks what
+        is there up, and checks whether the caller may open that.
+        """
         if request not in ADDS:
             return None
-        entry = self._look(caller, *_name_of(request, arguments))
-        if request != "create":
+        # LINK names the file before the directory.
+        parent, name = arguments[1:3] if request == "link" else arguments[:2]
+        entry = self._look(caller, parent, name)
+        if asked.result is None and not _is_new(entry, caller, asked.at):
+            number = errno.EEXIST
+        elif asked.result and asked.result != _identity(entry):
+            number = errno.ESTALE
+        elif request != "create":
             return entry
-        flags = arguments[3] & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
-        return self._view.serve("open", caller, entry.node, flags), entry
+        else:
+            flags = arguments[3] & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+            return self._view.serve("open", caller, entry.node, flags), entry
+        self._forget(entry)
+        raise RequestError(number)
+
+    def _forget(self, entry: EntryReply) -> None:
+        self._view.serve("forget", None, entry.node, 1)
 
     def _look(self, caller: Caller | None, parent: int, name: bytes) -> EntryReply:
         entry: EntryReply = self._view.serve("lookup", caller, parent, name)
@@ -236,11 +252,8 @@ class AskedAgain:
             return bytes(data) in file.read(MOST_WRITTEN)
 
 
-def _name_of(request: str, arguments: tuple[Any, ...]) -> tuple[int, bytes]:
-    """Return directory and name that a request adds."""
-    # LINK names the file before them.
-    parent, name = arguments[1:3] if request == "link" else arguments[:2]
-    return parent, name
+def _identity(entry: EntryReply) -> tuple[int, int]:
+    return entry.node, 0 if entry.attributes is None else entry.attributes.ctime_ns
 
 
 def _is_new(entry: EntryReply, caller: Caller | None, since: int) -> bool:

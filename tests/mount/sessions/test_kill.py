@@ -169,6 +169,16 @@ def test_who_is_not_the_first_to_make_a_file_is_told(here: Path) -> None:
     assert not (here / "armed").exists(), "it was killed"
 
 
+def test_what_the_host_has_put_in_place_of_a_new_file_is_not_opened_unasked(here: Path) -> None:
+    new = here / "source/new"
+    _start(here, 35, "done", host=f"rm {new}; echo secret >{new}; chmod 600 {new}")
+    (here / "source").chmod(0o777)
+    (here / "armed").touch()
+    done = subprocess.run(["sh", "-c", f"cat 0<>{here}/view/new"], user=1000, capture_output=True)
+    assert b"Permission denied" in done.stderr and not done.stdout
+    assert not (here / "armed").exists(), "it was killed"
+
+
 def test_a_request_that_ends_each_daemon_is_given_up(here: Path) -> None:
     _start(here, Opcode.MKDIR, "always")
     held = os.open(here / "view/full", os.O_PATH)
