@@ -25,7 +25,7 @@ from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.locks import Locks, Owner, Range
 from gitguardfs.fs.new_entries import NewEntries
-from gitguardfs.fs.nodes import Directory, Node, stale
+from gitguardfs.fs.nodes import UNKNOWN_SIZE, Directory, Node, stale
 from gitguardfs.fs.source import PAGE
 
 SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
@@ -93,6 +93,8 @@ class Files(NewEntries):
             if fd >= 0:
                 os.close(fd)
             raise
+        if node.size == UNKNOWN_SIZE:
+            node.size = st.st_size
         return FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
 
     def opened(self, node: Node, fd: int, st: os.stat_result, flags: int) -> OpenReply:

@@ -71,6 +71,10 @@ UNJUDGED = -1
 """The count of restrictions of a node whose verdict is not known: a former daemon had it."""
 
 
+UNKNOWN_SIZE = -1
+"""The size of a file of which a killed daemon has not noted what the kernel takes for its size."""
+
+
 class LinkedSubtree:
     """A directory and all below it, shown instead of a symlink."""
 

@@ -3,6 +3,7 @@
 Either the service is restarted, or the daemon is killed.
 """
 
+import mmap
 import os
 import resource
 import signal
@@ -102,9 +103,10 @@ def test_a_file_that_has_lost_its_other_name_stays_open(here: Path, replace: Rep
 def without_a_daemon(here: Path) -> Iterator[None]:
     """Kill the daemon; the next one is started on the way out."""
     keeper, daemon = daemons(here)
-    os.kill(keeper, signal.SIGSTOP)
-    os.kill(daemon, signal.SIGKILL)
-    until(lambda: Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2][1] == "Z", "it ends")
+    for pid, number, state in (keeper, signal.SIGSTOP, "T"), (daemon, signal.SIGKILL, "Z"):
+        os.kill(pid, number)
+        stat = Path(f"/proc/{pid}/stat")
+        until(lambda s=stat, t=state: s.read_text().rpartition(")")[2][1] == t, "it has the signal")
     try:
         yield
     finally:
@@ -121,6 +123,19 @@ def test_another_directory_with_the_same_number_is_not_taken_for_it(here: Path) 
         with pytest.raises(OSError, match="Stale"):
             os.stat("new", dir_fd=held)
         os.close(held)
+
+
+@replaced
+def test_what_is_mapped_and_appended_to_stays_in_its_place(here: Path, replace: Replace) -> None:
+    with service(here, "--write-rate", "1G") as running:  # the daemon writes, not the kernel
+        fd = os.open(here / "view/log", os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        os.write(fd, b"one\n" * 2048)
+        with mmap.mmap(fd, 8192) as mapped:
+            mapped[:4] = b"two\n"
+            replace(running, here)
+        os.fsync(fd)
+        os.close(fd)
+        assert (here / "source/log").read_bytes() == b"two\n" + b"one\n" * 2047
 
 
 @replaced
