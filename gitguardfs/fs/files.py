@@ -73,11 +73,11 @@ class Files(NewEntries):
             os.close(fd)
             raise
 
-    def open_again(self, node_id: NodeId, flags: int, fd: int = -1) -> FileHandle:
+    def open_again(self, node_id: NodeId, flags: int, changed_ns: int, fd: int = -1) -> FileHandle:
         """Open a file that a former daemon had open, by the checks of ``open``.
 
-        ``fd`` is that daemon's descriptor, if it has handed it over; an error closes it. A file
-        that has lost its name is known by nothing else.
+        ``changed_ns`` was its ctime then. ``fd`` is that daemon's descriptor, if it has handed it
+        over; an error closes it. A file that has lost its name is known by nothing else.
         """
         try:
             node = self.nodes.get(node_id)
@@ -85,6 +85,8 @@ class Files(NewEntries):
                 node = self.check.node(node_id, change=flags & os.O_ACCMODE != os.O_RDONLY)
             if fd < 0:
                 fd, st = self._open(node, flags & SOURCE_FLAGS)
+                if self.source.btime_ns(fd) > changed_ns:  # it got the inode number since
+                    raise stale()
             else:
                 st = self.source.stat(fd)
                 if not node.matches(st):
@@ -95,7 +97,8 @@ class Files(NewEntries):
             raise
         if node.size == UNKNOWN_SIZE:
             node.size = st.st_size
-        return FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+        is_local = self.source.is_local(node.dev)
+        return FileHandle(node, fd, flags, st.st_size, is_local, changed_ns)
 
     def opened(self, node: Node, fd: int, st: os.stat_result, flags: int) -> OpenReply:
         """Add the handle of an open file, whose attributes are ``st``; return the reply."""
@@ -104,7 +107,8 @@ class Files(NewEntries):
         key = change_key(st)
         is_same = key == node.reported
         node.reported = key
-        handle = FileHandle(node, fd, flags, st.st_size, self.source.is_local(node.dev))
+        is_local = self.source.is_local(node.dev)
+        handle = FileHandle(node, fd, flags, st.st_size, is_local, st.st_ctime_ns)
         number = self.handles.add_file(handle)
         keeps = is_same and time.time_ns() - st.st_ctime_ns > RACY_NS
         return make(
@@ -201,7 +205,7 @@ class Files(NewEntries):
             if flags & os.O_EXCL:
                 raise
             raise stale() from None
-        return self._created(node, fd, flags, mode), entry
+        return self._created(node, fd, flags, mode, entry), entry
 
     def tmpfile(
         self, caller: Caller, parent_id: NodeId, mode: int, flags: int
@@ -227,12 +231,13 @@ class Files(NewEntries):
         except BaseException:
             os.close(fd)
             raise
-        return self._created(node, fd, flags, mode), entry
+        return self._created(node, fd, flags, mode, entry), entry
 
-    def _created(self, node: Node, fd: int, flags: int, mode: int) -> OpenReply:
+    def _created(self, node: Node, fd: int, flags: int, mode: int, entry: EntryReply) -> OpenReply:
         """Add the handle of a file that was made with ``mode``; return the reply."""
         is_local = self.source.is_local(node.dev)
-        handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local))
+        changed_ns = 0 if entry.attributes is None else entry.attributes.ctime_ns
+        handle = self.handles.add_file(FileHandle(node, fd, flags, 0, is_local, changed_ns))
         lent = self.lent(node, fd, flags, 0, mode)
         return make(OpenReply, (handle, False, self.direct_io, False, lent, False))
 

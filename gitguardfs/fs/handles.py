@@ -31,12 +31,18 @@ class FileHandle:
     """An open file."""
 
     __slots__ = (
-        "append", "fd", "flags", "is_local", "mappable", "node", "positional_fd", "size",
-        "supports_nowait", "synchronous", "writable",
+        "append", "changed_ns", "fd", "flags", "is_local", "mappable", "node", "positional_fd",
+        "size", "supports_nowait", "synchronous", "writable",
     )  # fmt: skip
 
     def __init__(
-        self, node: Node, fd: int, flags: int, size: int = 0, is_local: bool = True
+        self,
+        node: Node,
+        fd: int,
+        flags: int,
+        size: int = 0,
+        is_local: bool = True,
+        changed_ns: int = 0,
     ) -> None:
         self.node = node
         self.fd = fd
@@ -52,6 +58,8 @@ class FileHandle:
         """Whether the source's file system supports RWF_NOWAIT reads."""
         self.size = size
         """Size of the file in bytes when it was opened."""
+        self.changed_ns = changed_ns
+        """The file's ctime when it was opened: what was born later is another file."""
         self.is_local = is_local
         """Whether writes go to memory and do not wait for a server."""
 

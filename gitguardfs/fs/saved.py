@@ -58,7 +58,8 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
             descriptors[_name(number)] = os.dup(handle.fd)
     nodes = [row_of(node, _place(tree, node)) for node in _needed(tree)]
     files = [
-        (number, handle.node.id, handle.flags) for number, handle in tree.handles.files_by_id()
+        (number, handle.node.id, handle.flags, handle.changed_ns)
+        for number, handle in tree.handles.files_by_id()
     ]
     directories = [
         (
@@ -139,10 +140,10 @@ def restore(tree: Tree, former: Saved, descriptors: dict[str, int]) -> None:
             node.parent, node.name = parent, name
         elif parent_id == NOWHERE:
             node.restrictions, node.verdict, node.rule = tree.nodes.restrictions, ALLOW, ""
-    for number, node_id, flags in files:
+    for number, node_id, flags, changed_ns in files:
         fd = descriptors.pop(_name(number), -1)
         with suppress(OSError, Refused):
-            tree.handles.restore_file(number, tree.open_again(node_id, flags, fd))
+            tree.handles.restore_file(number, tree.open_again(node_id, flags, changed_ns, fd))
         tree.descriptors.request += 1  # the leases end
     for number, node_id, uid, pid, names, overlaid in directories:
         directory = by_id.get(node_id)

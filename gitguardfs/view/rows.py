@@ -76,11 +76,8 @@ class FormerTables:
             self._git_files[number] = more[0]
         return True
 
-    def restorable(self, files: list[tuple[int, int, int]]) -> Saved:
-        """Return the tables as ``View.restore`` takes them.
-
-        ``files`` has handle, node and flags of each open file.
-        """
+    def restorable(self, files: list[tuple[int, int, int, int]]) -> Saved:
+        """Return the tables as ``View.restore`` takes them; ``files`` is as in ``fs.saved``."""
         numbers, git_number = self._numbers
         trees: list[Saved] = []
         for index, (own, handle) in enumerate(numbers):

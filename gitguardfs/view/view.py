@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, RequestError
+from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, HandleId, RequestError
 from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.nodes import LOCAL_TREE, TREE_BITS
 from gitguardfs.fs.saved import Saved, can_be_taken_over, restore, saved
 from gitguardfs.fs.source import DOTGIT
@@ -144,11 +145,10 @@ class View:
         yield numbers_of(self._tables, self._git_files)
         yield from rows_of(self._tables, self._git_files)
 
-    def descriptor(self, handle: int) -> int:
-        """Return the descriptor of an open file of the source. Raises OSError."""
-        tree = self._trees.get(handle >> TREE_BITS, self._share)
-        fd: int = tree.handles.file(handle).fd
-        return fd
+    def file(self, handle: int) -> FileHandle:
+        """Return an open file of the source. Raises OSError."""
+        tree: Tree = self._trees.get(handle >> TREE_BITS, self._share)
+        return tree.handles.file(HandleId(handle))
 
     def open_directory_again(self, caller: Caller, handle: int, node: int) -> None:
         """Open a directory that a killed daemon had open, unless that was done before."""

@@ -33,7 +33,7 @@ def successor(make_world: MakeWorld, request: pytest.FixtureRequest) -> Successo
             former = world.view.saved(kept)
         else:
             handles = world.tree.handles.files_by_id()
-            files = {n: Opened(h.node.id, h.flags, 0, 0) for n, h in handles}
+            files = {n: Opened(h.node.id, h.flags, 0, 0, h.changed_ns) for n, h in handles}
             notes = Notes(world.view, lambda: None, files, {})
             assert notes.begin()
             former = read_notes(notes.fd)[0]

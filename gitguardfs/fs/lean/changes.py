@@ -158,7 +158,7 @@ class LeanTree(LeanLooks):
             return super().create(caller, parent_id, name, mode, flags)
         ref = make(NodeRef, (parent, parent.fd, name, True))
         node, entry = self._add_made(caller, ref, stored, owner, fd)
-        return self._created(node, fd, flags, stored), entry
+        return self._created(node, fd, flags, stored, entry), entry
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory at a free name. A fresh one is empty, so no repository."""

@@ -53,6 +53,8 @@ class Opened(NamedTuple):
     """The kernel's number of the source's file, or 0."""
     unique: int
     """The request that opened it."""
+    changed_ns: int
+    """The file's ctime then."""
 
 
 class Asked(NamedTuple):
@@ -128,7 +130,7 @@ class Notes:
             at, bit = _APPENDS
             if not request[at] & bit:
                 return False
-            size = os.fstat(self._view.descriptor(handle)).st_size
+            size = os.fstat(self._view.file(handle).fd).st_size
         now = time.clock_gettime_ns(CLOCK_OF_FILES)
         self._note_request((BEGUN, unique & ~abi.RESENT, now, size))
         return True
@@ -172,7 +174,7 @@ def read_notes(fd: int) -> tuple[Saved, dict[int, Opened], dict[int, Asked]]:
                 asked[number] = asked[number]._replace(result=more[0])
         else:
             tables.add(row)
-    files = [(handle, file.node, file.flags) for handle, file in opened.items()]
+    files = [(handle, file.node, file.flags, file.changed_ns) for handle, file in opened.items()]
     return tables.restorable(files), opened, asked
 
 
@@ -244,7 +246,7 @@ class AskedAgain:
     def _is_written(self, asked: Asked, handle: int, _: int, data: memoryview) -> bool:
         """Return whether an append has reached the file, whose handle may be for writing only."""
         try:
-            fd = os.open(f"/proc/self/fd/{self._view.descriptor(handle)}", os.O_RDONLY)
+            fd = os.open(f"/proc/self/fd/{self._view.file(handle).fd}", os.O_RDONLY)
         except OSError:
             return False
         with open(fd, "rb") as file:

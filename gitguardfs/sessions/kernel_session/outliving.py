@@ -66,7 +66,8 @@ class Outliving:
             return None
         descriptors[CONNECTION] = os.dup(self._connection.fd)
         opened = tuple((handle, *file) for handle, file in self._opened.items())
-        return self.asks_again, self._open_files.passes_through, (opened, view)
+        asked = tuple((unique, *one) for unique, one in self._asked.items())
+        return self.asks_again, self._open_files.passes_through, (opened, asked, view)
 
     def left_if_killed(
         self, descriptors: dict[str, int], call_soon: Callable[[Callable[[], None]], None]
@@ -103,8 +104,9 @@ class Outliving:
         os.set_blocking(device, True)
         self.asks_again, self._open_files.passes_through, tables = state
         if tables is not None:
-            opened, view = tables
+            opened, asked, view = tables
             self._opened.update((handle, Opened(*file)) for handle, *file in opened)
+            self._asked.update((unique, Asked(*one)) for unique, *one in asked)
         else:
             view = self._read(descriptors.pop(NOTES))
         self._open_files.restore((file.node, file.backing) for file in self._opened.values())
@@ -163,7 +165,9 @@ class Outliving:
             self._close_opened_by(unique & ~RESENT)
         backing = self._open_files.open(node, fd)
         (flags,) = WORD.unpack_from(request, abi.BODY)
-        file = self._opened[handle] = Opened(node, flags, backing, unique & ~RESENT)
+        changed_ns = self._view.file(handle).changed_ns
+        file = Opened(node, flags, backing, unique & ~RESENT, changed_ns)
+        self._opened[handle] = file
         if self._notes is not None:
             self._notes.opened(handle, file)
         return backing

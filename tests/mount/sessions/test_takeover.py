@@ -125,6 +125,22 @@ def test_another_directory_with_the_same_number_is_not_taken_for_it(here: Path) 
         os.close(held)
 
 
+@pytest.mark.parametrize("makes", [True, False])
+def test_another_file_with_the_same_number_is_not_open(here: Path, makes: bool) -> None:
+    with service(here, "--direct-io"):
+        if makes:
+            fd = os.open(here / "view/other", os.O_RDWR | os.O_CREAT)
+        else:
+            fd = os.open(here / "view/file", os.O_RDWR)
+        with without_a_daemon(here):
+            other = here / "source" / ("other" if makes else "file")
+            other.unlink()
+            other.write_text("secret")
+        with pytest.raises(OSError, match="Stale"):
+            os.read(fd, 10)
+        os.close(fd)
+
+
 @replaced
 def test_what_is_mapped_and_appended_to_stays_in_its_place(here: Path, replace: Replace) -> None:
     with service(here, "--write-rate", "1G") as running:  # the daemon writes, not the kernel
