@@ -50,7 +50,7 @@ class NodeTable:
         self.judge: Callable[[Node], None] = lambda _: None
         """Looks an UNJUDGED node up again; set by the resolver. Raises OSError, ESTALE if it is no
         longer there."""
-        self.note: Callable[[Node], None] = lambda _: None
+        self.note: Callable[[Node], None] | None = None
         """Notes a node that got another place, or lost its object, or is gone."""
         self.restrictions = 0
         """How often an object has become guarded; compared with ``Node.restrictions``."""
@@ -152,7 +152,8 @@ class NodeTable:
         former, node.parent, node.name = node.parent, parent, name
         if former is not parent:
             self.close_unknown(former)
-        self.note(node)
+        if self.note is not None:
+            self.note(node)
 
     def close_unknown(self, directory: Directory | None) -> None:
         """Close the descriptors of a directory and those above it, below the first known one."""
@@ -254,7 +255,8 @@ class NodeTable:
     def unhash(self, node: Node) -> None:
         """Make (device, inode) free for another node; the kernel may still use this one."""
         node.is_hashed = False
-        self.note(node)
+        if self.note is not None:
+            self.note(node)
         if self._by_key.get((node.dev, node.ino, node.variant)) is node:
             del self._by_key[node.dev, node.ino, node.variant]
 

@@ -257,10 +257,10 @@ class Resolver:
                 self.drop_unknown(node)
         if st.st_nlink == 2:
             node.has_other_names = False  # the kernel forgets the removed one by itself
-            self._nodes.note(node)
         if last or (node.parent is ref.parent and node.name == ref.name):
             node.parent = None
             node.unplaced_as = st.st_size, st.st_mtime_ns
+        if self._nodes.note is not None:
             self._nodes.note(node)
 
     def note_renamed(self, renaming: Renaming) -> None:
@@ -271,7 +271,8 @@ class Resolver:
             node = self._node_of(old, st, self._nodes.find_below(new.parent, st))
             if node is not None:
                 node.parent, node.name = new.parent, new.name
-                self._nodes.note(node)
+                if self._nodes.note is not None:
+                    self._nodes.note(node)
 
     def _node_of(self, ref: NodeRef, st: os.stat_result, node: Node | None) -> Node | None:
         """Return ``node`` if it stands for the object ``st`` that was at ``ref`` until now.

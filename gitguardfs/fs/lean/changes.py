@@ -136,7 +136,8 @@ class LeanTree(LeanLooks):
             self._move_back(Renaming(*refs, st, None, flags, False, False, True, []), arrived)
             raise
         node.parent, node.name = new, other
-        self.nodes.note(node)
+        if self.nodes.note is not None:
+            self.nodes.note(node)
         return True
 
     # Adding
@@ -185,8 +186,10 @@ class LeanTree(LeanLooks):
             if fd >= 0:
                 os.close(fd)
             return self.add_made(caller, ref, mode, owner, directory)[1]
-        node, entry = self._add_made(caller, ref, mode, owner, fd, st, birth)
-        if self.guard.checks_fake_repositories:  # at each lookup
+        is_checked = self.guard.checks_fake_repositories  # at each lookup
+        born = birth if is_checked else 0
+        node, entry = self._add_made(caller, ref, mode, owner, fd, st, born)
+        if is_checked:
             self.descriptors.keep(node, fd, is_here=True)
         else:
             os.close(fd)
@@ -220,7 +223,8 @@ class LeanTree(LeanLooks):
                 return found
             node = nodes.add(st, PLAIN_VARIANT, ALLOW, "")
             node.parent, node.name, node.btime_ns = ref.parent, ref.name, birth
-            nodes.note(node)
+            if nodes.note is not None:
+                nodes.note(node)
             node.restrictions = nodes.restrictions
             if isinstance(node, Directory):
                 node.classified_at = ref.parent.classified_at
