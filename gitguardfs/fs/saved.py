@@ -16,7 +16,7 @@ from stat import S_IFDIR
 from typing import Any, NamedTuple
 
 from gitguardfs.fs.handles import DirectoryHandle
-from gitguardfs.fs.nodes import ROOT_ID, UNJUDGED, UNKNOWN_SIZE, Directory, Node
+from gitguardfs.fs.nodes import ROOT_ID, UNJUDGED, Directory, Node
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import ALLOW, HIDE, Refused
 
@@ -82,16 +82,6 @@ def row_of(node: Node, place: int) -> Saved:
         node.lookup_count, node.btime_ns, node.size, node.has_other_names, node.was_mappable,
         place > NOWHERE or (place == NOWHERE and node.is_hashed),
     )  # fmt: skip
-
-
-def row_in_case_of_a_kill(node: Node) -> Saved:
-    """Return the row of a node that is to be true until the next one is noted.
-
-    Lookups and mappings are not noted: the kernel counts as knowing the node, and as having it
-    mapped. The size is taken when the file is opened again. An open file without a name is lost.
-    """
-    row = row_of(node, node.parent.id if node.parent is not None and node.is_hashed else LOST)
-    return (*row[:7], 1, row[8], UNKNOWN_SIZE, row[10], True, row[12])
 
 
 def _needed(tree: Tree) -> list[Node]:

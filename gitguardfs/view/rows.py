@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from gitguardfs.fs.node_table import NodeTable
-from gitguardfs.fs.nodes import Node, is_local
-from gitguardfs.fs.saved import Saved, row_in_case_of_a_kill
+from gitguardfs.fs.nodes import UNKNOWN_SIZE, Node, is_local
+from gitguardfs.fs.saved import LOST, Saved
 from gitguardfs.fs.tree import Tree
 from gitguardfs.view.git_files import GitFiles
 
@@ -33,7 +33,26 @@ def note_changes(note: Note, trees: list[Tree], git_files: GitFiles | None) -> N
 
 def _note(nodes: NodeTable, note: Note, node: Node) -> None:
     is_there = nodes.by_id.get(node.id) is node
-    note((NODE, *row_in_case_of_a_kill(node)) if is_there else (NODE, node.id))
+    note(_row_of(node) if is_there else (NODE, node.id))
+
+
+def _row_of(node: Node) -> Saved:
+    """Return the row of a node, which is to be true until the next one is noted."""
+    parent = node.parent
+    return (
+        NODE, node.id, parent.id if parent is not None and node.is_hashed else LOST, node.name,
+        node.dev, node.ino, node.file_type, node.variant, node.btime_ns, node.has_other_names,
+    )  # fmt: skip
+
+
+def _restorable(row: Saved) -> Saved:
+    """Return a node's row as ``fs.saved.row_of`` would.
+
+    Lookups and mappings are not noted: the kernel counts as knowing the node, and as having it
+    mapped. The size is taken when the file is opened again. An open file without a name is lost.
+    """
+    _, *place, btime_ns, is_linked = row
+    return (*place, 1, btime_ns, UNKNOWN_SIZE, is_linked, True, place[1] != LOST)
 
 
 def numbers_of(trees: list[Tree], git_files: GitFiles | None) -> Saved:
@@ -47,7 +66,7 @@ def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
     for tree in trees:
         for node in tree.nodes:
             if node is not tree.nodes.root:
-                yield NODE, *row_in_case_of_a_kill(node)
+                yield _row_of(node)
     if git_files is not None:
         for row in git_files.rows():
             yield GIT_FILE, *row
@@ -71,7 +90,7 @@ class FormerTables:
         elif not more or more == [None]:
             (self._nodes if kind == NODE else self._git_files).pop(number, None)
         elif kind == NODE:
-            self._nodes[number] = row[1:]
+            self._nodes[number] = _restorable(row)
         else:
             self._git_files[number] = more[0]
         return True

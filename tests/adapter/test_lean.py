@@ -199,7 +199,7 @@ class Side:
         """Return where rows say that each node is; sizes, times and counts are not noted."""
         last = {row[:2]: row[2:] for row in rows if row[0] != NUMBERS}
         return {
-            key: (*more[:6], more[-1]) if key[0] == NODE else more
+            key: more[:6] if key[0] == NODE else more
             for key, more in last.items()
             if more not in ((), (None,))
         }
