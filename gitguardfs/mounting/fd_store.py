@@ -154,6 +154,12 @@ class Relay:
         while self.kept:
             os.close(self.kept.popitem()[1])
 
+    def starting(self) -> None:
+        """Let the manager keep nothing: a next daemon does not note in what the last one noted."""
+        for name in self._stored:
+            notify(self._address, f"FDSTOREREMOVE=1\nFDNAME={name}")
+        self._stored = []
+
     def started(self) -> None:
         """Store the descriptors of a daemon that is ready."""
         self.receive()
@@ -167,9 +173,8 @@ class Relay:
         self._store(store_before_the_end)
 
     def _store(self, put: Callable[[str, Mapping[str, int]], None]) -> None:
+        self.starting()
         if self._address is not None:
-            for name in self._stored:
-                notify(self._address, f"FDSTOREREMOVE=1\nFDNAME={name}")
             self._stored = list(self.kept)
             try:
                 if self.kept:

@@ -87,6 +87,7 @@ def keep(
         relay.receive()
         relay.goes_on = pause < LONGEST_TO_GO_ON
         pause = min(2 * pause, LONGEST_PAUSE)
+        relay.starting()
         answer, since = keeper.start(partial(again, state)), time.monotonic()
         if is_ready(answer):
             state = answer[1:]

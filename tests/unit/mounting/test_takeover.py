@@ -84,9 +84,13 @@ def test_a_manager_gets_each_descriptor_by_its_name(
             relay.started()
             assert stored() == ["FDSTORE=1=a", "one", "FDSTORE=1=b", "two"]
             assert not any(map(os.get_inheritable, relay.kept.values())), "git would have them"
+            removed = ["FDSTOREREMOVE=1=a", "FDSTOREREMOVE=1=b"]
+            relay.starting()
+            assert stored() == removed, "the next daemon has handles of its own"
+            relay.started()
+            stored()
             relay.hand_over({"a": two.fileno()})
         relay.ended()
-        removed = ["FDSTOREREMOVE=1=a", "FDSTOREREMOVE=1=b"]
         assert stored() == [*removed, "FDSTORE=1=a", "two", "BARRIER=1"]
         relay.keep({})
         relay.receive()
