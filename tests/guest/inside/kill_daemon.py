@@ -1,9 +1,10 @@
 """Kills the daemon of a view at a moment of a command's, and tells what came of it, as JSON.
 
 ``python -m tests.guest.inside.kill_daemon VIEW SIGN DIRECTORY COMMAND`` runs a shell line in a
-directory as the agent, and kills the daemon as soon as a path matches the pattern SIGN. It ends
-when the view is back. It prints the exit status of the command, what the command said, and which
-paths match SIGN once daemon and command have ended.
+directory as the agent, and kills the daemon as soon as a path matches the pattern SIGN. When the
+next daemon serves the view, it makes the file OVER and waits for the command, which knows its name.
+It prints the exit status of the command, what the command said, and which paths match SIGN once the
+daemon has ended.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from glob import glob
 
 AGENT = 1000
+OVER = "/tmp/over"
 LIMIT = 120.0
 """Seconds for each thing that is waited for; emulated, beside other tests, a start takes twenty."""
 
@@ -37,30 +39,22 @@ def daemon_of(view: str) -> int:
     return int(subprocess.run(words, capture_output=True, check=True).stdout)
 
 
-def device_of(path: str) -> int:
-    """Return the number of the mount that shows a path; 0 if none does."""
-    try:
-        return os.stat(path).st_dev
-    except OSError:
-        return 0
-
-
 def main() -> None:
     view, sign, directory, command = sys.argv[1:]
     pid = daemon_of(view)
-    # While it is open, no other mount has the number of the old view.
-    old = os.fstat(os.open(view, os.O_PATH)).st_dev
     process = subprocess.Popen(
         ["bash", "-c", command], cwd=directory, user=AGENT, group=AGENT, extra_groups=[],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env={**os.environ, "HOME": "/home/agent"},
+        env={**os.environ, "HOME": "/home/agent", "OVER": OVER},
     )  # fmt: skip
     until(lambda: glob(sign) or process.poll() is not None, f"something is at {sign}", 0.002)
     os.kill(pid, signal.SIGKILL)
-    said, _ = process.communicate(timeout=LIMIT)
     until(lambda: not os.path.exists(f"/proc/{pid}/root/."), "the daemon has ended", 0.01)
     left = glob(sign)
-    until(lambda: device_of(directory) not in (0, old), "the view is back", 0.2)
+    os.stat(directory + "/.")  # waits for the next daemon
+    open(OVER, "x").close()
+    said, _ = process.communicate(timeout=LIMIT)
+    os.unlink(OVER)
     print(json.dumps({"rc": process.returncode, "said": said, "left": left}))
 
 
