@@ -108,7 +108,8 @@ def _environment() -> dict[str, str]:
 
 def _git(top: Path, *arguments: str) -> float:
     started = time.perf_counter()
-    _as_agent(["git", "-C", top, *arguments])
+    identity = ("-c", "user.name=Agent", "-c", "user.email=agent@example.org")
+    _as_agent(["git", "-C", top, *identity, *arguments])
     return time.perf_counter() - started
 
 
