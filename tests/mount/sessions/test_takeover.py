@@ -243,6 +243,32 @@ def test_what_the_host_guards_meanwhile_is_closed(here: Path) -> None:
             os.close(fd)
 
 
+@pytest.mark.parametrize("options", [(), ("--direct-io",)], ids=" ".join)
+def test_what_the_host_makes_a_hook_after_a_kill_is_not_opened_again(
+    here: Path, options: tuple[str, ...]
+) -> None:
+    """A file that was lent is still written to, as without a kill."""
+    hook = here / "source/.git/hooks/post-commit"
+    hook.parent.mkdir()
+    with service(here, *options):
+        fd = os.open(here / "view/file", os.O_RDWR)
+        with without_a_daemon(here):
+            (here / "source/file").rename(hook)
+        if options:
+            with pytest.raises(OSError, match=r"Permission denied|Stale"):
+                os.write(fd, b"hook")
+        else:
+            os.write(fd, b"hook")
+        for attempt in (
+            lambda: os.open(f"/proc/self/fd/{fd}", os.O_RDWR),
+            lambda: os.ftruncate(fd, 0),
+        ):
+            with pytest.raises(OSError, match=r"Permission denied|Stale"):
+                attempt()
+        assert hook.read_bytes() == (b"0123456789" if options else b"hook456789")
+        os.close(fd)
+
+
 @pytest.mark.parametrize("options", [("--git", "hide"), ("--session", "pyfuse3"), ("--read-only",)])
 def test_other_options_begin_a_new_view(here: Path, options: tuple[str, ...]) -> None:
     view = here / "view"
