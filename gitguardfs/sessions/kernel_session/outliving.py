@@ -98,8 +98,8 @@ class Outliving:
 
     # From the former daemon
 
-    def take_over(self, descriptors: dict[str, int], state: Any) -> bool:
-        """Go on with a former daemon's connection; return whether that daemon was killed."""
+    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
+        """Go on with a former daemon's connection."""
         device = self._connection.fd = descriptors.pop(CONNECTION)
         os.set_blocking(device, True)
         self.asks_again, self._open_files.passes_through, tables = state
@@ -113,7 +113,6 @@ class Outliving:
         self._view.restore(view, descriptors)
         if tables is None:
             self._connection.ask_for_unanswered()
-        return tables is None
 
     def _read(self, notes: int) -> Saved:
         """Read and close the notes of a killed daemon; return the tables of the view."""
@@ -128,7 +127,8 @@ class Outliving:
     def reopening(self, form: Form) -> Form:
         """Return a form that opens a killed daemon's directory again: its handle is not noted.
 
-        ``form`` is that of a request on an open directory. The request says who has it open.
+        That may be some daemons ago. ``form`` is that of a request on an open directory, which says
+        who has it open.
         """
 
         def read_and_open(node: int, sent: Sent, size: int) -> tuple[Packer, Arguments]:

@@ -156,10 +156,10 @@ class KernelSession:
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Go on with a former daemon's connection. The kernel sends no INIT again."""
-        if self._outliving.take_over(descriptors, state):
-            self._forms = self._forms | {
-                opcode: self._outliving.reopening(self._forms[opcode]) for opcode in DIRECTORIES
-            }
+        self._outliving.take_over(descriptors, state)
+        self._forms = self._forms | {
+            opcode: self._outliving.reopening(self._forms[opcode]) for opcode in DIRECTORIES
+        }
         self._is_taken_over = True
 
     def serve(self, ready: Callable[[], None]) -> None:

@@ -297,14 +297,16 @@ def test_a_daemon_without_room_for_copies_unmounts(here: Path) -> None:
 def test_a_daemon_that_its_keeper_has_started_hands_over_as_well(here: Path) -> None:
     view = here / "view"
     with service(here) as running:
+        unread = os.open(view / "deep", os.O_RDONLY)
         keeper, daemon = daemons(here)
         os.kill(daemon, signal.SIGKILL)
         until(lambda: daemons(here) not in ([keeper], [keeper, daemon]), "the next")
         until(lambda: mounts_at(view)[1:] and os.path.exists(view / "file"), "the view is back")
         held = os.open(view / "deep", os.O_RDONLY)
         running.restart()
-        assert os.listdir(held) == ["er"]
-        os.close(held)
+        for fd in (held, unread):
+            assert os.listdir(fd) == ["er"]
+            os.close(fd)
 
 
 def test_a_stop_unmounts(here: Path) -> None:
