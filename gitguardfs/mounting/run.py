@@ -410,8 +410,9 @@ def _serve_session(
         if signal is None and not fault:
             closed.open_place()
         left = {}
-        if signal is STOP_KEEP_SEAL and receiver.is_ready and succession.hand_over is not None:
-            left = succession.prepare(session.left_at_the_end, options, paths, mounted)
+        hands_over = receiver.is_ready and succession.hand_over is not None
+        if signal is STOP_KEEP_SEAL and hands_over and session.outliving is not None:
+            left = succession.prepare(session.outliving.left_at_the_end, options, paths, mounted)
         if not left:
             view.unmount(session, mounted, by_itself=signal is None)
         tables.close()

@@ -62,7 +62,8 @@ class Taken:
 
     def go_on(self, session: Session) -> mountinfo.MountInfo:
         """Let a session go on with the view; return its mount."""
-        session.take_over(self.descriptors, self.state)
+        assert session.outliving is not None
+        session.outliving.take_over(self.descriptors, self.state)
         return self.mounted
 
     def abandon(self) -> None:
@@ -135,9 +136,9 @@ class Succession:
         mounted: mountinfo.MountInfo | None,
     ) -> None:
         """Let another process keep the descriptors of ``prepare`` from now on."""
-        if self.keep is None:
+        if self.keep is None or session.outliving is None:
             return
-        descriptors = self.prepare(session.left_if_killed, options, paths, mounted)
+        descriptors = self.prepare(session.outliving.left_if_killed, options, paths, mounted)
         try:
             self.keep(descriptors)
         except OSError as error:
@@ -160,8 +161,8 @@ class Succession:
     ) -> dict[str, int]:
         """Return the descriptors for the next daemon; none if it has to mount the view anew.
 
-        ``leave`` is ``left_at_the_end`` or ``left_if_killed`` of the session, to be called when no
-        request is under way, and before the tables are closed.
+        ``leave`` is a method of the session's ``Outliving``, to be called when no request is under
+        way, and before the tables are closed.
         """
         if mounted is None or paths.covers_itself:
             return {}

@@ -16,12 +16,36 @@ class MountFailed(Exception):  # noqa: N818  # named for what happened
     """The kernel, or fusermount3 for a user, refused to mount."""
 
 
+class Outliving(Protocol):
+    """Lets the mount of a session outlive its daemon."""
+
+    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
+        """Return the state that ``take_over`` takes; None if no other daemon can serve this mount.
+
+        Adds the descriptors that belong to it, by name. The caller closes these, after an error as
+        well. To be called after ``serve``.
+        """
+
+    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
+        """Return the state as ``left_at_the_end`` does, for a kill at any time from now on.
+
+        To be called between requests, once the mount answers.
+        """
+
+    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
+        """Go on with a former daemon's connection, in place of ``mount``."""
+
+
 class Session(Protocol):
     """One mount's connection to the kernel."""
 
     @property
     def answers(self) -> int:
         """How many calls that the session waited for have returned. The number only grows."""
+
+    @property
+    def outliving(self) -> Outliving | None:
+        """The way from daemon to daemon; None if each daemon mounts anew."""
 
     def mount(self, path: str, directory: int, options: set[str]) -> None:
         """Mount at ``path``: as root on the very directory behind the descriptor ``directory``.
@@ -50,22 +74,6 @@ class Session(Protocol):
 
         Takes no lock that a request may hold.
         """
-
-    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
-        """Return the state that ``take_over`` takes; None if no other daemon can serve this mount.
-
-        Adds the descriptors that belong to it, by name. The caller closes these, after an error as
-        well. To be called after ``serve``.
-        """
-
-    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
-        """Return the state as ``left_at_the_end`` does, for a kill at any time from now on.
-
-        To be called between requests, once the mount answers.
-        """
-
-    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
-        """Go on with a former daemon's connection, in place of ``mount``."""
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left, unless ``unmount`` is true.

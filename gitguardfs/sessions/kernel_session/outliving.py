@@ -35,23 +35,32 @@ log = logging.getLogger(__name__)
 
 NOTES = "notes"
 """The name of the notes' descriptor among those for the next daemon."""
-DIRECTORIES = frozenset((Opcode.READDIRPLUS, Opcode.FSYNCDIR))
-"""The requests on open directories that ``Outliving.reopening`` is for."""
+_ON_DIRECTORIES = Opcode.READDIRPLUS, Opcode.FSYNCDIR
 
 
 class Outliving:
     """The state that a session has from the former daemon, and leaves to the next."""
 
-    def __init__(self, connection: Connection, view: View, open_files: OpenFiles) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        view: View,
+        open_files: OpenFiles,
+        call_soon: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """``call_soon`` makes a call between two requests."""
         self._connection = connection
         self._view = view
         self._open_files = open_files
+        self._call_soon = call_soon
         self._opened: dict[int, Opened] = {}
         """The files that are open, by handle."""
         self._asked: dict[int, Asked] = {}
         """The last requests of a killed daemon, by unique."""
         self._asked_again = AskedAgain(view, self._asked)
         self._notes: Notes | None = None
+        self.is_taken_over = False
+        """Whether this is a former daemon's connection."""
         self.asks_again = False
         """Whether the kernel can send requests again that a killed daemon has read."""
         self.once: frozenset[int] = frozenset()
@@ -69,17 +78,12 @@ class Outliving:
         asked = tuple((unique, *one) for unique, one in self._asked.items())
         return self.asks_again, self._open_files.passes_through, (opened, asked, view)
 
-    def left_if_killed(
-        self, descriptors: dict[str, int], call_soon: Callable[[Callable[[], None]], None]
-    ) -> Any:
-        """Return the state that ``take_over`` takes after a kill, if any; add descriptors.
-
-        ``call_soon`` makes a call between two requests.
-        """
+    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
+        """Return the state that ``take_over`` takes after a kill, if any; add descriptors."""
         if not self.asks_again:
             return None
         if self._notes is None:
-            shorten = partial(call_soon, self._shorten_notes)
+            shorten = partial(self._call_soon, self._shorten_notes)
             notes = Notes(self._view, shorten, self._opened, self._asked)
             if not notes.begin():
                 notes.close()
@@ -100,6 +104,7 @@ class Outliving:
 
     def take_over(self, descriptors: dict[str, int], state: Any) -> None:
         """Go on with a former daemon's connection."""
+        self.is_taken_over = True
         device = self._connection.fd = descriptors.pop(CONNECTION)
         os.set_blocking(device, True)
         self.asks_again, self._open_files.passes_through, tables = state
@@ -124,12 +129,15 @@ class Outliving:
         self._asked.update(asked)
         return view
 
-    def reopening(self, form: Form) -> Form:
-        """Return a form that opens a killed daemon's directory again: its handle is not noted.
+    def reopening(self, forms: dict[int, Form]) -> dict[int, Form]:
+        """Return forms that open directories again: a killed daemon's handles are not noted.
 
-        That may be some daemons ago. ``form`` is that of a request on an open directory, which says
-        who has it open.
+        Since it may be some daemons ago that one was killed, this is for all that take over.
         """
+        return forms | {opcode: self._reopening(forms[opcode]) for opcode in _ON_DIRECTORIES}
+
+    def _reopening(self, form: Form) -> Form:
+        """Return a form of a request on an open directory, which says who has it open."""
 
         def read_and_open(node: int, sent: Sent, size: int) -> tuple[Packer, Arguments]:
             pack, arguments = read(node, sent, size)

@@ -27,7 +27,7 @@ from gitguardfs.sessions.kernel_session.abi import RESENT, Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.late_signals import nudged
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
-from gitguardfs.sessions.kernel_session.outliving import DIRECTORIES, Outliving
+from gitguardfs.sessions.kernel_session.outliving import Outliving
 from gitguardfs.sessions.kernel_session.requests import (
     FORMS,
     Answer,
@@ -115,14 +115,13 @@ class KernelSession:
         self._forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
-        self._outliving = Outliving(self._connection, view, self._open_files)
+        self.outliving = Outliving(self._connection, view, self._open_files, self.call_soon)
         self._lends_files = lends_files
         self._logs_requests = log.isEnabledFor(logging.DEBUG)
         self._ready: Callable[[], None] = lambda: None
         self._calls: deque[Callable[[], None]] = deque()
         self._is_between_requests = False
         self._is_ending = False
-        self._is_taken_over = False
         self._buffers: list[mmap.mmap] = []
         """Buffers that no request uses."""
         self._buffer = _new_buffer()
@@ -146,29 +145,14 @@ class KernelSession:
             raise MountFailed("the kernel's session needs root")
         self._connection.mount(directory, options)
 
-    def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
-        """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
-        return self._outliving.left_at_the_end(descriptors)
-
-    def left_if_killed(self, descriptors: dict[str, int]) -> Any:
-        """Return the state that ``take_over`` takes after a kill, if any; add descriptors."""
-        return self._outliving.left_if_killed(descriptors, self.call_soon)
-
-    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
-        """Go on with a former daemon's connection. The kernel sends no INIT again."""
-        self._outliving.take_over(descriptors, state)
-        self._forms = self._forms | {
-            opcode: self._outliving.reopening(self._forms[opcode]) for opcode in DIRECTORIES
-        }
-        self._is_taken_over = True
-
     def serve(self, ready: Callable[[], None]) -> None:
         """Serve until the mount is unmounted or ``stop`` is called."""
         self._ready = ready
         gc.collect()
         gc.freeze()
         try:
-            if self._is_taken_over:
+            if self.outliving.is_taken_over:  # the kernel sends no INIT again
+                self._forms = self.outliving.reopening(self._forms)
                 self._begin_to_serve()
             with nudged():
                 self._serve()
@@ -240,13 +224,13 @@ class KernelSession:
             if length != size:
                 raise ValueError(f"a request of {length} bytes has {size}")
             pack, arguments = read(node, self._buffer, size)
-            is_noted = opcode in self._outliving.once and self._outliving.begins(
+            is_noted = opcode in self.outliving.once and self.outliving.begins(
                 opcode, unique, self._buffer, arguments[0]
             )
             if unique < RESENT:
                 reply = self._view.serve(request, caller, *arguments)
             else:
-                reply = self._outliving.serve_again(unique, request, caller, *arguments)
+                reply = self.outliving.serve_again(unique, request, caller, *arguments)
             if type(reply) is Blocking:
                 if opcode == FSYNC and self._open_files.is_passed_through(node):
                     reply.runs_inline = False  # the view has not seen how much was written
@@ -257,7 +241,7 @@ class KernelSession:
                     Waiting(unique, request, caller, pack, reply, None, is_noted, thread)
                 )
             if is_noted:
-                self._outliving.done(unique, reply)
+                self.outliving.done(unique, reply)
             answer = pack(unique, reply)
             if opcode in _WITH_MORE:
                 answer = self._do_more(opcode, unique, node, reply, answer)
@@ -275,7 +259,7 @@ class KernelSession:
         """Do what a request asks for beside the view's reply; return the answer."""
         if opcode == RELEASE:
             (handle,) = abi.QWORD.unpack_from(self._buffer, abi.BODY)
-            self._outliving.close_file(handle, node)
+            self.outliving.close_file(handle, node)
             return answer
         if opcode == SETXATTR or (opcode == OPEN and reply.attributes_changed):
             with suppress(OSError):  # an access list changes the mode
@@ -284,7 +268,7 @@ class KernelSession:
             return answer
         if opcode in (CREATE, TMPFILE):
             reply, (node, *_) = reply
-        backing = self._outliving.open_file(
+        backing = self.outliving.open_file(
             unique, self._buffer, node, reply.handle, reply.backing_fd
         )
         assert isinstance(answer, bytes)
@@ -335,7 +319,7 @@ class KernelSession:
             (abi.PASSTHROUGH * self._lends_files | abi.HAS_RESEND) & more,
         )
         passes_through = self._open_files.passes_through = bool(more & abi.PASSTHROUGH)
-        self._outliving.asks_again = bool(more & abi.HAS_RESEND)
+        self.outliving.asks_again = bool(more & abi.HAS_RESEND)
         answer = abi.OUT_INIT.pack(
             abi.OUT_INIT.size, 0, unique, abi.MAJOR, min(minor, abi.MINOR), readahead, flags,
             abi.MAX_BACKGROUND, abi.CONGESTION, abi.MAX_WRITE, abi.TIME_GRANULARITY, abi.MAX_PAGES,
@@ -416,7 +400,7 @@ class KernelSession:
                 blocking.__exit__()
             reply = blocking.finish(returned)
             if is_noted:
-                self._outliving.done(unique, reply)
+                self.outliving.done(unique, reply)
             answer = pack(unique, reply)
             delay = blocking.delay(reply)
         except Exception as error:
@@ -429,4 +413,4 @@ class KernelSession:
         """Close the connection, and unmount nothing: ``mounting.view`` unmounts root's views."""
         self._connection.close()
         self._under_way.close()
-        self._outliving.close()
+        self.outliving.close()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pyfuse3
 import trio
@@ -47,6 +46,8 @@ class Pyfuse3SessionFactory:
 
 class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
+
+    outliving = None  # libfuse begins each connection with INIT
 
     def __init__(self, view: View) -> None:
         self._handlers = Handlers(view, self.invalidate)
@@ -106,15 +107,6 @@ class Pyfuse3Session:
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         pyfuse3.invalidate_inode(node, attr_only=True)
-
-    def left_at_the_end(self, descriptors: dict[str, int]) -> None:
-        """Return None: libfuse begins each connection with INIT."""
-
-    left_if_killed = left_at_the_end
-
-    def take_over(self, descriptors: dict[str, int], state: Any) -> None:
-        """Raise NotImplementedError."""
-        raise NotImplementedError
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""
