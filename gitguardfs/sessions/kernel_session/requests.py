@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from mmap import mmap
 from stat import S_IFMT
+from struct import Struct
 from typing import Any, NamedTuple
 
 from gitguardfs.base.protocol import (
@@ -403,49 +404,62 @@ class Form(NamedTuple):
     request: str
     """The name of the request, as ``View.serve`` takes it."""
     read: Reader
-    has_caller: bool = True
+    least: int
+    """Bytes of a request with all that ``read`` takes, but for names and data."""
+    has_caller: bool
     """Whether the view is told who asks; requests on a handle carry nobody."""
 
 
+def _form(
+    request: str, read: Reader, layout: Struct | None = None, has_caller: bool = True
+) -> Form:
+    """Return a form of requests whose bodies begin with ``layout``."""
+    return Form(request, read, BODY + (layout.size if layout else 0), has_caller)
+
+
 FORMS: dict[int, Form] = {
-    Opcode.LOOKUP: Form("lookup", _by_name(_entry)),
-    Opcode.GETATTR: Form("getattr", _by_node(_attributes)),
-    Opcode.SETATTR: Form("setattr", _setattr),
-    Opcode.READLINK: Form("readlink", _by_node(_bytes)),
-    Opcode.SYMLINK: Form("symlink", _symlink),
-    Opcode.MKNOD: Form("mknod", _mknod),
-    Opcode.MKDIR: Form("mkdir", _mkdir),
-    Opcode.UNLINK: Form("unlink", _by_name(_nothing)),
-    Opcode.RMDIR: Form("rmdir", _by_name(_nothing)),
-    Opcode.RENAME: Form("rename", _rename),
-    Opcode.RENAME2: Form("rename", _rename2),
-    Opcode.LINK: Form("link", _link),
-    Opcode.OPEN: Form("open", _open),
-    Opcode.CREATE: Form("create", _create),
-    Opcode.READ: Form("read", _read, has_caller=False),
-    Opcode.WRITE: Form("write", _write, has_caller=False),
-    Opcode.FLUSH: Form("flush", _flush, has_caller=False),
-    Opcode.GETLK: Form("getlk", _lock(_found_lock), has_caller=False),
-    Opcode.SETLK: Form("setlk", _lock(_nothing), has_caller=False),
-    Opcode.SETLKW: Form("setlk", _lock(_nothing), has_caller=False),
-    Opcode.FSYNC: Form("fsync", _fsync, has_caller=False),
-    Opcode.RELEASE: Form("release", _by_handle(_nothing), has_caller=False),
-    Opcode.OPENDIR: Form("opendir", _by_node(_opened_directory)),
-    Opcode.READDIRPLUS: Form("readdir", _readdirplus, has_caller=False),
-    Opcode.FSYNCDIR: Form("fsyncdir", _fsync, has_caller=False),
-    Opcode.RELEASEDIR: Form("releasedir", _by_handle(_nothing), has_caller=False),
-    Opcode.STATFS: Form("statfs", _no_arguments),
-    Opcode.ACCESS: Form("access", _access),
-    Opcode.GETXATTR: Form("getxattr", _getxattr),
-    Opcode.LISTXATTR: Form("listxattr", _listxattr),
-    Opcode.SETXATTR: Form("setxattr", _setxattr),
-    Opcode.REMOVEXATTR: Form("removexattr", _by_name(_nothing)),
-    Opcode.TMPFILE: Form("tmpfile", _tmpfile),
-    Opcode.STATX: Form("statx", _by_node(_with_birth)),
-    Opcode.FALLOCATE: Form("fallocate", _fallocate, has_caller=False),
-    Opcode.LSEEK: Form("lseek", _lseek, has_caller=False),
-    Opcode.COPY_FILE_RANGE: Form("copy_file_range", _copy(_written), has_caller=False),
-    Opcode.COPY_FILE_RANGE_64: Form("copy_file_range", _copy(_number), has_caller=False),
-    Opcode.IOCTL: Form("ioctl", _ioctl),
+    Opcode.LOOKUP: _form("lookup", _by_name(_entry)),
+    Opcode.GETATTR: _form("getattr", _by_node(_attributes)),
+    Opcode.SETATTR: _form("setattr", _setattr, abi.SETATTR_IN),
+    Opcode.READLINK: _form("readlink", _by_node(_bytes)),
+    Opcode.SYMLINK: _form("symlink", _symlink),
+    Opcode.MKNOD: _form("mknod", _mknod, abi.FOUR_WORDS),
+    Opcode.MKDIR: _form("mkdir", _mkdir, abi.TWO_WORDS),
+    Opcode.UNLINK: _form("unlink", _by_name(_nothing)),
+    Opcode.RMDIR: _form("rmdir", _by_name(_nothing)),
+    Opcode.RENAME: _form("rename", _rename, abi.QWORD),
+    Opcode.RENAME2: _form("rename", _rename2, abi.RENAME2_IN),
+    Opcode.LINK: _form("link", _link, abi.QWORD),
+    Opcode.OPEN: _form("open", _open, abi.TWO_WORDS),
+    Opcode.CREATE: _form("create", _create, abi.FOUR_WORDS),
+    Opcode.READ: _form("read", _read, abi.READ_IN, has_caller=False),
+    Opcode.WRITE: _form("write", _write, abi.READ_IN, has_caller=False),
+    Opcode.FLUSH: _form("flush", _flush, abi.FLUSH_IN, has_caller=False),
+    Opcode.GETLK: _form("getlk", _lock(_found_lock), abi.LK_IN, has_caller=False),
+    Opcode.SETLK: _form("setlk", _lock(_nothing), abi.LK_IN, has_caller=False),
+    Opcode.SETLKW: _form("setlk", _lock(_nothing), abi.LK_IN, has_caller=False),
+    Opcode.FSYNC: _form("fsync", _fsync, abi.FSYNC_IN, has_caller=False),
+    Opcode.RELEASE: _form("release", _by_handle(_nothing), abi.QWORD, has_caller=False),
+    Opcode.OPENDIR: _form("opendir", _by_node(_opened_directory)),
+    Opcode.READDIRPLUS: _form("readdir", _readdirplus, abi.READ_IN, has_caller=False),
+    Opcode.FSYNCDIR: _form("fsyncdir", _fsync, abi.FSYNC_IN, has_caller=False),
+    Opcode.RELEASEDIR: _form("releasedir", _by_handle(_nothing), abi.QWORD, has_caller=False),
+    Opcode.STATFS: _form("statfs", _no_arguments),
+    Opcode.ACCESS: _form("access", _access, abi.TWO_WORDS),
+    Opcode.GETXATTR: _form("getxattr", _getxattr, abi.TWO_WORDS),
+    Opcode.LISTXATTR: _form("listxattr", _listxattr, abi.TWO_WORDS),
+    Opcode.SETXATTR: _form("setxattr", _setxattr, abi.TWO_WORDS),
+    Opcode.REMOVEXATTR: _form("removexattr", _by_name(_nothing)),
+    Opcode.TMPFILE: _form("tmpfile", _tmpfile, abi.FOUR_WORDS),
+    Opcode.STATX: _form("statx", _by_node(_with_birth)),
+    Opcode.FALLOCATE: _form("fallocate", _fallocate, abi.FALLOCATE_IN, has_caller=False),
+    Opcode.LSEEK: _form("lseek", _lseek, abi.LSEEK_IN, has_caller=False),
+    Opcode.COPY_FILE_RANGE: _form(
+        "copy_file_range", _copy(_written), abi.COPY_IN, has_caller=False
+    ),
+    Opcode.COPY_FILE_RANGE_64: _form(
+        "copy_file_range", _copy(_number), abi.COPY_IN, has_caller=False
+    ),
+    Opcode.IOCTL: _form("ioctl", _ioctl, abi.IOCTL_IN),
 }
 """By opcode. The session itself takes INIT, DESTROY, INTERRUPT and the two FORGETs."""

@@ -218,11 +218,11 @@ class KernelSession:
         form = self._forms.get(opcode)
         if form is None:
             return self._serve_own(opcode, unique, node)
-        request, read, has_caller = form
+        request, read, least, has_caller = form
         caller = make(Caller, (uid, gid, pid)) if has_caller else None
         try:
-            if length != size:
-                raise ValueError(f"a request of {length} bytes has {size}")
+            if length != size or size < least:
+                raise ValueError(f"a request of {length} bytes has {size}, and needs {least}")
             pack, arguments = read(node, self._buffer, size)
             is_noted = opcode in self.outliving.once and self.outliving.begins(
                 opcode, unique, self._buffer, arguments[0]

@@ -22,7 +22,11 @@ from gitguardfs.base.protocol import (
     RequestError,
 )
 from gitguardfs.fs.audit_log import AuditLog
+from gitguardfs.fs.file_flags import SET_FLAGS
+from gitguardfs.fs.locks import Locks
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Source
+from gitguardfs.names.dotgit import is_dotgit
 from gitguardfs.sessions.kernel_session import session as module
 from gitguardfs.sessions.kernel_session.abi import BUFFER_SIZE, Opcode
 from gitguardfs.sessions.kernel_session.requests import FORMS
@@ -104,7 +108,8 @@ def test_what_is_not_served_is_enosys_and_asks_nobody(opcode: int) -> None:
 def test_a_request_whose_length_is_wrong_is_eio_and_asks_nobody() -> None:
     client = client_of(lambda *_: pytest.fail("the tree was asked"))
     whole = packed("lookup", 2, (ROOT_ID, b"name", CONTEXT))
-    for sent in (whole[:-1], whole + b"x", b"\xff" * 4 + whole[4:]):
+    short = request(Opcode.READ, 2, 0, bytes(39))
+    for sent in (whole[:-1], whole + b"x", b"\xff" * 4 + whole[4:], short):
         client.send(sent)
         assert checked(client.wire.replies.pop(2)) == (2, errno.EIO, b"")
     client.close()
@@ -237,13 +242,31 @@ PIECES = st.one_of(
     st.integers(0, 2**32 - 1).map(lambda number: number.to_bytes(4, "little")),
 )  # fmt: skip
 BYTES = st.lists(PIECES, max_size=12).map(b"".join)
-ANY_REQUEST = st.tuples(
-    st.sampled_from([*map(int, Opcode)]) | st.integers(0, 2**32 - 1),
-    st.integers(0, 6) | st.integers(0, 2**64 - 1), BYTES,
-    st.none() | st.integers(0, 2**32 - 1),
+
+
+def quads(*numbers: int) -> bytes:
+    return _pack("Q" * len(numbers), *numbers)
+
+
+NUMBERS = st.sampled_from([*range(6), 2**52 + 1, 3 << 61, 2**63 - 1, 2**64 - 1])
+"""Handles, nodes, offsets, sizes."""
+ANY_REQUEST = st.one_of(
+    st.tuples(
+        st.sampled_from([*map(int, Opcode)]) | st.integers(0, 2**32 - 1),
+        st.integers(0, 6) | st.integers(0, 2**64 - 1), BYTES,
+        st.none() | st.integers(0, 2**32 - 1),
+    ),
+    st.tuples(
+        st.sampled_from([*map(int, FORMS)]), st.integers(0, 6),
+        st.lists(NUMBERS, min_size=3, max_size=8).map(lambda numbers: quads(*numbers)), st.none(),
+    ),
 )  # fmt: skip
-"""Opcode, node, body, and the header's length where it is wrong."""
+"""Opcode, node or its place in the list of known ones, body, and the header's length where it is
+wrong."""
 HUGE = b"\xff" * 8
+ON_HANDLES = (15, 16, 18, 20, 25, 29, 30, 31, 32, 33, 43, 44, 46, 47, 53)
+FILE, READING, DIRECTORY = 1, 2, 3
+"""The handles that are open."""
 
 
 def contents(directory: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -255,12 +278,48 @@ def contents(directory: Path) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
+def guarded_in(source: Path) -> dict[str, dict[str, tuple[int, int, bytes]]]:
+    """Return what git could take for a repository, and what is in it."""
+    found = (path for path in source.rglob("*") if is_dotgit(os.fsencode(path.name)))
+    return {str(path): contents(path) for path in found}
+
+
+def allocates_little(fd: int, mode: int, offset: int, length: int) -> None:
+    if 1 << 20 < length < 1 << 62:
+        raise OSError(errno.EFBIG, "it would fill the disk of the tests")
+    Source.fallocate(fd, mode, offset, length)
+
+
+def arguments_read(opcode: int, whole: bytes, beyond: bytes) -> list[object] | None:
+    """Return what a request says; None if it is malformed. ``beyond`` is what a former one left."""
+    form = FORMS.get(opcode)
+    if form is None or len(whole) < form.least:
+        return None
+    try:
+        _, read = form.read(5, whole + beyond, len(whole))
+    except Exception:
+        return None
+    return [bytes(one) if isinstance(one, memoryview) else one for one in read if not callable(one)]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ANY_REQUEST, min_size=1, max_size=30))
 @example([(42, 0, HUGE, None), (42, 0, HUGE * 3, None), (2, 1, b"", None), (42, 0, b"", None)])
 @example([(16, 1, HUGE * 5, None), (15, 1, HUGE * 5, None), (44, 1, HUGE * 5, None)])
 @example([(12, 1, b"", None), (45, 1, b".git", None), (6, 1, b"\0", None), (21, 1, b"", None)])
 @example([(4, 2, HUGE * 11, None), (35, 1, HUGE * 2 + b".git\0", None), (1, 1, b".git\0", 5)])
+@example([(opcode, 2, b"", None) for opcode in (*ON_HANDLES, 39, 51)])
+@example([(opcode, 2, quads(FILE), None) for opcode in (*ON_HANDLES, 39, 51)])
+@example([(opcode, 3, quads(FILE) + HUGE * 8, None) for opcode in ON_HANDLES])
+@example([(opcode, 2, quads(DIRECTORY, *range(7)), None) for opcode in ON_HANDLES])
+@example([(47, 2, quads(READING, 0, 3, to, 0, 4, 0), None) for to in (FILE, DIRECTORY)])
+@example([(32, 2, quads(FILE, owner, 0, 9, 1, 0), None) for owner in (1, 2)])
+@example([(33, 2, quads(FILE, owner, 0, 9, 1, 0), None) for owner in (1, 2)])
+@example([(43, 4, quads(READING, 0, 9, 0), None), (46, 4, quads(FILE, 0, 3), None)])
+@example(
+    [(39, node, _pack("QIIQII", FILE, 0, SET_FLAGS, 0, 999, 0) + b"xx", None) for node in (2, 3, 4)]
+)
+@example([(opcode, 4, _pack("IIII", os.O_RDWR, 0o644, 0, 0) + b"/\0", None) for opcode in (51, 52)])
 def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
     sent: list[tuple[int, int, bytes, int | None]],
 ) -> None:
@@ -270,18 +329,32 @@ def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
         (source / ".git/config").write_text("guarded")
         (source / "dir/.git").mkdir(parents=True)
         (source / "file").write_text("text")
-        before, descriptors = contents(source / ".git"), open_descriptors()
+        before, descriptors = guarded_in(source), open_descriptors()
         world = World(source, session=KernelClient, is_lean=False)
         client = world.ops
+        world.tree.locks = Locks(world.tree.source)
+        world.tree.source.fallocate = allocates_little  # type: ignore[method-assign]
+        known = [0, ROOT_ID]
         for name in (b"file", b"dir", b".git"):
             client.send(packed("lookup", 2, (ROOT_ID, name, world.ctx)))
+            known.append(REPLIES["lookup"](checked(client.wire.replies[2])[2]).st_ino)
+        for name, *more in (("open", 2, os.O_RDWR), ("open", 2, os.O_RDONLY), ("opendir", 3)):
+            client.send(packed(name, 2, (known[more[0]], *more[1:], world.ctx)))
         client.wire.replies.clear()
         for number, (opcode, node, body, length) in enumerate(sent):
+            node = known[node] if node < len(known) else node
             whole = request(opcode, 2 * number + 4, node, body, world.ctx)
+            assert arguments_read(opcode, whole, HUGE * 20) == arguments_read(
+                opcode, whole, quads(*[FILE] * 20)
+            ), "memory beyond a request is read"
             if length is not None:
                 whole = length.to_bytes(4, "little") + whole[4:]
             client.send(whole)
             while client.session._under_way:
+                if client.session._under_way._tries:
+                    waiting = next(iter(client.session._under_way._tries))
+                    client.send(request(Opcode.INTERRUPT, 0, 0, quads(waiting)))
+                    continue
                 client.session._under_way.wait(-1)
                 client.session._take_returned()
         assert not client.wire.unanswered
@@ -289,9 +362,10 @@ def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
             2 * number + 4 for number, (opcode, *_) in enumerate(sent) if opcode not in NO_REPLY
         }
         assert set(client.wire.replies) == answered
-        assert contents(source / ".git") == before
+        assert guarded_in(source) == before
         opened = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in open_descriptors()}
         assert f"{source}/.git/config" not in opened
-        world.tree.handles.close_all()
+        for handle, _ in [*world.tree.handles.files_by_id()]:
+            world.tree.release(handle)
         world.close()
         assert open_descriptors() == descriptors
