@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from gitguardfs.base import quote
 from gitguardfs.base.constants import DEAD, FSTYPE
@@ -14,6 +16,7 @@ from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.run_as import User
 from gitguardfs.mounting import guards, lid
 from gitguardfs.mounting.guards import GuardDaemon
+from gitguardfs.sessions.choice import is_known
 
 WANTED = frozenset({"nosuid", "nodev", "default_permissions", "allow_other"})
 
@@ -35,6 +38,7 @@ def check(context: Context) -> list[Result]:
         answers,
         check_options(context.mountpoint, context.guard.all_options),
         *running,
+        *note_pyfuse3(context),
     ]
 
 
@@ -120,6 +124,19 @@ def check_daemon(context: Context) -> Result:
     if context.is_root:
         return row.note("it answers, but the process that serves it was not found")
     return row.ok("mounted by uid 0")
+
+
+def note_pyfuse3(context: Context) -> list[Result]:
+    """Note a release of pyfuse3 that makes the view slow. Only root can see what a daemon uses."""
+    row = Row("guard.pyfuse3", f"{context.mountpoint} is slow with this release of pyfuse3", "")
+    with suppress(OSError, PackageNotFoundError):
+        release = version("pyfuse3")
+        for daemon in context.daemons if context.is_root and not is_known(release) else ():
+            with open(f"/proc/{daemon.pid}/maps", "rb") as file:
+                if b"/libfuse3.so" in file.read():
+                    why = f"it is {release}; by 3.2 to 3.5 requests take less than half the time"
+                    return [row.note(why, "from Linux 5.17 on, root's mounts need no pyfuse3")]
+    return []
 
 
 def check_session(mountpoint: str, sessions: dict[int, str], user: User | None) -> Result:

@@ -12,6 +12,14 @@ OLDEST_KERNEL = (5, 17)
 """The first Linux with version 7.36 of the protocol, whose INIT has the present layout."""
 OLDEST_TO_LEND = (6, 9)
 """The first Linux with FUSE_PASSTHROUGH."""
+OLDEST_KNOWN, FIRST_UNKNOWN = (3, 2), (3, 6)
+"""The releases of pyfuse3 that its session is quick with: from the first, and before the second."""
+
+
+def is_known(pyfuse3: str) -> bool:
+    """Return whether the session by a release of pyfuse3 is as quick as it can be."""
+    release = tuple(map(int, re.findall("[0-9]+", pyfuse3)[:2]))
+    return OLDEST_KNOWN <= release < FIRST_UNKNOWN
 
 
 def session_factory(

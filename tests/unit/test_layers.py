@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "local": {"base"},
     "mounting": BELOW | CORE,
     "guest": BELOW | {"fs", "local", "mounting"},
-    "doctor": BELOW | {"private", "mounting", "guest"},
+    "doctor": BELOW | {"private", "mounting", "guest", "sessions"},
     "host/audit": OF_HOST,
     "host/credentials": OF_HOST,
     "host/egress": OF_HOST | {"host/credentials"},

@@ -9,7 +9,6 @@ import ctypes
 import errno
 import logging
 import os
-import re
 import select
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,8 @@ import trio
 from pyfuse3 import EntryAttributes
 
 from gitguardfs.base.protocol import DirEntry
+from gitguardfs.sessions.choice import is_known
 
-OLDEST, FIRST_UNKNOWN = (3, 2), (3, 6)
-"""The releases of pyfuse3 that this module knows: from the first, and before the second."""
 SPINS = 60
 """How often to poll for the next request without waiting: about 45 us, as waking up takes."""
 INLINE_WAIT = 2
@@ -39,12 +37,6 @@ _NO_SUCH_REQUEST = (os.strerror(errno.ENOENT),)
 _FIELDS = object.__basicsize__
 """Where the fields of an extension type begin; the first is a struct fuse_entry_param."""
 _PROBE = 0x0123456789ABCDEF
-
-
-def is_known() -> bool:
-    """Return whether pyfuse3 is a release that this module knows."""
-    release = tuple(map(int, re.findall("[0-9]+", pyfuse3.__version__)[:2]))
-    return OLDEST <= release < FIRST_UNKNOWN
 
 
 class RequestWait:
@@ -73,7 +65,7 @@ class RequestWait:
 
         In releases before 3.4.1, pyfuse3.init creates the lock of pyfuse3's loop.
         """
-        if is_known():
+        if is_known(pyfuse3.__version__):
             pyfuse3.trio = _Trio(self)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
@@ -174,7 +166,7 @@ class NamesOnlyEntry:
         self._entry = EntryAttributes()
         node = ctypes.c_uint64.from_address(id(self._entry) + _FIELDS)
         self._entry.st_ino = _PROBE
-        self.works = is_known() and node.value == _PROBE
+        self.works = is_known(pyfuse3.__version__) and node.value == _PROBE
         """Whether the node id was found where it is expected in memory. If not, only ``.`` and
         ``..`` can be reported without a node, since the kernel takes none for them."""
         self._node = node if self.works else None

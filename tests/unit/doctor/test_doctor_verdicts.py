@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyfuse3  # noqa: F401
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +77,16 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
     assert mount_checks.check_daemon(case(GUARD.path, daemon)).status is Status.OK
     assert mount_checks.check_daemon(case(OTHER.path, daemon)).status is Status.FINDING
     assert mount_checks.check_daemon(case(GUARD.path)).status is Status.NOTE
+
+
+@pytest.mark.parametrize(("release", "is_slow"), [("3.5.1", False), ("3.6.0", True)])
+def test_a_release_of_pyfuse3_that_makes_a_view_slow_is_noted(
+    monkeypatch: pytest.MonkeyPatch, release: str, is_slow: bool
+) -> None:
+    monkeypatch.setattr(mount_checks, "version", lambda _: release)
+    served = case(GUARD.path, _daemon(GUARD, pid=os.getpid()))  # this process has pyfuse3
+    assert [found.status for found in mount_checks.note_pyfuse3(served)] == [Status.NOTE] * is_slow
+    assert not mount_checks.note_pyfuse3(case(GUARD.path, _daemon(GUARD, pid=1)))
 
 
 @pytest.mark.parametrize(
