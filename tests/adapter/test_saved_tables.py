@@ -262,6 +262,9 @@ async def test_a_file_without_a_name_is_handed_over(
     world = make_world(**kind)
     handle, node = await world.create(ROOT_ID, b"file")
     await world.ops.unlink(ROOT_ID, b"file", world.ctx)
+    (world.source / "other").mkdir()
+    other = world.tree.nodes.by_id[await world.id("other")]
+    world.tree.nodes.restrict_below(other, Verdict.DENY, "a repository elsewhere")
     following = successor(world, **kind)
     await following.ops.write(handle, 0, b"text")
     assert bytes(await following.ops.read(handle, 0, 10)) == b"text"
@@ -269,21 +272,6 @@ async def test_a_file_without_a_name_is_handed_over(
         assert (await following.ops.getattr(node, following.ctx)).st_size == 4
     (world.source / "file").touch()
     assert await following.id("file") != node
-    await following.ops.release(handle)
-
-
-@at_an_end
-async def test_a_file_without_a_name_outlasts_a_repository_elsewhere(
-    make_world: MakeWorld, successor: Successor
-) -> None:
-    world = make_world()
-    handle, _ = await world.create(ROOT_ID, b"file")
-    await world.ops.unlink(ROOT_ID, b"file", world.ctx)
-    (world.source / "other").mkdir()
-    directory = world.tree.nodes.by_id[await world.id("other")]
-    world.tree.nodes.restrict_below(directory, Verdict.DENY, "repository")
-    following = successor(world)
-    await following.ops.write(handle, 0, b"text")
     await following.ops.release(handle)
 
 
