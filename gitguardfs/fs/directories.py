@@ -26,8 +26,6 @@ from gitguardfs.names.rules import ALLOW
 
 UNKNOWN_INODE = 0xFFFFFFFF
 """The inode number of an entry whose stat failed, as in libfuse (FUSE_UNKNOWN_INO)."""
-UNTYPED = (S_IFDIR, 0)
-"""Type and inode number of an entry whose stat is needed."""
 
 
 class Directories(Parts):
@@ -97,17 +95,16 @@ class Directories(Parts):
             names = self._take_snapshot(handle, dir_fd, names_only)
         else:
             names = handle.snapshot
-        types = handle.types if names_only else {}
+        typed = (handle.types if names_only else {}).get
+        overlaid, allows = handle.overlaid.get, self.check.allows
         dotgit: ObjectKey | bool | None = True
         for index in range(offset, len(names)):
             name = names[index]
-            is_dot = index < 2
-            overlaid = handle.overlaid.get(name)
-            file_type, inode = (
-                _dots(handle.node, name) if is_dot else overlaid or types.get(name, UNTYPED)
-            )
-            if is_dot or overlaid or (file_type != S_IFDIR and self.check.allows(name)):
-                yield make(DirEntry, (name, index + 1, None, file_type, inode)), None
+            shown = typed(name)
+            if shown is None or shown[0] == S_IFDIR or not allows(name):
+                shown = _dots(handle.node, name) if index < 2 else overlaid(name)
+            if shown is not None:
+                yield make(DirEntry, (name, index + 1, None, *shown)), None
                 continue
             try:
                 if dotgit is True:
@@ -153,6 +150,7 @@ class Directories(Parts):
             for name, shown in overlay(handle.node, dir_fd, names).items():
                 if name in names:
                     names.remove(name)
+                    types.pop(name, None)
                 if shown is not None:
                     names.append(name)
                     overlaid[name] = shown

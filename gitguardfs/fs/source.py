@@ -158,10 +158,12 @@ class Source:
         found = {}
         with self._entries(fd) as entries:
             for entry in entries:
-                file_type = S_IFREG if entry.is_file(follow_symlinks=False) else S_IFDIR
+                name, file_type = entry.name, S_IFDIR
                 if entry.is_symlink():
                     file_type = S_IFLNK
-                found[os.fsencode(entry.name)] = file_type, entry.inode()
+                elif entry.is_file(follow_symlinks=False):
+                    file_type = S_IFREG
+                found[name if type(name) is bytes else os.fsencode(name)] = file_type, entry.inode()
         return found
 
     @contextmanager

@@ -81,7 +81,8 @@ OUT_INIT = Struct("IiQ4I2HIIHHII24x")
 OUT_LK = Struct("IiQQQII")
 OUT_SIZE = Struct("IiQII")
 """The reply to GETXATTR and LISTXATTR that asks for the size alone."""
-DIRENT = Struct("QQII")
+DIRENT = "QQII"
+"""``struct fuse_dirent`` without the name at its end."""
 
 FOPEN_DIRECT_IO, FOPEN_KEEP_CACHE, FOPEN_CACHE_DIR = 1, 2, 1 << 3
 FOPEN_NOFLUSH, FOPEN_PASSTHROUGH = 1 << 5, 1 << 7

@@ -42,8 +42,6 @@ Reader = Callable[[int, Sent, int], tuple[Packer, Arguments]]
 
 NO_ATTRIBUTES = bytes(abi.ATTRIBUTES.size)
 NO_ENTRY = bytes(abi.ENTRY.size) + NO_ATTRIBUTES
-_ENTRY_SIZE = len(NO_ENTRY) + abi.DIRENT.size
-_BLANK = bytes(8)
 _WORD = 0xFFFFFFFF
 _S = 1_000_000_000
 """Nanoseconds in a second."""
@@ -56,6 +54,12 @@ _S = 1_000_000_000
 def _timeout(seconds: float) -> tuple[int, int]:
     whole = int(seconds)
     return whole, int((seconds - whole) * _S)
+
+
+@lru_cache(256)
+def _listed(length: int) -> Struct:
+    """Return the layout of an entry with attributes whose name has ``length`` bytes."""
+    return Struct(f"{len(NO_ENTRY)}s{abi.DIRENT}{length + -length % 8}s")
 
 
 def failed(unique: int, number: int) -> bytes:
@@ -206,20 +210,16 @@ class Listing:
     def add(self, entry: DirEntry) -> bool:
         """Add an entry, if it has room; return whether it had."""
         name, offset, reply, file_type, inode = entry
-        padding = -len(name) % 8
-        size = _ENTRY_SIZE + len(name) + padding
-        if size > self._room:
+        form = _listed(len(name))
+        if form.size > self._room:
             return False
-        self._room -= size
-        attributes = None if reply is None else reply.attributes
-        if reply is None or attributes is None:
-            # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
-            head = NO_ENTRY
-        else:
+        self._room -= form.size
+        # Node 0 is an entry by name alone (fuse_direntplus_link in fs/fuse/readdir.c).
+        head = NO_ENTRY
+        if reply is not None and (attributes := reply.attributes) is not None:
             head = _entry(0, reply)[OUT.size :]
             inode, file_type = attributes.ino, S_IFMT(attributes.mode)
-        dirent = abi.DIRENT.pack(inode or 1, offset, len(name), file_type >> 12)  # DT_*
-        self._parts += (head, dirent, name, _BLANK[:padding])
+        self._parts.append(form.pack(head, inode or 1, offset, len(name), file_type >> 12, name))
         return True
 
     def packed(self, unique: int, reply: None) -> bytes:
