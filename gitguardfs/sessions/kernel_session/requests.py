@@ -327,7 +327,8 @@ def _tmpfile(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
 
 
 def _read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
-    return _data, abi.READ_IN.unpack_from(sent, BODY)[:3]
+    handle, offset, size, *_ = abi.READ_IN.unpack_from(sent, BODY)
+    return _data, (handle, offset, min(size, abi.MAX_WRITE))
 
 
 def _write(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:

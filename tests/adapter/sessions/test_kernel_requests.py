@@ -351,8 +351,8 @@ def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
                 whole = length.to_bytes(4, "little") + whole[4:]
             client.send(whole)
             while client.session._under_way:
-                if client.session._under_way._tries:
-                    waiting = next(iter(client.session._under_way._tries))
+                if tries := client.session._under_way._tries:
+                    (waiting, *_), *_ = tries.values()
                     client.send(request(Opcode.INTERRUPT, 0, 0, quads(waiting)))
                     continue
                 client.session._under_way.wait(-1)
