@@ -163,7 +163,7 @@ def _run(options: MountOptions) -> int:
         from gitguardfs.mounting import run as mount
         from gitguardfs.sessions import choice
 
-        new_session = choice.session_factory(
+        kind = choice.session_kind(
             options.session.value,
             options.allow_suid,
             options.needs_kernel_session,
@@ -180,7 +180,7 @@ def _run(options: MountOptions) -> int:
         raise seal.fail_closed(options.source, options.seal, fault) from None
     notify_socket = os.environ.get("NOTIFY_SOCKET")
     is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())  # systemd.exec(5)
-    return mount.run(options, notify_socket, bool(notify_socket) and is_main, new_session)
+    return mount.run(options, notify_socket, bool(notify_socket) and is_main, kind)
 
 
 def main() -> None:

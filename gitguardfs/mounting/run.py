@@ -58,12 +58,12 @@ def run(
     options: MountOptions,
     notify_socket: str | None,
     is_service: bool,
-    new_session: base.SessionFactory,
+    kind: base.SessionKind,
 ) -> int:
     """Mount, and serve until unmounted; return the exit code. Raises UserError.
 
     ``is_service`` is whether this is the main process of a service that waits for a notification.
-    ``new_session`` makes the session that serves the mount.
+    ``kind`` is that of the session that serves the mount.
     """
     # A new process closes its copies of the source's files, and may wait for a hung server then.
     # subprocess waits for that in vfork(2) with Python's lock held, and so would all threads.
@@ -91,7 +91,7 @@ def run(
             return keeper.for_others(first(lambda _: notify()))
         name = shown(options.mountpoint)
         relay.open()
-        again = partial(_run_again, options, new_session, succession, relay)
+        again = partial(_run_again, options, kind, succession, relay)
         if is_main:
             background.in_service(name, first, again, notify, relay)
         try:
@@ -102,7 +102,7 @@ def run(
             relay.close()
 
     offered = fd_store.taken(notify_socket)
-    return _run(options, new_session, launch, replace(succession, offered=offered))
+    return _run(options, kind, launch, replace(succession, offered=offered))
 
 
 _Serve = Callable[[keeper.Ready, Callable[[str], None]], int]
@@ -112,7 +112,7 @@ error that ends it."""
 
 def _run_again(
     options: MountOptions,
-    new_session: base.SessionFactory,
+    kind: base.SessionKind,
     succession: Succession,
     relay: fd_store.Relay,
     former: bytes,
@@ -128,7 +128,7 @@ def _run_again(
         log.info("%s: unmounted", options.mountpoint)
         return Exit.OK
     try:
-        return _run(options, new_session, lambda serve, _: serve(ready, log.error), succession)
+        return _run(options, kind, lambda serve, _: serve(ready, log.error), succession)
     except UserError as error:
         log.error("%s", error)
         return error.code
@@ -140,12 +140,12 @@ def _print_error(text: str) -> None:
 
 def _run(
     options: MountOptions,
-    new_session: base.SessionFactory,
+    kind: base.SessionKind,
     launch: Callable[[_Serve, MountOptions], int],
     succession: Succession,
 ) -> int:
     try:
-        return _prepare(options, new_session, launch, succession)
+        return _prepare(options, kind, launch, succession)
     except fstab_check.NotMountedError:
         raise
     except UserError as error:
@@ -161,7 +161,7 @@ def _user_error(error: OSError) -> UserError:
 
 def _prepare(
     options: MountOptions,
-    new_session: base.SessionFactory,
+    kind: base.SessionKind,
     launch: Callable[[_Serve, MountOptions], int],
     succession: Succession,
 ) -> int:
@@ -169,7 +169,7 @@ def _prepare(
     is_root = os.geteuid() == 0
     if options.needs_root is not None and not is_root:
         raise UserError(f"--{options.needs_root} needs root", "only root can change owners")
-    takes_over = new_session.takes_over and succession.goes_on
+    takes_over = kind.takes_over and succession.goes_on
     taken = takeover.taken(options, succession.offered, takes_over)
     paths = _paths(options, taken, is_root)
     seal_it = _wants_seal(options, paths, is_root)
@@ -198,7 +198,7 @@ def _prepare(
 
     def serve(ready: keeper.Ready, complain: Callable[[str], None]) -> int:
         try:
-            return _serve(options, paths, audit, new_session, seal_it, succession, ready)
+            return _serve(options, paths, audit, kind, seal_it, succession, ready)
         except UserError as error:
             said = seal.fail_closed(paths.source, options.seal, error)
         except Exception:
@@ -259,7 +259,7 @@ def _serve(
     options: MountOptions,
     paths: preflight.MountPaths,
     audit: AuditLog,
-    new_session: base.SessionFactory,
+    kind: base.SessionKind,
     seal_it: bool,
     succession: Succession,
     ready: keeper.Ready,
@@ -284,10 +284,8 @@ def _serve(
         paths = replace(paths, mountpoint_fd=root_fd)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
-    tables, operations = build.assemble(
-        options, paths, audit, root_fd, new_session.reports_names_only
-    )
-    session = new_session(operations)
+    tables, operations = build.assemble(options, paths, audit, root_fd, kind.reports_names_only)
+    session = kind.of(operations)
     access = old_views.Access(root.decode(), paths.source, paths.mountpoint, options.given)
     if taken is None:
         closed = closed_places.close(paths, target_fd, seal_it)
@@ -316,7 +314,7 @@ def _serve(
         if taken is None:
             utab.add(mounted)
         try:
-            old_views.note(mounted, access, new_session.lends_files and operations.lends_files)
+            old_views.note(mounted, access, kind.lends_files and operations.lends_files)
             record = guards.Record(mounted, paths.source, options.given)
         except OSError as error:
             log.warning("umount and vm-mount will not know this daemon: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gitguardfs.base.protocol import NodeId
@@ -82,16 +83,15 @@ class Session(Protocol):
         """
 
 
-class SessionFactory(Protocol):
-    """Makes sessions of one kind."""
+@dataclass(frozen=True)
+class SessionKind:
+    """A kind of sessions."""
 
-    reports_names_only: bool
+    of: Callable[[View], Session]
+    """Returns a session that serves a view."""
+    reports_names_only: bool = False
     """Whether its sessions can report entries of a listing without attributes."""
-    lends_files: bool
+    lends_files: bool = False
     """Whether its sessions let the kernel read and write files by itself."""
-
-    takes_over: bool
+    takes_over: bool = False
     """Whether its sessions go on with the connection of a daemon that has ended."""
-
-    def __call__(self, view: View) -> Session:
-        """Return a session that serves ``view``."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.sessions.base import SessionFactory
+from gitguardfs.sessions.base import SessionKind
 
 OLDEST_KERNEL = (5, 17)
 """The first Linux with version 7.36 of the protocol, whose INIT has the present layout."""
@@ -22,13 +23,10 @@ def is_known(pyfuse3: str) -> bool:
     return OLDEST_KNOWN <= release < FIRST_UNKNOWN
 
 
-def session_factory(
-    kind: str,
-    shows_set_id: bool,
-    needs_kernel: str = "",
-    serves_ioctl: bool = False,
-) -> SessionFactory:
-    """Return what makes the session of a mount, by the value of ``--session``.
+def session_kind(
+    kind: str, shows_set_id: bool, needs_kernel: str, serves_ioctl: bool
+) -> SessionKind:
+    """Return the kind of a mount's session, by the value of ``--session``.
 
     ``auto`` is the kernel's session where that can serve. ``needs_kernel`` names an option that
     only that can serve. ``shows_set_id`` is whether the view shows set-id bits of files,
@@ -43,11 +41,14 @@ def session_factory(
             f"--session kernel needs Linux 5.17, and this is {release}", "leave it out", Exit.SYSTEM
         )
     if kind == "kernel" or (kind == "auto" and is_new and os.geteuid() == 0):
-        from gitguardfs.sessions.kernel_session.session import KernelSessionFactory
+        from gitguardfs.sessions.kernel_session.session import KernelSession
 
-        return KernelSessionFactory(
-            shows_set_id, lends_files=version >= OLDEST_TO_LEND, serves_ioctl=serves_ioctl
-        )
+        lends_files = version >= OLDEST_TO_LEND
+        of = partial(
+            KernelSession, shows_set_id=shows_set_id, lends_files=lends_files,
+            serves_ioctl=serves_ioctl,
+        )  # fmt: skip
+        return SessionKind(of, True, lends_files, takes_over=True)
     if needs_kernel:
         raise UserError(
             f"--{needs_kernel} needs --session kernel (root, Linux 5.17):"
@@ -55,6 +56,7 @@ def session_factory(
             f"leave {needs_kernel} out",
             Exit.USAGE,
         )
-    from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+    from gitguardfs.sessions.pyfuse3_session.internals import NamesOnlyEntry
+    from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Session
 
-    return Pyfuse3SessionFactory()
+    return SessionKind(Pyfuse3Session, NamesOnlyEntry().works)

@@ -78,31 +78,11 @@ def _new_buffer() -> mmap.mmap:
     return mmap.mmap(-1, abi.BUFFER_SIZE)
 
 
-class KernelSessionFactory:
-    """Sessions on /dev/fuse. They need root, and Linux 5.17 or later."""
-
-    reports_names_only = True
-    takes_over = True
-
-    def __init__(
-        self, shows_set_id: bool = False, lends_files: bool = True, serves_ioctl: bool = False
-    ) -> None:
-        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them.
-
-        ``lends_files`` says that the kernel may read and write open files by itself, and
-        ``serves_ioctl`` that the view answers ioctl(2).
-        """
-        self._shows_set_id = shows_set_id
-        self.lends_files = lends_files
-        self._serves_ioctl = serves_ioctl
-
-    def __call__(self, view: View) -> KernelSession:
-        """Return a session that serves ``view``."""
-        return KernelSession(view, self._shows_set_id, self.lends_files, self._serves_ioctl)
-
-
 class KernelSession:
-    """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``."""
+    """One mount's connection to the kernel, by /dev/fuse itself; see ``base.Session``.
+
+    It needs root, and Linux 5.17 or later.
+    """
 
     def __init__(
         self,
@@ -111,6 +91,11 @@ class KernelSession:
         lends_files: bool = True,
         serves_ioctl: bool = False,
     ) -> None:
+        """``shows_set_id`` says that the guest's kernel sees set-id bits, and clears them.
+
+        ``lends_files`` says that the kernel may read and write open files by itself, and
+        ``serves_ioctl`` that the view answers ioctl(2).
+        """
         self._view = view
         self._forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
         self._connection = Connection(shows_set_id)

@@ -19,7 +19,6 @@ from gitguardfs.base.constants import SUBTYPE
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.pyfuse3_session.handlers import Handlers
-from gitguardfs.sessions.pyfuse3_session.internals import NamesOnlyEntry
 from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)
@@ -28,20 +27,6 @@ ANSWER_LIMIT = 30.0
 """Seconds after which a warning says that a new mount does not answer yet."""
 STAT = "/usr/bin/stat"
 """A fixed path: a search for the program could meet the new mount, which may not answer."""
-
-
-class Pyfuse3SessionFactory:
-    """Sessions by pyfuse3 and libfuse."""
-
-    lends_files = False
-    takes_over = False
-
-    def __init__(self) -> None:
-        self.reports_names_only = NamesOnlyEntry().works
-
-    def __call__(self, view: View) -> Pyfuse3Session:
-        """Return a session that serves ``view``."""
-        return Pyfuse3Session(view)
 
 
 class Pyfuse3Session:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from gitguardfs.sessions.pyfuse3_session import internals
-from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Session
 from gitguardfs.view.view import View
 
 
@@ -139,7 +139,7 @@ def test_a_lock_that_pyfuse3_creates_in_init_is_ours(
     monkeypatch.setattr(pyfuse3, "init", init)
     monkeypatch.setattr(pyfuse3, "trio", trio)
     operations = cast("View", None)
-    session = Pyfuse3SessionFactory()(operations)
+    session = Pyfuse3Session(operations)
     fd = os.open(tmp_path, os.O_PATH)
     session.mount("/", fd, set())
     os.close(fd)

@@ -14,7 +14,8 @@ from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import fstab_check, run, seal, utab
 from gitguardfs.options.mount_options import MountOptions
-from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3SessionFactory
+from gitguardfs.sessions.base import SessionKind
+from gitguardfs.sessions.pyfuse3_session.session import Pyfuse3Session
 from tests.support.mounting import LIMIT, area, unmount
 
 
@@ -149,7 +150,7 @@ def test_any_error_before_a_guard_comes_about_closes_the_share(
     monkeypatch.setattr(fstab_check, "check_mounted", fail)
     options = MountOptions(str(here / "a/share"), str(here / "view"), seal=wanted)
     with pytest.raises(UserError, match="/etc/fstab: Input/output error") as error:
-        run.run(options, None, False, Pyfuse3SessionFactory())
+        run.run(options, None, False, SessionKind(Pyfuse3Session))
     assert error.value.code == Exit.SYSTEM
     assert _is_sealed(here / "a/share") == ("is sealed" in str(error.value)) == wanted
 
