@@ -52,8 +52,7 @@ class Directories(Parts):
         """Open a directory that a former daemon had open, unless that was done before."""
         if self.handles.is_former(handle_id):
             node = self.check.directory(node_id)
-            handle = DirectoryHandle(node, caller.uid, caller.pid)
-            self.handles.restore_directory(handle_id, handle)
+            self.handles.directories[handle_id] = DirectoryHandle(node, caller.uid, caller.pid)
 
     def readdir(
         self, handle_id: HandleId, offset: DirOffset, add: Callable[[DirEntry], bool]

@@ -184,7 +184,7 @@ class Files(NewEntries):
             offset < node.size
             and offset % PAGE == 0
             and whole
-            and any(handle.node is node and handle.mappable for handle in self.handles.files())
+            and any(handle.node is node and handle.mappable for handle in self.handles.files.values())
         )
 
     def create(

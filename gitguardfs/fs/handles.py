@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from typing import cast
@@ -105,14 +105,14 @@ class HandleTable:
 
     def __init__(self, first: int = 1) -> None:
         """Give the handles numbers from ``first`` on."""
-        self._files: dict[HandleId, FileHandle] = {}
-        self._directories: dict[HandleId, DirectoryHandle] = {}
+        self.files: dict[HandleId, FileHandle] = {}
+        self.directories: dict[HandleId, DirectoryHandle] = {}
         self._read: OrderedDict[DirectoryHandle, int] = OrderedDict()
         self._names = 0
         self.continue_at(HandleId(first))
 
     def __len__(self) -> int:
-        return len(self._files) + len(self._directories)
+        return len(self.files) + len(self.directories)
 
     def continue_at(self, first: HandleId) -> None:
         """Give the handles numbers from ``first`` on: a former daemon has given those below."""
@@ -121,7 +121,7 @@ class HandleTable:
 
     def is_former(self, handle_id: HandleId) -> bool:
         """Return whether only a former daemon has opened a directory of that id."""
-        return handle_id < self._first and handle_id not in self._directories
+        return handle_id < self._first and handle_id not in self.directories
 
     def next_id(self) -> HandleId:
         """Return a number that no handle has had."""
@@ -129,24 +129,20 @@ class HandleTable:
 
     def restore_file(self, handle_id: HandleId, handle: FileHandle) -> None:
         """Add a handle of a former daemon, whose file was opened again."""
-        self._files[handle_id] = handle
+        self.files[handle_id] = handle
         handle.node.open_fds += (handle.fd,)
-
-    def restore_directory(self, handle_id: HandleId, handle: DirectoryHandle) -> None:
-        """Add a handle of a former daemon."""
-        self._directories[handle_id] = handle
 
     def add_file(self, handle: FileHandle) -> HandleId:
         """Add a handle and return its id; its descriptor also serves its node."""
         handle_id = next(self._ids)
-        self._files[handle_id] = handle
+        self.files[handle_id] = handle
         handle.node.open_fds += (handle.fd,)
         return handle_id
 
     def add_directory(self, handle: DirectoryHandle) -> HandleId:
         """Add a handle and return its id."""
         handle_id = next(self._ids)
-        self._directories[handle_id] = handle
+        self.directories[handle_id] = handle
         return handle_id
 
     def file(self, handle_id: HandleId) -> FileHandle:
@@ -155,36 +151,24 @@ class HandleTable:
         Raises OSError if there is none: ESTALE if a former daemon had one, otherwise EBADF.
         """
         try:
-            return self._files[handle_id]
+            return self.files[handle_id]
         except KeyError:
             raise os_error(errno.ESTALE if handle_id < self._first else errno.EBADF) from None
 
-    def files(self) -> Iterable[FileHandle]:
-        """Return all open files."""
-        return self._files.values()
-
-    def files_by_id(self) -> Iterable[tuple[HandleId, FileHandle]]:
-        """Return the ids of all open files, with the files."""
-        return self._files.items()
-
-    def directories_by_id(self) -> Iterable[tuple[HandleId, DirectoryHandle]]:
-        """Return the ids of all open directories, with the directories."""
-        return self._directories.items()
-
     def opens(self, st: os.stat_result) -> bool:
         """Return whether a file with the number and type of ``st`` is open."""
-        return any(handle.node.matches(st) for handle in self._files.values())
+        return any(handle.node.matches(st) for handle in self.files.values())
 
     def directory(self, handle_id: HandleId) -> DirectoryHandle:
         """Return the open directory of that id. Raises OSError as ``file`` does."""
         try:
-            return self._directories[handle_id]
+            return self.directories[handle_id]
         except KeyError:
             raise os_error(errno.ESTALE if handle_id < self._first else errno.EBADF) from None
 
     def release_file(self, handle_id: HandleId) -> None:
         """Close a file. Raises OSError(EBADF) if the id was never in use."""
-        handle = self._files.pop(handle_id, None)
+        handle = self.files.pop(handle_id, None)
         if handle is None:
             if handle_id < self._first:  # it could not be opened again
                 return
@@ -216,12 +200,12 @@ class HandleTable:
 
     def release_directory(self, handle_id: HandleId) -> None:
         """Close a directory; an unknown id is ignored."""
-        handle = self._directories.pop(handle_id, None)
+        handle = self.directories.pop(handle_id, None)
         if handle is not None:
             self._drop_snapshot(handle)
 
     def close_all(self) -> None:
         """Close all handles, at the end of a mount."""
-        for handle_id in list(self._files):
+        for handle_id in list(self.files):
             self.release_file(handle_id)
-        self._directories.clear()
+        self.directories.clear()

@@ -58,7 +58,7 @@ class Ranges(Files):
 
         The guest's kernel alone has what was stored there, perhaps in a hole of the source's file.
         """
-        files = self.handles.files()
+        files = self.handles.files.values()
         return any(other.node is handle.node and other.mappable for other in files)
 
     def copy_file_range(

@@ -51,7 +51,7 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
     """
     if not can_be_taken_over(tree):
         return None
-    opened = sorted(tree.handles.files_by_id(), key=lambda each: each[1].node.parent is not None)
+    opened = sorted(tree.handles.files.items(), key=lambda each: each[1].node.parent is not None)
     for number, handle in opened:
         is_needed = handle.writable or _is_open_nameless(handle.node)
         if is_needed and len(descriptors) < MOST_FILES:
@@ -59,7 +59,7 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
     nodes = [row_of(node, _place(tree, node)) for node in _needed(tree)]
     files = [
         (number, handle.node.id, handle.flags, handle.changed_ns)
-        for number, handle in tree.handles.files_by_id()
+        for number, handle in tree.handles.files.items()
     ]
     directories = [
         (
@@ -67,7 +67,7 @@ def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
             None if handle.snapshot is None else tuple(handle.snapshot),
             tuple(handle.overlaid.items()),
         )
-        for number, handle in tree.handles.directories_by_id()
+        for number, handle in tree.handles.directories.items()
     ]  # fmt: skip
     return (
         tree.nodes.next_own_id(), tree.handles.next_id(),
@@ -139,7 +139,7 @@ def restore(tree: Tree, former: Saved, descriptors: dict[str, int]) -> None:
         directory = by_id.get(node_id)
         if isinstance(directory, Directory):
             handle = DirectoryHandle(directory, uid, pid)
-            tree.handles.restore_directory(number, handle)
+            tree.handles.directories[number] = handle
             if names is not None:
                 tree.handles.keep_snapshot(handle, list(names))
                 handle.overlaid = dict(overlaid)

@@ -32,7 +32,7 @@ def successor(make_world: MakeWorld, request: pytest.FixtureRequest) -> Successo
         if request.param == "end":
             former = world.view.saved(kept)
         else:
-            handles = world.tree.handles.files_by_id()
+            handles = world.tree.handles.files.items()
             files = {n: Opened(h.node.id, h.flags, 0, 0, h.changed_ns) for n, h in handles}
             notes = Notes(world.view, lambda: None, files, {})
             assert notes.begin()

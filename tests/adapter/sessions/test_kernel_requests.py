@@ -365,7 +365,7 @@ def test_malformed_requests_are_answered_once_and_open_nothing_guarded(
         assert guarded_in(source) == before
         opened = {os.path.realpath(f"/proc/self/fd/{fd}") for fd in open_descriptors()}
         assert f"{source}/.git/config" not in opened
-        for handle, _ in [*world.tree.handles.files_by_id()]:
+        for handle in [*world.tree.handles.files]:
             world.tree.release(handle)
         world.close()
         assert open_descriptors() == descriptors
