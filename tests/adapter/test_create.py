@@ -96,9 +96,8 @@ async def test_an_owner_that_cannot_be_set_undoes_it(
 
 @needs_root
 async def test_a_creator_s_own_files_need_no_right_to_give_away(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world()
     calls: list[object] = []
     monkeypatch.setattr(Source, "chown", lambda *args: calls.append(args))
     info, _ = await MAKERS["create"](world, Context(uid=0, gid=0))

@@ -174,9 +174,8 @@ async def test_what_the_host_moves_into_git_near_by_is_closed_at_once(
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("levels", [4, 9, 30, 58, 59])
 async def test_on_a_local_source_that_is_so_at_any_depth(
-    make_world: MakeWorld, later: Later, how: Callable[[World, int], None], levels: int
+    world: World, later: Later, how: Callable[[World, int], None], levels: int
 ) -> None:
-    world = make_world()
     end, before = await moved_above(world, later, how, levels)
     await refused(world.create(end, b"new"))
     assert all_files(world.source) == before

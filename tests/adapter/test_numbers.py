@@ -19,6 +19,11 @@ PATHS = {"is_local": False, "is_ninep": True}
 every_source = pytest.mark.parametrize("kind", [LOCAL, SHARE, PATHS], ids=["local", "share", "9p"])
 
 
+@pytest.fixture(params=[LOCAL, SHARE, PATHS], ids=["local", "share", "9p"])
+def world(make_world: MakeWorld, request: pytest.FixtureRequest) -> World:
+    return make_world(**request.param)
+
+
 def reuse_number(old: Path, new: Path, text: str) -> None:
     """Remove the file at ``old``, and make one at ``new`` that gets its inode number."""
     old.rename(new)
@@ -41,11 +46,7 @@ async def with_two_names(world: World, first: str, second: str) -> int:
     return number
 
 
-@every_source
-async def test_a_name_whose_other_was_removed_here_never_shows_another_file(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_a_name_whose_other_was_removed_here_never_shows_another_file(world: World) -> None:
     old = await with_two_names(world, "one", "two")
     await world.ops.unlink(ROOT_ID, b"two", world.ctx)
     evict_all(world)
@@ -57,12 +58,8 @@ async def test_a_name_whose_other_was_removed_here_never_shows_another_file(
     assert await read(world, await world.id("one")) == b"replaced"
 
 
-@every_source
-async def test_a_name_never_shows_a_new_file_at_the_other_name(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
+async def test_a_name_never_shows_a_new_file_at_the_other_name(world: World) -> None:
     """The file was last seen at the place where the new one has its number."""
-    world = make_world(**kind)
     old = await with_two_names(world, "one", "two")
     (world.source / "one").unlink()
     reuse_number(world.source / "two", world.source / "two", "another")
@@ -76,11 +73,7 @@ async def test_a_name_never_shows_a_new_file_at_the_other_name(
     assert await world.id("two") != old
 
 
-@every_source
-async def test_a_symlink_never_shows_a_new_one_at_the_other_name(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_a_symlink_never_shows_a_new_one_at_the_other_name(world: World) -> None:
     (world.source / "one").symlink_to("before")
     os.link(world.source / "one", world.source / "two", follow_symlinks=False)
     old = await world.id("one")
@@ -92,12 +85,8 @@ async def test_a_symlink_never_shows_a_new_one_at_the_other_name(
     assert await world.ops.readlink(new, world.ctx) == b"before"
 
 
-@every_source
-async def test_what_is_linked_into_place_here_keeps_its_number(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
+async def test_what_is_linked_into_place_here_keeps_its_number(world: World) -> None:
     """As programs write a file under another name, link it into place and remove that name."""
-    world = make_world(**kind)
     handle, number = await world.create(ROOT_ID, b"new")
     await world.ops.release(handle)
     assert (await world.ops.link(number, ROOT_ID, b"place", world.ctx)).st_ino == number
@@ -108,12 +97,8 @@ async def test_what_is_linked_into_place_here_keeps_its_number(
         assert await read(world, number) == b""
 
 
-@every_source
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "evicted"])
-async def test_a_name_left_by_a_removal_here_keeps_its_number(
-    make_world: MakeWorld, kind: dict[str, bool], is_held: bool
-) -> None:
-    world = make_world(**kind)
+async def test_a_name_left_by_a_removal_here_keeps_its_number(world: World, is_held: bool) -> None:
     old = await with_two_names(world, "one", "two")
     await world.ops.unlink(ROOT_ID, b"two", world.ctx)
     if not is_held:
@@ -196,12 +181,8 @@ async def test_an_open_file_that_was_protected_before_is_guarded_in_the_end(
         await world.ops.release(handle)
 
 
-@every_source
-async def test_a_name_removed_here_is_of_no_file_that_is_remembered_elsewhere(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
+async def test_a_name_removed_here_is_of_no_file_that_is_remembered_elsewhere(world: World) -> None:
     """The kernel sends no lookup of "other", which it remembers: it may be any file by now."""
-    world = make_world(**kind)
     (world.source / "file").write_text("before")
     old = await world.id("file")
     reuse_number(world.source / "file", world.source / "other", "another")
@@ -234,11 +215,7 @@ async def test_a_replaced_file_is_not_another_with_its_number_while_it_is_held(
     assert (world.source / "other").read_text() == "another"
 
 
-@every_source
-async def test_a_removed_name_is_of_no_file_that_is_remembered_by_two(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_a_removed_name_is_of_no_file_that_is_remembered_by_two(world: World) -> None:
     old = await with_two_names(world, "one", "two")
     (world.source / "one").unlink()
     reuse_number(world.source / "two", world.source / "two", "another")
@@ -248,11 +225,7 @@ async def test_a_removed_name_is_of_no_file_that_is_remembered_by_two(
     assert await read(world, await world.id("one")) == b"replaced"
 
 
-@every_source
-async def test_of_three_names_one_is_removed_here_and_two_on_the_host(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_of_three_names_one_is_removed_here_and_two_on_the_host(world: World) -> None:
     old = await with_two_names(world, "one", "two")
     os.link(world.source / "one", world.source / "three")
     for name in ("three", "two"):
@@ -267,12 +240,8 @@ async def test_of_three_names_one_is_removed_here_and_two_on_the_host(
     assert await read(world, await world.id("one")) == b"replaced"
 
 
-@every_source
-async def test_a_name_just_looked_up_is_never_stale(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
+async def test_a_name_just_looked_up_is_never_stale(world: World) -> None:
     """The kernel looks a name up once after ESTALE, and tells the process of a second one."""
-    world = make_world(**kind)
     old = await with_two_names(world, "one", "two")
     os.link(world.source / "one", world.source / "three")
     assert await world.id("three") == old
@@ -282,8 +251,11 @@ async def test_a_name_just_looked_up_is_never_stale(
     assert await read(world, await world.id("one")) == b"before"
 
 
-async def test_a_directory_moved_by_the_host_and_here_keeps_its_number(world: World) -> None:
+async def test_a_directory_moved_by_the_host_and_here_keeps_its_number(
+    make_world: MakeWorld,
+) -> None:
     """A process may be in it, and the kernel may remember another entry at the name."""
+    world = make_world()
     (world.source / "before").mkdir()
     (world.source / "before/file").write_text("text")
     number = await world.id("before")
@@ -295,11 +267,7 @@ async def test_a_directory_moved_by_the_host_and_here_keeps_its_number(world: Wo
     assert await world.id("after") == number
 
 
-@every_source
-async def test_a_name_moved_here_is_of_no_file_that_is_remembered_elsewhere(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_a_name_moved_here_is_of_no_file_that_is_remembered_elsewhere(world: World) -> None:
     for name in ("file", "second"):
         (world.source / name).write_text("before")
     old, second = await world.id("file"), await world.id("second")
@@ -312,9 +280,10 @@ async def test_a_name_moved_here_is_of_no_file_that_is_remembered_elsewhere(
 
 
 async def test_a_file_moved_by_the_host_while_open_is_not_taken_for_a_later_one(
-    world: World,
+    make_world: MakeWorld,
 ) -> None:
     """It kept its number at the new name, and the kernel remembers both names."""
+    world = make_world()
     (world.source / "file").write_text("before")
     old = await world.id("file")
     handle = (await world.ops.open(old, os.O_RDONLY, world.ctx)).fh
@@ -327,11 +296,7 @@ async def test_a_file_moved_by_the_host_while_open_is_not_taken_for_a_later_one(
     assert await read(world, await world.id("backup")) == b"another"
 
 
-@every_source
-async def test_a_hard_link_moved_or_removed_here_keeps_its_number(
-    make_world: MakeWorld, kind: dict[str, bool]
-) -> None:
-    world = make_world(**kind)
+async def test_a_hard_link_moved_or_removed_here_keeps_its_number(world: World) -> None:
     number = await with_two_names(world, "one", "two")
     await world.rename("one", "three")
     assert await world.id("three") == number

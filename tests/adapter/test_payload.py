@@ -166,8 +166,7 @@ def state_of(world: World) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("halves", ALL)
 @pytest.mark.parametrize("make", MAKES)
-async def test_no_payload_is_made(make_world: MakeWorld, halves: str, make: str) -> None:
-    world = make_world()
+async def test_no_payload_is_made(world: World, halves: str, make: str) -> None:
     d = await planted(world, ALL[halves])
     before = state_of(world)
     for name in NAMES:
@@ -177,8 +176,7 @@ async def test_no_payload_is_made(make_world: MakeWorld, halves: str, make: str)
 
 @pytest.mark.parametrize("halves", ALL)
 @pytest.mark.parametrize("change", CHANGES)
-async def test_none_is_changed_or_removed(make_world: MakeWorld, halves: str, change: str) -> None:
-    world = make_world()
+async def test_none_is_changed_or_removed(world: World, halves: str, change: str) -> None:
     files = (b"config", b"config.worktree", b"hooks")
     if "HEAD" not in halves:  # HEAD with commondir is a whole one
         files = (*files, b"commondir")
@@ -194,8 +192,7 @@ async def test_none_is_changed_or_removed(make_world: MakeWorld, halves: str, ch
 
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("change", CHANGES)
-async def test_nor_is_what_is_below_hooks(make_world: MakeWorld, halves: str, change: str) -> None:
-    world = make_world()
+async def test_nor_is_what_is_below_hooks(world: World, halves: str, change: str) -> None:
     await planted(world, HALVES[halves], (b"hooks/post-update", b"hooks/lib/config/run"))
     before = state_of(world)
     for above, name in (("d/hooks", b"post-update"), ("d/hooks/lib/config", b"run")):
@@ -208,9 +205,8 @@ async def test_nor_is_what_is_below_hooks(make_world: MakeWorld, halves: str, ch
 @pytest.mark.parametrize("halves", HALVES)
 @pytest.mark.parametrize("use", OF_DIRECTORIES)
 async def test_nor_is_a_directory_of_hooks_or_one_below(
-    make_world: MakeWorld, halves: str, use: str
+    world: World, halves: str, use: str
 ) -> None:
-    world = make_world()
     d = await planted(world, HALVES[halves], (b"Hooks/", b"hooks/lib/"))
     hooks, other = await world.id("d/hooks"), await world.id("d/Hooks")
     await _node(world, hooks, b"lib")
@@ -223,8 +219,7 @@ async def test_nor_is_a_directory_of_hooks_or_one_below(
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_spelling_is_closed_to_changes(make_world: MakeWorld, name: bytes) -> None:
-    world = make_world()
+async def test_every_spelling_is_closed_to_changes(world: World, name: bytes) -> None:
     d = await planted(world, (_refs, _objects), (name,))
     before = state_of(world)
     for change in CHANGES.values():
@@ -233,8 +228,7 @@ async def test_every_spelling_is_closed_to_changes(make_world: MakeWorld, name: 
 
 
 @pytest.mark.parametrize("halves", HALVES)
-async def test_all_of_it_can_be_read(make_world: MakeWorld, halves: str) -> None:
-    world = make_world()
+async def test_all_of_it_can_be_read(world: World, halves: str) -> None:
     files = (b"config", b"config.worktree", b"hooks/post-update")
     d = await planted(world, HALVES[halves], files)
     assert {b"config", b"config.worktree", b"hooks"} < set(await world.list("d"))
@@ -247,8 +241,7 @@ async def test_all_of_it_can_be_read(make_world: MakeWorld, halves: str) -> None
 
 
 @pytest.mark.parametrize("halves", HALVES)
-async def test_other_names_beside_it_are_free(make_world: MakeWorld, halves: str) -> None:
-    world = make_world()
+async def test_other_names_beside_it_are_free(world: World, halves: str) -> None:
     d = await planted(world, HALVES[halves], (b"plain2",))
     for name in (b"info", b"description", b"config.txt", b"myhooks", b"config-1"):
         for make in (MAKES["create"], MAKES["mkdir"], MAKES["symlink"]):
@@ -272,10 +265,7 @@ ORDINARY: dict[str, tuple[Half, ...]] = {
 
 @pytest.mark.parametrize("halves", ORDINARY)
 @pytest.mark.parametrize("name", [b"config", b"config.worktree", b"hooks"])
-async def test_ordinary_directories_are_unhurt(
-    make_world: MakeWorld, halves: str, name: bytes
-) -> None:
-    world = make_world()
+async def test_ordinary_directories_are_unhurt(world: World, halves: str, name: bytes) -> None:
     d = await planted(world, ORDINARY[halves], (name, b"src/config/x", b"src/hooks/use.ts"))
     for use in ("chmod", "truncate", "open for writing", "setxattr", "removexattr", "unlink"):
         await CHANGES[use](world, d, name)

@@ -266,8 +266,7 @@ async def test_what_was_evicted_is_opened_again(
     await world.ops.release(handle)
 
 
-async def test_out_of_the_source_is_out_of_reach(make_world: MakeWorld, later: Later) -> None:
-    world = make_world()
+async def test_out_of_the_source_is_out_of_reach(world: World, later: Later) -> None:
     _settled(world)
     hooks = await world.id("A/b/hooks")
     (world.source / "A").rename(world.source.parent / "outside")

@@ -132,10 +132,9 @@ async def test_what_git_may_soon_run_is_not_opened_again_for_writing(
 
 
 async def test_a_renamed_rule_counts_for_nodes_of_before(
-    make_world: MakeWorld, successor: Successor
+    world: World, successor: Successor
 ) -> None:
     """As if a new version guarded more names."""
-    world = make_world()
     (world.source / "hooks").mkdir()
     (world.source / "hooks/run").write_text("text")
     number = await world.id("hooks/run")
@@ -160,10 +159,7 @@ async def test_a_guarded_node_stays_guarded(
         assert await read(following, await following.id(".git/config")) == b"text"
 
 
-async def test_a_number_of_our_own_is_never_given_again(
-    make_world: MakeWorld, successor: Successor
-) -> None:
-    world = make_world()
+async def test_a_number_of_our_own_is_never_given_again(world: World, successor: Successor) -> None:
     for name in ("a", "b"):
         (world.source / name / ".git").mkdir(parents=True)
     first = await world.id("a/.git")
@@ -175,10 +171,9 @@ async def test_a_number_of_our_own_is_never_given_again(
 
 @pytest.mark.parametrize("kind", [os.mkdir, os.mknod], ids=lambda kind: kind.__name__)
 async def test_the_number_of_what_is_gone_is_not_given_again(
-    make_world: MakeWorld, successor: Successor, kind: Callable[[Path], None]
+    world: World, successor: Successor, kind: Callable[[Path], None]
 ) -> None:
     """The kernel still knows it, as the working directory of a process that was removed."""
-    world = make_world()
     kind(world.source / "gone")
     number = await world.id("gone")
     world.tree.nodes.by_id[number].parent = None  # the file system has reused the inode's number
@@ -191,9 +186,8 @@ async def test_the_number_of_what_is_gone_is_not_given_again(
 
 @at_an_end
 async def test_a_file_that_has_lost_one_of_two_names_stays_one_file(
-    make_world: MakeWorld, successor: Successor
+    world: World, successor: Successor
 ) -> None:
-    world = make_world()
     (world.source / "file").touch()
     (world.source / "link").hardlink_to(world.source / "file")
     handle, number = await world.open("file", os.O_RDWR), await world.id("file")
@@ -222,9 +216,8 @@ async def test_a_file_is_found_in_a_directory_that_the_kernel_has_forgotten(
 
 @at_an_end
 async def test_a_directory_that_the_host_has_moved_is_found(
-    make_world: MakeWorld, successor: Successor, later: Later
+    world: World, successor: Successor, later: Later
 ) -> None:
-    world = make_world()
     (world.source / "d/e").mkdir(parents=True)
     (world.source / "d/e/file").touch()
     number = await world.id("d/e")
@@ -236,8 +229,7 @@ async def test_a_directory_that_the_host_has_moved_is_found(
     assert await following.ops.lookup(number, b"file", following.ctx)
 
 
-async def test_handles_keep_their_numbers(make_world: MakeWorld, successor: Successor) -> None:
-    world = make_world()
+async def test_handles_keep_their_numbers(world: World, successor: Successor) -> None:
     (world.source / "one").write_text("one")
     (world.source / "two").write_text("two")
     one, two = await world.open("one", os.O_RDWR | os.O_APPEND), await world.open("two")
@@ -277,10 +269,9 @@ async def test_a_file_without_a_name_is_handed_over(
 
 @at_an_end
 async def test_a_file_that_the_server_does_not_open_again_is_handed_over(
-    make_world: MakeWorld, successor: Successor, monkeypatch: pytest.MonkeyPatch
+    world: World, successor: Successor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As git's new objects, which have mode 0444."""
-    world = make_world()
     handle, _ = await world.create(ROOT_ID, b"object")
 
     def fail(*_: object) -> int:
@@ -311,8 +302,7 @@ async def test_a_handed_over_file_must_be_the_one_at_its_place(
 
 
 @at_an_end
-async def test_a_listing_goes_on_where_it_was(make_world: MakeWorld, successor: Successor) -> None:
-    world = make_world()
+async def test_a_listing_goes_on_where_it_was(world: World, successor: Successor) -> None:
     for number in range(20):
         (world.source / f"{number}").touch()
     handle = await world.ops.opendir(ROOT_ID, world.ctx)
@@ -350,8 +340,7 @@ async def test_requests_under_way_are_noted_whenever_notes_are_shortened(
     notes.close()
 
 
-async def test_only_what_is_used_is_looked_up(make_world: MakeWorld, successor: Successor) -> None:
-    world = make_world()
+async def test_only_what_is_used_is_looked_up(world: World, successor: Successor) -> None:
     (world.source / "d").mkdir()
     (world.source / "d/file").touch()
     await world.id("d/file")

@@ -95,8 +95,7 @@ async def test_a_part_that_another_guard_adds_meanwhile_takes_the_name_away(
     await world.ops.release(handle)
 
 
-async def test_no_nameless_file_where_no_file_may_be_made(make_world: MakeWorld) -> None:
-    world = make_world()
+async def test_no_nameless_file_where_no_file_may_be_made(world: World) -> None:
     (world.source / ".git").mkdir()
     (world.source / "half/hooks").mkdir(parents=True)
     for part in ("refs", "objects"):
