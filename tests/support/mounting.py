@@ -160,6 +160,15 @@ def gitguardfs(
     assert not alarming, f"unexpected warnings:\n{text}"
 
 
+@contextmanager
+def empty_view(*options: str, **how: Any) -> Iterator[Mounted]:
+    """Mount an empty directory, in an area of its own, as ``gitguardfs``."""
+    with area() as here:
+        (here / "source").mkdir()
+        with gitguardfs(here / "source", here / "view", *options, **how) as mounted:
+            yield mounted
+
+
 def _await_ready(ready: socket.socket, mounted: Mounted) -> None:
     deadline = time.monotonic() + START_LIMIT
     ready.settimeout(0.1)

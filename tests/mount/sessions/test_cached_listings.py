@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.mounting import Mounted, area, gitguardfs
+from tests.support.mounting import Mounted, empty_view
 
 TIMEOUT = 1.0
 """Seconds for which the kernel may cache names (--cache-timeout, the default)."""
@@ -14,11 +14,8 @@ TIMEOUT = 1.0
 
 @pytest.fixture(scope="module")
 def mounted() -> Iterator[Mounted]:
-    with area() as here:
-        here.chmod(0o700)
-        (here / "source").mkdir()
-        with gitguardfs(here / "source", here / "view", "-d", "--session=kernel") as mounted:
-            yield mounted
+    with empty_view("-d") as mounted:
+        yield mounted
 
 
 @pytest.fixture
@@ -82,12 +79,8 @@ def test_a_listing_read_again_is_as_old_as_names_may_be(mounted: Mounted, direct
 
 
 def test_without_cached_names_no_listing_is_cached() -> None:
-    with area() as here:
-        here.chmod(0o700)
-        (here / "source").mkdir()
-        options = ("-d", "--session=kernel", "--cache-timeout=0")
-        with gitguardfs(here / "source", here / "view", *options) as mounted:
-            os.listdir(mounted.path)
-            seen = listings(mounted)
-            os.listdir(mounted.path)
-            assert listings(mounted) > seen
+    with empty_view("-d", "--cache-timeout=0") as mounted:
+        os.listdir(mounted.path)
+        seen = listings(mounted)
+        os.listdir(mounted.path)
+        assert listings(mounted) > seen

@@ -12,22 +12,21 @@ import pytest
 
 from gitguardfs.linux.syscalls import linkat_by_proc
 from tests.conformance.tools import ALICE, call, calls, descriptor, equal, fallocate, outcome, run
-from tests.support.mounting import Mounted, area, command, gitguardfs
+from tests.support.mounting import Mounted, area, empty_view, gitguardfs, run_to_end
 
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE, COLLAPSE_RANGE = 1, 2, 16, 8
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module", params=["auto", "kernel"])
-def view(request: pytest.FixtureRequest) -> Iterator[Mounted]:
-    """With ``kernel``, files that are open to be written are lent."""
+@pytest.fixture(scope="module")
+def view() -> Iterator[Mounted]:
     with ExitStack() as stack:
         here = stack.enter_context(area())
         (here / "source").mkdir()
         (here / "source").chmod(0o777)
         options = (
-            "--session", request.param, "--enable-ioctl", "--map", "501/1000:@20/@1000",
-            "--local", "own", f"--local-store={here}/store",
+            "--enable-ioctl", "--map", "501/1000:@20/@1000", "--local", "own",
+            f"--local-store={here}/store",
         )  # fmt: skip
         mounted = stack.enter_context(gitguardfs(here / "source", here / "view", *options))
         (mounted.path / "own").mkdir()
@@ -194,18 +193,15 @@ def test_chattr_and_lsattr(view: Mounted) -> None:
 
 
 def test_without_the_option_there_is_no_ioctl_and_with_pyfuse3_it_is_refused() -> None:
-    with area() as here:
-        for name in ("source", "view"):
-            (here / name).mkdir()
-        (here / "source/file").touch()
-        with gitguardfs(here / "source", here / "view") as mounted:
-            done = subprocess.run(
-                ["lsattr", mounted.path / "file"], check=False, capture_output=True, text=True
-            )
-            assert "not supported" in done.stderr or "Inappropriate" in done.stderr
-            assert not os.isatty(os.open(mounted.path / "file", os.O_RDONLY))
-        words = command("--enable-ioctl", "--session=pyfuse3", here / "source", here / "view")
-        refused = subprocess.run(words, check=False, capture_output=True, text=True)
+    with empty_view() as mounted:
+        (mounted.source / "file").touch()
+        done = subprocess.run(
+            ["lsattr", mounted.path / "file"], check=False, capture_output=True, text=True
+        )
+        assert "not supported" in done.stderr or "Inappropriate" in done.stderr
+        assert not os.isatty(os.open(mounted.path / "file", os.O_RDONLY))
+        words = ("--enable-ioctl", "--session=pyfuse3", mounted.source, mounted.path)
+        refused = run_to_end(*words)
         assert refused.returncode == 1
         assert refused.stderr.count("\n") == 1
         assert "pyfuse3 does not carry" in refused.stderr

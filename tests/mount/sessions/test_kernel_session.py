@@ -42,7 +42,7 @@ def reader(path: Path) -> subprocess.Popen[bytes]:
 
 
 def test_signals_lose_no_request(here: Path) -> None:
-    with gitguardfs(here / "source", here / "view", "--session", "kernel") as view:
+    with gitguardfs(here / "source", here / "view") as view:
         ended = threading.Event()
         failures: list[BaseException] = []
 
@@ -82,7 +82,7 @@ def test_nothing_is_asked_when_a_file_that_was_only_read_is_closed(here: Path, s
     """Over a share, and with one that the kernel passes through."""
     with (
         errorfs(here / "host", here / "share", here / "control") as share,
-        gitguardfs(share.path, here / "view", "-d", "--session", "kernel") as view,
+        gitguardfs(share.path, here / "view", "-d") as view,
     ):
         (share.host / "file").write_bytes(b"x" * size)
         for flags, count in ((os.O_RDONLY, 0), (os.O_RDWR, 1)):
@@ -96,9 +96,7 @@ def test_only_who_is_killed_stops_waiting(here: Path, rate: str, is_caught_first
     """The kernel tells the daemon of the first signal alone, be it one that the program catches."""
     with (
         errorfs(here / "source", here / "share", here / "control") as share,
-        gitguardfs(
-            share.path, here / "view", "-d", "--session=kernel", "--direct-io", "--read-rate", rate
-        ) as view,
+        gitguardfs(share.path, here / "view", "-d", "--direct-io", "--read-rate", rate) as view,
     ):
         if rate == "1G":
             share.add(Fault(("READ",), "file", held=True))
@@ -121,7 +119,7 @@ def test_only_who_is_killed_stops_waiting(here: Path, rate: str, is_caught_first
 def test_an_answer_that_a_rate_holds_back_comes_when_the_daemon_is_told_to_end(
     here: Path, number: signal.Signals
 ) -> None:
-    options = ("--session", "kernel", "--read-rate", "1")
+    options = ("--read-rate", "1")
     with gitguardfs(here / "source", here / "view", *options) as view:
         reading = reader(view.path / "file")
         time.sleep(1)

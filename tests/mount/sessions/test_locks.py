@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mounting
-from tests.support.mounting import Mounted, area, gitguardfs, until
+from tests.support.mounting import LIMIT, Mounted, empty_view, until
 
 PAUSE = 0.3
 """Seconds in which a lock that is free is surely taken."""
@@ -43,14 +42,9 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def view() -> Iterator[Mounted]:
-    if mounting.SESSION == "pyfuse3":
-        pytest.skip("pyfuse3 carries no locks")
-    with area() as here:
-        here.chmod(0o700)
-        (here / "source").mkdir()
-        with gitguardfs(here / "source", here / "view", "--enable-lock-forwarding") as mounted:
-            (mounted.source / "file").write_bytes(b"x" * 100)
-            yield mounted
+    with empty_view("--enable-lock-forwarding") as mounted:
+        (mounted.source / "file").write_bytes(b"x" * 100)
+        yield mounted
 
 
 @contextmanager
@@ -202,7 +196,7 @@ def test_who_waits_gets_the_lock_and_holds_nobody_up(
             since = time.monotonic()
             (view.path / "other").write_text("text")
             assert (view.path / "other").read_text() == "text"
-            assert time.monotonic() - since < mounting.LIMIT / 3
+            assert time.monotonic() - since < LIMIT / 3
             assert not is_free(take, view.source / "file")
             tell(process)
             for each in waiting:
@@ -229,7 +223,7 @@ def test_a_signal_ends_the_wait(view: Mounted, number: signal.Signals) -> None:
         with holder("posix", "exclusive", view.path / "file", 0, 0) as second:
             until(lambda: _is_waiting(second.pid), "it waits")
             second.send_signal(number)
-            assert second.wait(mounting.LIMIT) == -number
+            assert second.wait(LIMIT) == -number
 
 
 def _is_waiting(pid: int) -> bool:
@@ -239,17 +233,14 @@ def _is_waiting(pid: int) -> bool:
 
 
 def test_a_wait_ends_with_the_daemon() -> None:
-    with area() as here:
-        here.chmod(0o700)
-        (here / "source").mkdir()
-        with gitguardfs(here / "source", here / "view", "--enable-lock-forwarding") as mounted:
-            (mounted.source / "file").touch()
-            with holder("flock", "exclusive", mounted.source / "file", 0, 0) as first:
-                assert line_of(first) == "has it"
-                with holder("flock", "exclusive", mounted.path / "file", 0, 0) as second:
-                    until(lambda: _is_waiting(second.pid), "it waits")
-                    mounted.process.terminate()
-                    assert second.wait(mounting.LIMIT) == 1
+    with empty_view("--enable-lock-forwarding") as mounted:
+        (mounted.source / "file").touch()
+        with holder("flock", "exclusive", mounted.source / "file", 0, 0) as first:
+            assert line_of(first) == "has it"
+            with holder("flock", "exclusive", mounted.path / "file", 0, 0) as second:
+                until(lambda: _is_waiting(second.pid), "it waits")
+                mounted.process.terminate()
+                assert second.wait(LIMIT) == 1
 
 
 def test_nothing_is_left_open(view: Mounted) -> None:
@@ -275,13 +266,10 @@ def test_nothing_is_left_open(view: Mounted) -> None:
 
 
 def test_without_the_option_locks_stay_in_the_guest() -> None:
-    with area() as here:
-        here.chmod(0o700)
-        (here / "source").mkdir()
-        with gitguardfs(here / "source", here / "view", "-d", "--session=kernel") as mounted:
-            (mounted.source / "file").write_bytes(b"x" * 100)
-            with holder("posix", "exclusive", mounted.path / "file", 0, 0) as process:
-                assert line_of(process) == "has it"
-                assert not is_free(posix, mounted.path / "file")
-                assert is_free(posix, mounted.source / "file")
-            assert not {"SETLK", "SETLKW"} & set(mounted.requests())
+    with empty_view("-d") as mounted:
+        (mounted.source / "file").write_bytes(b"x" * 100)
+        with holder("posix", "exclusive", mounted.path / "file", 0, 0) as process:
+            assert line_of(process) == "has it"
+            assert not is_free(posix, mounted.path / "file")
+            assert is_free(posix, mounted.source / "file")
+        assert not {"SETLK", "SETLKW"} & set(mounted.requests())

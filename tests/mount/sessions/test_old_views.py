@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.mounting import guards, old_views
-from tests.support import mounting
 from tests.support.mounting import area, daemons, gitguardfs, run_to_end, unmount, until
 from tests.support.own_mounts import AS_AGENT
 
@@ -73,12 +72,6 @@ class Holder:
         return self._process.stdout.readline().decode().strip()
 
 
-@pytest.fixture(autouse=True)
-def _is_lent() -> None:
-    if mounting.SESSION not in ("", "kernel"):
-        pytest.skip("only the kernel's session lends")
-
-
 @pytest.fixture
 def here() -> Iterator[Path]:
     with area() as path:
@@ -109,8 +102,7 @@ def held(view: Path, what: str = "a file") -> Iterator[Holder]:
 
 
 def start(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    session = ("--session", mounting.SESSION) if mounting.SESSION else ()
-    return run_to_end(here / "source", here / "view", *session, *options)
+    return run_to_end(here / "source", here / "view", *options)
 
 
 def starts(here: Path, *options: str) -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.mount.view import test_local
-from tests.support import mounting
 from tests.support.errorfs import Fault, errorfs
-from tests.support.mounting import Mounted, area, gitguardfs, until
+from tests.support.mounting import Mounted, area, empty_view, gitguardfs, unmount, until
 from tests.support.people import AGENT, as_user
 
 PAGE = 4096
@@ -28,31 +27,11 @@ LARGE = 65 * 1024
 SET_ID = 0o6755
 
 
-@contextmanager
-def mounted(*options: str, limit_nofile: int | None = None) -> Iterator[Mounted]:
-    """Mount with the session that passes through, and a log of its requests."""
-    with area() as here:
-        (here / "source").mkdir()
-        with on(here / "source", here / "view", *options, limit_nofile=limit_nofile) as ready:
-            yield ready
-
-
-@contextmanager
-def on(
-    source: Path, path: Path, *options: str, limit_nofile: int | None = None
-) -> Iterator[Mounted]:
-    more = () if mounting.SESSION else ("--session", "kernel")
-    with gitguardfs(source, path, "-d", *more, *options, limit_nofile=limit_nofile) as ready:
-        yield ready
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _kernel_offers_it() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root's views pass through")
-    if mounting.SESSION not in ("", "kernel"):
-        pytest.skip("only the kernel's session passes through")
-    with mounted() as ready:
+    with empty_view("-d") as ready:
         (ready.path / "file").write_text("text")
         if "WRITE" in ready.requests():
             pytest.skip("this kernel offers no FUSE_PASSTHROUGH, or refuses this source")
@@ -60,7 +39,7 @@ def _kernel_offers_it() -> None:
 
 @pytest.fixture
 def view() -> Iterator[Mounted]:
-    with mounted() as ready:
+    with empty_view("-d") as ready:
         yield ready
 
 
@@ -124,7 +103,7 @@ def test_small_files_that_are_only_read_are_cached(view: Mounted) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_what_the_daemon_must_see_is_not_passed_through(options: tuple[str, ...]) -> None:
-    with mounted(*options) as view:
+    with empty_view("-d", *options) as view:
         assert "WRITE" in asked(view, lambda: write_and_read(view.path / "file"))
         (view.source / "large").write_bytes(b"a" * LARGE)
         assert "READ" in asked(view, (view.path / "large").read_bytes)
@@ -167,7 +146,7 @@ def test_sizes_and_times_are_right_after_each_change(view: Mounted) -> None:
 
 
 def test_fsync_of_a_mapping_shows_its_time() -> None:
-    with mounted("--cache-timeout", "30") as view:
+    with empty_view("-d", "--cache-timeout", "30") as view:
         path = view.path / "file"
         with opened(path, os.O_RDWR | os.O_CREAT) as fd:
             os.write(fd, b"a" * PAGE)
@@ -228,9 +207,8 @@ def test_a_mapping_of_a_closed_file_is_seen_by_who_reads_the_file(view: Mounted)
     mapping.close()
 
 
-def test_a_mapping_of_an_own_file_moves_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapping_of_an_own_file_moves_its_time() -> None:
     """The kernel keeps other attributes of the guest's own directories for an hour."""
-    monkeypatch.setattr(mounting, "SESSION", "kernel")
     with test_local.made() as world:
         world.make("node_modules/file", "." * PAGE)
         path = world.view / "node_modules/file"
@@ -293,7 +271,7 @@ def test_set_id_bits_that_are_hidden_go_with_a_write(view: Mounted) -> None:
 
 
 def test_set_id_bits_that_are_shown_are_cleared_as_in_a_plain_directory() -> None:
-    with mounted("--allow-suid", "--cache-timeout", "0") as view:
+    with empty_view("-d", "--allow-suid", "--cache-timeout", "0") as view:
         found = {}
         for directory in (view.path, view.source):
             for uid in (0, AGENT):
@@ -329,7 +307,7 @@ def test_read_only_views_and_sources_refuse_writers() -> None:
     with area() as here:
         (here / "source").mkdir()
         (here / "source/file").write_bytes(b"a" * LARGE)
-        with on(here / "source", here / "view", "-o", "ro") as view:
+        with gitguardfs(here / "source", here / "view", "-d", "-o", "ro") as view:
             with pytest.raises(OSError) as refused:
                 os.open(view.path / "file", os.O_RDWR)
             assert refused.value.errno == errno.EROFS
@@ -337,12 +315,12 @@ def test_read_only_views_and_sources_refuse_writers() -> None:
         subprocess.run(["mount", "-n", "--bind", here / "source", here / "source"], check=True)
         subprocess.run(["mount", "-n", "-o", "remount,bind,ro", here / "source"], check=True)
         try:
-            with on(here / "source", here / "view") as view:
+            with gitguardfs(here / "source", here / "view", "-d") as view:
                 with pytest.raises(OSError) as refused:
                     os.open(view.path / "file", os.O_RDWR)
                 assert refused.value.errno == errno.EROFS
         finally:
-            mounting.unmount(here / "source")
+            unmount(here / "source")
 
 
 def test_the_host_executes_a_file_whose_writer_has_closed_it(view: Mounted) -> None:
@@ -409,7 +387,10 @@ def test_a_file_system_below_the_source_can_be_unmounted_after_the_last_close() 
         (here / "source/below").mkdir(parents=True)
         subprocess.run(["mount", "-n", "-t", "tmpfs", "none", here / "source/below"], check=True)
         try:
-            with on(here / "source", here / "view", limit_nofile=556) as view, ExitStack() as files:
+            with (
+                gitguardfs(here / "source", here / "view", "-d", limit_nofile=556) as view,
+                ExitStack() as files,
+            ):
                 for number in range(100):
                     path = view.path / f"below/{number}"
                     files.enter_context(opened(path, os.O_RDWR | os.O_CREAT))
@@ -424,18 +405,13 @@ def test_a_file_system_below_the_source_can_be_unmounted_after_the_last_close() 
 
                 until(is_unmounted, "the file system is not in use")
         finally:
-            mounting.unmount(here / "source/below")
-
-
-def test_what_the_disk_reserves_for_root_stays_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounting, "SESSION", "kernel")
-    test_local.test_what_the_disk_reserves_for_root_stays_for_root("write")
+            unmount(here / "source/below")
 
 
 def test_the_kernels_own_open_of_a_new_file_may_be_refused() -> None:
     """As by a share's server that is not root: its owner may not write the file."""
     with area() as here, errorfs(here / "host", here / "share", here / "control") as share:
-        with on(share.path, here / "view") as view:
+        with gitguardfs(share.path, here / "view", "-d") as view:
             share.add(Fault(("OPEN",), name="object", error=errno.EACCES))
             with opened(view.path / "object", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o444) as fd:
                 assert os.write(fd, b"text") == 4
@@ -453,7 +429,7 @@ def test_a_source_that_cannot_be_passed_through_is_served(view: Mounted) -> None
     layers = f"lowerdir={here}/lower,upperdir={here}/upper,workdir={here}/work"
     subprocess.run(["mount", "-n", "-t", "overlay", "o", "-o", layers, here / "merged"], check=True)
     try:
-        with on(here / "merged", here / "second") as above:
+        with gitguardfs(here / "merged", here / "second", "-d") as above:
             with opened(above.path / "file", os.O_RDWR) as fd:
                 os.pwrite(fd, b"upper", 0)
                 assert os.pread(fd, 10, 0) == b"upperlower"
@@ -461,7 +437,7 @@ def test_a_source_that_cannot_be_passed_through_is_served(view: Mounted) -> None
             assert "WRITE" in kinds
             assert (here / "merged/file").read_bytes()[:10] == b"upperlower"
     finally:
-        mounting.unmount(here / "merged")
+        unmount(here / "merged")
 
 
 def test_the_view_is_a_layer_of_an_overlay(view: Mounted) -> None:
@@ -476,14 +452,14 @@ def test_the_view_is_a_layer_of_an_overlay(view: Mounted) -> None:
         (here / "merged/file").write_bytes(b"upper")
         assert (view.path / "file").read_bytes() == b"lower" * LARGE
     finally:
-        mounting.unmount(here / "merged")
+        unmount(here / "merged")
 
 
 def test_a_daemon_that_is_killed_leaves_nothing_to_open() -> None:
     with area() as here:
         (here / "source/.git").mkdir(parents=True)
         (here / "source/file").write_bytes(b"a" * LARGE)
-        with suppress(AssertionError), on(here / "source", here / "view") as view:
+        with suppress(AssertionError), gitguardfs(here / "source", here / "view", "-d") as view:
             with suppress(OSError), opened(view.path / "file", os.O_RDWR) as fd:
                 os.pwrite(fd, b"b", 0)
                 view.process.send_signal(signal.SIGKILL)
