@@ -57,14 +57,15 @@ class Outliving:
         """The files that are open, by handle."""
         self._asked: dict[int, Asked] = {}
         """The last requests of a killed daemon, by unique."""
-        self._asked_again = AskedAgain(view, self._asked)
+        self.serve_again = AskedAgain(view, self._asked).serve
+        """Returns the reply to a request that was sent again, as ``View.serve`` does."""
         self._notes: Notes | None = None
         self.is_taken_over = False
         """Whether this is a former daemon's connection."""
         self.asks_again = False
         """Whether the kernel can send requests again that a killed daemon has read."""
         self.once: frozenset[int] = frozenset()
-        """The requests whose beginning and end are noted."""
+        """The requests whose beginning and end are noted: by ``begins`` and ``done``."""
 
     # To the next daemon
 
@@ -89,6 +90,7 @@ class Outliving:
                 notes.close()
                 return None
             self._notes, self.once = notes, ONCE
+            self.begins, self.done = notes.begins, notes.done
         descriptors[CONNECTION] = os.dup(self._connection.fd)
         descriptors[NOTES] = os.dup(self._notes.fd)
         return True, self._open_files.passes_through, None
@@ -149,23 +151,6 @@ class Outliving:
         return form._replace(read=read_and_open)
 
     # Meanwhile
-
-    def serve_again(self, unique: int, request: str, caller: Caller | None, *more: Any) -> Any:
-        """Return the reply to a request that was sent again, as ``View.serve`` does."""
-        return self._asked_again.serve(unique, request, caller, *more)
-
-    def begins(self, opcode: int, unique: int, request: mmap.mmap, handle: int) -> bool:
-        """Note that a request of ``once`` begins; return whether its end is to be noted, too.
-
-        ``handle`` is its first argument. Raises OSError.
-        """
-        assert self._notes is not None
-        return self._notes.begins(opcode, unique, request, handle)
-
-    def done(self, unique: int, reply: object) -> None:
-        """Note that a request is done whose beginning was noted."""
-        assert self._notes is not None
-        self._notes.done(unique, reply)
 
     def open_file(self, unique: int, request: mmap.mmap, node: int, handle: int, fd: int) -> int:
         """Count an open file, as ``OpenFiles.open``; ``request`` has the flags first."""

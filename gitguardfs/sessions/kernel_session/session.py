@@ -43,18 +43,10 @@ SPARE_BUFFERS = 2
 """Buffers that are kept for the next writes with helpers; each has room for the longest request."""
 QUICK_LIMIT = 500e-6
 """Seconds for which other requests wait for a call that is expected to be quick."""
-OPEN, CREATE, TMPFILE, RELEASE, FSYNC, SETXATTR, SETLKW = map(
-    int,
-    (
-        Opcode.OPEN,
-        Opcode.CREATE,
-        Opcode.TMPFILE,
-        Opcode.RELEASE,
-        Opcode.FSYNC,
-        Opcode.SETXATTR,
-        Opcode.SETLKW,
-    ),
-)
+OPEN, CREATE, TMPFILE, RELEASE, FSYNC, SETXATTR, SETLKW = map(int, (
+    Opcode.OPEN, Opcode.CREATE, Opcode.TMPFILE, Opcode.RELEASE, Opcode.FSYNC, Opcode.SETXATTR,
+    Opcode.SETLKW,
+))  # fmt: skip
 _WITH_MORE = {OPEN, CREATE, RELEASE, SETXATTR, TMPFILE}
 """The requests of which the session has to know more than the reply."""
 _WITHOUT_IOCTL = {opcode: form for opcode, form in FORMS.items() if opcode != Opcode.IOCTL}
