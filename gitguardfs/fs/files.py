@@ -19,14 +19,14 @@ from gitguardfs.base.protocol import (
     RequestError,
     make,
 )
-from gitguardfs.fs import source as content
+from gitguardfs.fs import content
 from gitguardfs.fs.attributes import change_key
 from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking, done
+from gitguardfs.fs.content import PAGE
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.locks import Locks, Owner, Range
 from gitguardfs.fs.new_entries import NewEntries
 from gitguardfs.fs.nodes import UNKNOWN_SIZE, Directory, Node, stale
-from gitguardfs.fs.source import PAGE
 
 SOURCE_FLAGS = os.O_ACCMODE | os.O_APPEND | os.O_SYNC | os.O_DSYNC
 """Open flags that a descriptor of the source gets. The guest's kernel handles O_DIRECT (with its
@@ -180,12 +180,15 @@ class Files(NewEntries):
     def _is_mapped_page(self, node: Node, offset: int, length: int) -> bool:
         # A shared writable mapping needs a handle for reading and writing, and keeps it open.
         whole = length % PAGE == 0 or offset + length == node.size
-        return (
-            offset < node.size
-            and offset % PAGE == 0
-            and whole
-            and any(handle.node is node and handle.mappable for handle in self.handles.files.values())
-        )
+        return offset < node.size and offset % PAGE == 0 and whole and self._may_be_mapped(node)
+
+    def _may_be_mapped(self, node: Node) -> bool:
+        """Return whether a process may have a shared writable mapping of a file.
+
+        The guest's kernel alone has what was stored there, perhaps in a hole of the source's file.
+        """
+        files = self.handles.files.values()
+        return any(handle.node is node and handle.mappable for handle in files)
 
     def create(
         self, caller: Caller, parent_id: NodeId, name: bytes, mode: int, flags: int

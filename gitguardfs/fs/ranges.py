@@ -13,7 +13,6 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import HandleId
 from gitguardfs.fs.blocking import INLINE_LIMIT, Blocking
 from gitguardfs.fs.files import Files, note_write
-from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.nodes import TREE_BITS
 from gitguardfs.linux.syscalls import FALLOC_FL_KEEP_SIZE
 
@@ -45,21 +44,13 @@ class Ranges(Files):
         handle = self.handles.file(handle_id)
         if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
             raise os_error(errno.EINVAL)
-        if self._may_be_mapped(handle):
+        if self._may_be_mapped(handle.node):
             return seek_in_data(self.source.stat(handle.fd).st_size, offset, whence)
         if handle.is_local:
             return os.lseek(handle.fd, offset, whence)
         return Blocking(
             self.reading, os.lseek, handle.fd, offset, whence, is_small=True, is_local=False
         )
-
-    def _may_be_mapped(self, handle: FileHandle) -> bool:
-        """Return whether a process may have a shared writable mapping of a file.
-
-        The guest's kernel alone has what was stored there, perhaps in a hole of the source's file.
-        """
-        files = self.handles.files.values()
-        return any(other.node is handle.node and other.mappable for other in files)
 
     def copy_file_range(
         self, handle_id: HandleId, offset: int, to_id: HandleId, to_offset: int, length: int,

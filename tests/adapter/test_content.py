@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid
-from gitguardfs.fs import source
+from gitguardfs.fs.content import PAGE
 from gitguardfs.fs.files import RACY_NS
 from gitguardfs.fs.nodes import ROOT_ID
+from gitguardfs.fs.source import Source
 from gitguardfs.options.change_policy import XattrPolicy
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import World, refused
@@ -29,7 +30,7 @@ async def test_a_page_written_back_through_an_append_handle_goes_where_it_belong
     await world.ops.release(handle)
 
 
-PAGES = 3 * source.PAGE
+PAGES = 3 * PAGE
 SHOWN = PAGES + 5000
 """What the kernel takes for the size of the file."""
 
@@ -37,8 +38,8 @@ SHOWN = PAGES + 5000
 @pytest.mark.parametrize(
     ("mappable", "shown", "offset", "length"),
     [
-        (False, SHOWN, 0, source.PAGE),  # nobody can have mapped it
-        (True, PAGES, PAGES, source.PAGE),  # behind the end
+        (False, SHOWN, 0, PAGE),  # nobody can have mapped it
+        (True, PAGES, PAGES, PAGE),  # behind the end
         (True, SHOWN, PAGES, 10),  # no whole page, nor up to the end
         (True, SHOWN, SHOWN - 1000, 1000),  # to the end, but not from where a page begins
     ],
@@ -63,8 +64,8 @@ async def test_a_page_of_another_file_s_mapping_is_no_page_of_this_one(world: Wo
     (world.source / "f").write_bytes(b"x" * SHOWN)
     other = await world.open("other", os.O_RDWR)
     handle = await world.open("f", os.O_WRONLY | os.O_APPEND)
-    assert await world.ops.write(handle, 0, b"y" * source.PAGE) == source.PAGE
-    assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * source.PAGE
+    assert await world.ops.write(handle, 0, b"y" * PAGE) == PAGE
+    assert (world.source / "f").read_bytes() == b"x" * SHOWN + b"y" * PAGE
     for each in (other, handle):
         await world.ops.release(each)
 
@@ -152,7 +153,7 @@ async def test_what_the_guest_has_written_is_not_what_the_kernel_was_told(
     assert await _open_close(world, "f") == (True, False)
     handle = await world.open("f", os.O_WRONLY)
     with monkeypatch.context() as patch:
-        patch.setattr(source.Source, "write", lambda _self, _fd, _offset, data: len(data))
+        patch.setattr(Source, "write", lambda _self, _fd, _offset, data: len(data))
         assert await world.ops.write(handle, 0, b"TEXT") == 4
     world.invalidated.clear()
     info = await world.ops.open(node, os.O_RDONLY, world.ctx)
@@ -177,9 +178,9 @@ def _cut(size: int) -> Callable[..., int]:
 @pytest.mark.parametrize(
     ("in_memory", "size", "grown"),
     [
-        (source.PAGE, 2 * source.PAGE, 0),  # up to the end of a page
-        (source.PAGE, source.PAGE, 100),  # where the file has ended when it was opened
-        (100, source.PAGE, 0),  # within a page, as no file system should
+        (PAGE, 2 * PAGE, 0),  # up to the end of a page
+        (PAGE, PAGE, 100),  # where the file has ended when it was opened
+        (100, PAGE, 0),  # within a page, as no file system should
     ],
 )
 async def test_a_read_is_not_cut_where_memory_ends(

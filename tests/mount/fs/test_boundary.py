@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 PROGRAM = """
 import logging, sys
 from gitguardfs.fs import audit_log as audit
-from gitguardfs.fs import source
+from gitguardfs.fs import content, source
 from gitguardfs.options import rate_limit
 from gitguardfs.fs import files, metadata, tree
 from gitguardfs.sessions.pyfuse3_session import handlers, session
@@ -102,7 +102,7 @@ BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
         ("--direct-io",),
     ),
     "text for data": (
-        "source.read_nowait = lambda *_: 'text'",
+        "content.read_nowait = lambda *_: 'text'",
         _fails(lambda view: (view / "file").read_text()),
         (),
     ),
@@ -114,7 +114,7 @@ KERNEL_BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
         (),
     ),
     "more data than asked for": (
-        "source.read_nowait = lambda fd, offset, size, known: bytes(size + 1)",
+        "content.read_nowait = lambda fd, offset, size, known: bytes(size + 1)",
         _fails(lambda view: (view / "file").read_text()),
         (),
     ),
