@@ -36,21 +36,11 @@ class _Object(NamedTuple):
     st_mode: int
 
 
-def can_be_taken_over(tree: Tree) -> bool:
-    """Return whether another daemon can go on with a tree.
-
-    A linked subtree is known by the way that led to it. A lock ends with the daemon.
-    """
-    return tree.symlinks is None and tree.locks is None
-
-
-def saved(tree: Tree, descriptors: dict[str, int]) -> Saved | None:
-    """Return the tables of a tree that serves no request; None if it cannot be taken over.
+def saved(tree: Tree, descriptors: dict[str, int]) -> Saved:
+    """Return the tables of a tree that serves no request.
 
     Adds to ``descriptors``, by names, what the next daemon cannot open. The caller closes these.
     """
-    if not can_be_taken_over(tree):
-        return None
     opened = sorted(tree.handles.files.items(), key=lambda each: each[1].node.parent is not None)
     for number, handle in opened:
         is_needed = handle.writable or _is_open_nameless(handle.node)

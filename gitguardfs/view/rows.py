@@ -55,14 +55,10 @@ def _restorable(row: Saved) -> Saved:
     return (*place, 1, btime_ns, UNKNOWN_SIZE, is_linked, True, place[1] != LOST)
 
 
-def numbers_of(trees: list[Tree], git_files: GitFiles | None) -> Saved:
-    """Return the row with the next number of each kind: those below it are given."""
-    numbers = tuple((tree.nodes.next_own_id(), tree.handles.next_id()) for tree in trees)
-    return NUMBERS, numbers, None if git_files is None else git_files.next_id()
-
-
 def rows_of(trees: list[Tree], git_files: GitFiles | None) -> Iterator[Saved]:
-    """Yield the rows of all nodes and virtual files."""
+    """Yield a row of the next numbers, and the rows of all nodes and virtual files."""
+    numbers = tuple((tree.nodes.next_own_id(), tree.handles.next_id()) for tree in trees)
+    yield NUMBERS, numbers, None if git_files is None else git_files.next_id()
     for tree in trees:
         for node in tree.nodes:
             if node is not tree.nodes.root:
@@ -80,20 +76,17 @@ class FormerTables:
         self._git_files: dict[int, int | bytes] = {}
         self._numbers: Saved = ()
 
-    def add(self, row: Saved) -> bool:
-        """Add a row, the oldest first; return False for one of another kind."""
+    def add(self, row: Saved) -> None:
+        """Add a row, the oldest first."""
         kind, number, *more = row
         if kind == NUMBERS:
             self._numbers = row[1:]
-        elif kind > NUMBERS:
-            return False
         elif not more or more == [None]:
             (self._nodes if kind == NODE else self._git_files).pop(number, None)
         elif kind == NODE:
             self._nodes[number] = _restorable(row)
         else:
             self._git_files[number] = more[0]
-        return True
 
     def restorable(self, files: list[tuple[int, int, int, int]]) -> Saved:
         """Return the tables as ``View.restore`` takes them; ``files`` is as in ``fs.saved``."""

@@ -16,13 +16,13 @@ from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, HandleId, Reque
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.handles import FileHandle
 from gitguardfs.fs.nodes import LOCAL_TREE, TREE_BITS
-from gitguardfs.fs.saved import Saved, can_be_taken_over, restore, saved
+from gitguardfs.fs.saved import Saved, restore, saved
 from gitguardfs.fs.source import DOTGIT
 from gitguardfs.fs.tree import Tree
 from gitguardfs.names.rules import Refused
 from gitguardfs.view.git_files import GIT_TREE, GitFiles
 from gitguardfs.view.own_directories import OwnDirectories
-from gitguardfs.view.rows import Note, note_changes, numbers_of, rows_of
+from gitguardfs.view.rows import Note, note_changes, rows_of
 
 MAX_ERRNO = 511
 """The largest errno that the kernel takes in a reply. It drops a reply with a larger one, and the
@@ -120,30 +120,31 @@ class View:
         # and with that all objects in its frames.
         raise RequestError(number)
 
-    def saved(self, descriptors: dict[str, int]) -> Saved | None:
-        """Return the tables of all trees, for the next daemon; None if it cannot take them over.
+    @property
+    def can_be_taken_over(self) -> bool:
+        """Whether another daemon can go on with this view.
+
+        A linked subtree is known by the way that led to it. A lock ends with the daemon.
+        """
+        return self._share.symlinks is None and self._share.locks is None
+
+    def saved(self, descriptors: dict[str, int]) -> Saved:
+        """Return the tables of all trees, for the next daemon, if it can take them over.
 
         To be called when no request is under way. Adds to ``descriptors`` as ``fs.saved`` does.
         """
         share = saved(self._share, descriptors)
         own = () if self._own is None else saved(self._own.local, descriptors)
         git_files = () if self._git_files is None else self._git_files.saved()
-        return None if share is None or own is None else (share, own, git_files)
+        return share, own, git_files
 
-    def note_changes(self, note: Note) -> bool:
-        """Have the tables' changes noted from now on, for the next daemon if this one is killed.
-
-        Returns False if no other daemon could go on with this view: then nothing is noted.
-        """
-        if not can_be_taken_over(self._share):
-            return False
+    def note_changes(self, note: Note) -> None:
+        """Have the tables' changes noted from now on, for the next daemon if this one is killed."""
         note_changes(note, self._tables, self._git_files)
-        return True
 
     def rows(self) -> Iterator[Saved]:
         """Yield the rows of the tables as they are now."""
-        yield numbers_of(self._tables, self._git_files)
-        yield from rows_of(self._tables, self._git_files)
+        return rows_of(self._tables, self._git_files)
 
     def file(self, handle: int) -> FileHandle:
         """Return an open file of the source. Raises OSError."""

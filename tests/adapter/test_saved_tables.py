@@ -34,8 +34,7 @@ def successor(make_world: MakeWorld, request: pytest.FixtureRequest) -> Successo
         else:
             handles = world.tree.handles.files.items()
             files = {n: Opened(h.node.id, h.flags, 0, 0, h.changed_ns) for n, h in handles}
-            notes = Notes(world.view, lambda: None, files, {})
-            assert notes.begin()
+            notes = Notes(world.view, lambda _: None, files, {})
             former = read_notes(notes.fd)[0]
             notes.close()
         world.tree.close()  # no descriptor is left
@@ -322,18 +321,16 @@ async def test_a_listing_goes_on_where_it_was(world: World, successor: Successor
 
 
 async def test_a_tree_with_resolved_symlinks_is_not_taken_over(make_world: MakeWorld) -> None:
-    assert make_world(symlinks=SymlinkPolicy()).view.saved({}) is None
+    assert not make_world(symlinks=SymlinkPolicy()).view.can_be_taken_over
 
 
-async def test_requests_under_way_are_noted_whenever_notes_are_shortened(
-    make_world: MakeWorld,
-) -> None:
-    notes = Notes(make_world().view, lambda: None, {}, {})
+async def test_requests_under_way_are_noted_whenever_notes_are_shortened(world: World) -> None:
+    notes = Notes(world.view, lambda _: None, {}, {})
     with mmap.mmap(-1, mmap.PAGESIZE) as request:
         for unique in (2, 4):
             assert notes.begins(Opcode.MKDIR, unique, request, ROOT_ID)
         notes.done(4, None)
-        assert notes.begin()
+        notes.shorten()
         assert {unique: one.result for unique, one in read_notes(notes.fd)[2].items()} == {
             2: None, 4: 0
         }  # fmt: skip

@@ -8,11 +8,13 @@ answered by what is there now. One that had only begun is done; an error may sho
 from __future__ import annotations
 
 import errno
+import logging
 import mmap
 import os
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from gitguardfs.base.protocol import Caller, EntryReply, RequestError
@@ -22,6 +24,8 @@ from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import Opcode
 from gitguardfs.view.rows import NUMBERS, FormerTables
 from gitguardfs.view.view import View
+
+log = logging.getLogger(__name__)
 
 OPENED, CLOSED, BEGUN, DONE = range(NUMBERS + 1, NUMBERS + 5)
 """Kinds of rows, beside those of ``view.rows``."""
@@ -75,17 +79,17 @@ class Notes:
     def __init__(
         self,
         view: View,
-        are_many: Callable[[], None],
+        call_soon: Callable[[Callable[[], None]], None],
         files: Mapping[int, Opened],
         asked: Mapping[int, Asked],
     ) -> None:
-        """Begin without notes. Raises OSError.
+        """Note all tables as they are, and from now on their changes. Raises OSError.
 
-        ``are_many`` is called when ``begin`` ought to be called again. ``files`` are those that are
-        open at any time, by handle; ``asked`` are a killed daemon's requests, by unique.
+        ``call_soon`` makes a call between two requests. ``files`` are those that are open at any
+        time, by handle; ``asked`` are a killed daemon's requests, by unique.
         """
         self._view = view
-        self._rows = SharedRows(are_many)
+        self._rows = SharedRows(partial(call_soon, self.shorten))
         self.fd = self._rows.fd
         """The descriptor that leads to the notes."""
         self._files = files
@@ -95,16 +99,15 @@ class Notes:
             self._last.append((BEGUN, unique, one.at, one.size))
             if one.result is not None:
                 self._last.append((DONE, unique, one.result))
-
-    def begin(self) -> bool:
-        """Note all tables as they are, and from now on their changes. Raises OSError.
-
-        Returns False if no other daemon could go on with this view. To be called between requests.
-        """
-        if not self._view.note_changes(self._rows.add):
-            return False
+        view.note_changes(self._rows.add)
         self._rows.replace(self._all())
-        return True
+
+    def shorten(self) -> None:
+        """Note all tables as they are, in place of all notes. To be called between requests."""
+        try:
+            self._rows.replace(self._all())
+        except OSError as error:
+            log.error("notes for the next daemon cannot be shortened: %s", error.strerror)
 
     def _all(self) -> Iterator[Row]:
         yield from self._view.rows()

@@ -10,7 +10,6 @@ import logging
 import mmap
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from gitguardfs.base.protocol import Caller, make
@@ -71,9 +70,9 @@ class Outliving:
 
     def left_at_the_end(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes, if any; add descriptors, by name."""
-        view = self._view.saved(descriptors)
-        if view is None:
+        if not self._view.can_be_taken_over:
             return None
+        view = self._view.saved(descriptors)
         descriptors[CONNECTION] = os.dup(self._connection.fd)
         opened = tuple((handle, *file) for handle, file in self._opened.items())
         asked = tuple((unique, *one) for unique, one in self._asked.items())
@@ -81,26 +80,14 @@ class Outliving:
 
     def left_if_killed(self, descriptors: dict[str, int]) -> Any:
         """Return the state that ``take_over`` takes after a kill, if any; add descriptors."""
-        if not self.asks_again:
+        if not (self.asks_again and self._view.can_be_taken_over):
             return None
         if self._notes is None:
-            shorten = partial(self._call_soon, self._shorten_notes)
-            notes = Notes(self._view, shorten, self._opened, self._asked)
-            if not notes.begin():
-                notes.close()
-                return None
-            self._notes, self.once = notes, ONCE
-            self.begins, self.done = notes.begins, notes.done
+            notes = self._notes = Notes(self._view, self._call_soon, self._opened, self._asked)
+            self.once, self.begins, self.done = ONCE, notes.begins, notes.done
         descriptors[CONNECTION] = os.dup(self._connection.fd)
         descriptors[NOTES] = os.dup(self._notes.fd)
         return True, self._open_files.passes_through, None
-
-    def _shorten_notes(self) -> None:
-        if self._notes is not None:
-            try:
-                self._notes.begin()
-            except OSError as error:
-                log.error("notes for the next daemon cannot be shortened: %s", error.strerror)
 
     # From the former daemon
 
