@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gitguardfs.base.errors import Exit, UserError, failing
+from gitguardfs.base.errors import Exit, UserError, failing, warn
 from gitguardfs.linux import mountinfo
 from gitguardfs.mounting import bypasses, covers, lid, old_views, preflight, seal
 from gitguardfs.options.mount_options import MountOptions
@@ -20,6 +20,29 @@ def recognized(fd: int) -> bytes:
     """Return a text by which the next daemon recognizes a source's root."""
     st = os.fstat(fd)
     return b"%d:%d" % (st.st_dev, st.st_ino)
+
+
+def wants_seal(options: MountOptions, paths: preflight.MountPaths) -> bool:
+    """Return whether a source is to be sealed. Raises UserError."""
+    is_root = os.geteuid() == 0
+    if options.seal and not is_root:
+        raise UserError("--seal needs root", "it mounts over the source")
+    if options.seal is not None:
+        return options.seal
+    # A seal is there only if a daemon left it: that source was to be sealed, unless the seal took
+    # the place of a lid.
+    fd = paths.source_fd
+    was_sealed = seal.sealing(fd) is not None and not paths.covers_itself
+    return is_root and (was_sealed or seal.is_share(fd))
+
+
+def warn_if_reachable(given: str, source: str) -> None:
+    """Warn if other users reach a source that is not sealed; ``given`` is its name as given."""
+    if seal.is_reachable_by_others(source, os.geteuid()):
+        warn(
+            f"{given} stays open to other users, without the guard"
+            " (--seal, or keep it below a directory of mode 0700)"
+        )
 
 
 @dataclass

@@ -172,7 +172,7 @@ def _prepare(
     takes_over = kind.takes_over and succession.goes_on
     taken = takeover.taken(options, succession.offered, takes_over)
     paths = _paths(options, taken, is_root)
-    seal_it = _wants_seal(options, paths, is_root)
+    seal_it = closed_places.wants_seal(options, paths)
     if taken is not None:
         is_sealed = seal.sealing(paths.source_fd) is not None
         is_other = not is_sealed and closed_places.recognized(paths.source_fd) != taken.root
@@ -183,14 +183,20 @@ def _prepare(
     succession = replace(succession, taken=taken, root=root)
     if is_root:
         fstab_check.check_mounted(options.source, paths.source, paths.source_fd)
-    _warn(options, paths, is_root, seal_it)
-    audit = _open_audit(options.audit_log)
+    else:
+        alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
+        warn(f"not root: {alone}owners cannot be changed")
+    if not (seal_it or options.seal is False or paths.covers_itself):
+        closed_places.warn_if_reachable(options.source, paths.source)
+    log_path = options.audit_log
+    with failing(f"cannot write the audit log {log_path}"):
+        audit = AuditLog(None if log_path is None else RotatingFile(log_path, is_root))
     checked = replace(
         options,
         source=paths.source,
         mountpoint=paths.mountpoint,
         expected_mountpoint=paths.mountpoint if is_root else None,
-        audit_log=options.audit_log and os.path.abspath(options.audit_log),
+        audit_log=log_path and os.path.abspath(log_path),
         private_store=options.private_store and os.path.abspath(options.private_store),
         local_store=options.local_store and os.path.abspath(options.local_store),
     )
@@ -221,38 +227,6 @@ def _paths(
     if expected is None and is_root:
         expected = fstab_check.expected_mountpoint(options.source, options.mountpoint)
     return preflight.check_paths(options, expected, is_root)
-
-
-def _wants_seal(options: MountOptions, paths: preflight.MountPaths, is_root: bool) -> bool:
-    if options.seal and not is_root:
-        raise UserError("--seal needs root", "it mounts over the source")
-    if options.seal is not None:
-        return options.seal
-    # A seal is there only if a daemon left it: that source was to be sealed, unless the seal took
-    # the place of a lid.
-    fd = paths.source_fd
-    was_sealed = seal.sealing(fd) is not None and not paths.covers_itself
-    return is_root and (was_sealed or seal.is_share(fd))
-
-
-def _warn(options: MountOptions, paths: preflight.MountPaths, is_root: bool, seal_it: bool) -> None:
-    if not is_root:
-        alone = "" if "allow_other" in options.kernel else "only you can use the mount, and "
-        warn(f"not root: {alone}owners cannot be changed")
-    if seal_it or options.seal is False or paths.covers_itself:
-        return
-    if seal.is_reachable_by_others(paths.source, os.geteuid()):
-        warn(
-            f"{options.source} stays open to other users, without the guard"
-            " (--seal, or keep it below a directory of mode 0700)"
-        )
-
-
-def _open_audit(path: str | None) -> AuditLog:
-    if path is None:
-        return AuditLog(None)
-    with failing(f"cannot write the audit log {path}"):
-        return AuditLog(RotatingFile(path, os.geteuid() == 0))
 
 
 def _serve(
