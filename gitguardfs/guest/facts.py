@@ -18,7 +18,7 @@ from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.linux.programs import ENVIRONMENT, Ids
 from gitguardfs.linux.run_as import NoAnswer, run_as
-from gitguardfs.mounting import guards, lid, seal
+from gitguardfs.mounting import covers, guards, lid, seal
 from gitguardfs.options import accounts, config_files
 
 WITHOUT_ACCOUNT = "a user without an account: UID:GID"
@@ -230,7 +230,7 @@ def owner_of_share(state: Facts, path: str) -> Ids:
 
 
 def _owner_below_seal(path: str) -> Ids:
-    st = os.fstat(seal.open_covered(path, safe_open.open_directory(path, True)))
+    st = os.fstat(covers.open_covered(path, safe_open.open_directory(path, True), seal.is_seal))
     return st.st_uid, st.st_gid
 
 

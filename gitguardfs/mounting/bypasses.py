@@ -335,14 +335,20 @@ def _is_old_view(fd: int, device: int | None) -> bool:
     """
     control = syscalls.new_mount("fusectl", "none", syscalls.MOUNT_ATTR_NOSUID, {})
     try:
-        if os.stat(str(os.minor(device or 0)), dir_fd=control).st_uid == 0:
-            os.statvfs(fd)  # never answered from a cache
-    except FileNotFoundError:
-        pass  # not of FUSE
-    except OSError as error:
-        return error.errno in DEAD
+        is_roots = os.stat(str(os.minor(device or 0)), dir_fd=control).st_uid == 0
+    except OSError:  # not of FUSE
+        return False
     finally:
         os.close(control)
+    return is_roots and has_ended(fd)
+
+
+def has_ended(fd: int) -> bool:
+    """Return whether a descriptor is in a FUSE file system without a daemon."""
+    try:
+        os.statvfs(fd)  # never answered from a cache
+    except OSError as error:
+        return error.errno in DEAD
     return False
 
 

@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gitguardfs.base.constants import DEAD, FSTYPE
+from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.paths import is_inside
 from gitguardfs.linux import mountinfo, processes, syscalls
@@ -173,7 +173,7 @@ class _EndedViews:
         if device not in self._devices or bypasses.is_directory(fd):
             return False
         if device not in self._ended:
-            self._ended[device] = _has_ended(fd)
+            self._ended[device] = bypasses.has_ended(fd)
         return self._ended[device]
 
 
@@ -184,11 +184,3 @@ def _may_keep_others(link: str, fields: dict[bytes, bytes]) -> bool:
     """
     is_silent = b"UserFiles" not in fields and processes.link_of(link) == "anon_inode:[io_uring]"
     return is_silent or any(fields.get(name, b"0") != b"0" for name in (b"scm_fds", b"UserFiles"))
-
-
-def _has_ended(fd: int) -> bool:
-    try:
-        os.statvfs(fd)  # never answered from a cache
-    except OSError as error:
-        return error.errno in DEAD
-    return False

@@ -261,14 +261,6 @@ def remove_stale(source: str) -> None:
             raise os_error(errno.ESTALE)
 
 
-def open_covered(source: str, seal_fd: int) -> int:
-    """Return an O_PATH descriptor of the directory below the seal whose root ``seal_fd`` is.
-
-    The seal stays on; see ``covers.open_covered``. Raises OSError.
-    """
-    return covers.open_covered(source, seal_fd, is_seal)
-
-
 def is_share(fd: int) -> bool:
     """Return whether a share is mounted at ``fd``, maybe below other mounts."""
     path = os.fsencode(safe_open.path_of(fd))
