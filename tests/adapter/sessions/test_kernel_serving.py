@@ -655,28 +655,6 @@ def test_a_signal_while_a_helper_works(is_stop: bool) -> None:
     assert made == [1]
 
 
-def test_many_signals_lose_no_request() -> None:
-    made: list[int] = []
-    session = KernelSession(
-        view_of(fsync=lambda *_: blocking(time.sleep, 0.001), read=lambda *_: done(b"x"))
-    )
-    device = Device(session)
-    count = 300
-
-    def kernel() -> None:
-        for number in range(count):
-            name = ("fsync", "read", "statfs")[number % 3]
-            args = {"fsync": (1, False), "read": (1, 0, 1), "statfs": (CONTEXT,)}[name]
-            unique = device.send(name, *args)
-            send_signal()
-            assert device.receive()[0] == unique
-        wait_until(lambda: made)
-        session.call_soon(session.stop)
-
-    serve_with(device, kernel, lambda: session.call_soon(lambda: made.append(1)))
-    assert session.answers == count
-
-
 def test_calls_before_serving_are_made_there() -> None:
     made: list[str] = []
     session = KernelSession(view_of())
