@@ -17,7 +17,7 @@ from gitguardfs.fs.locks import Range
 from gitguardfs.fs.nodes import ROOT_ID
 from gitguardfs.names.rules import Refused
 from gitguardfs.options.rate_limit import RateLimit
-from gitguardfs.sessions.kernel_session.requests import Listing
+from gitguardfs.sessions.kernel_session.replies import Listing
 from tests.adapter.conftest import MakeWorld
 from tests.adapter.world import Broken, Context, Token, World, open_descriptors, refused
 from tests.support.kernel_client import arguments_of

@@ -13,7 +13,7 @@ from gitguardfs.linux import syscalls
 from gitguardfs.linux.capabilities import CAP_FSETID, CAP_SYS_RESOURCE, NOBODY, Without
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
-from gitguardfs.sessions.kernel_session.requests import Answer, failed
+from gitguardfs.sessions.kernel_session.replies import Answer, failed
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from gitguardfs.sessions.kernel_session.notes import (
     read_notes,
 )
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
-from gitguardfs.sessions.kernel_session.requests import Arguments, Form, Packer, Reader, Sent
+from gitguardfs.sessions.kernel_session.replies import Packer
+from gitguardfs.sessions.kernel_session.requests import Arguments, Form, Reader, Sent
 from gitguardfs.view.view import View
 
 log = logging.getLogger(__name__)

@@ -28,12 +28,8 @@ from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.late_signals import nudged
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
 from gitguardfs.sessions.kernel_session.outliving import Outliving
-from gitguardfs.sessions.kernel_session.requests import (
-    FORMS,
-    Answer,
-    failed,
-    passed_through,
-)
+from gitguardfs.sessions.kernel_session.replies import Answer, failed, passed_through
+from gitguardfs.sessions.kernel_session.requests import FORMS
 from gitguardfs.sessions.kernel_session.under_way import UnderWay, Waiting
 from gitguardfs.view.view import View
 

@@ -27,7 +27,7 @@ from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
 from gitguardfs.linux.processes import is_being_killed
 from gitguardfs.sessions.kernel_session.connection import Connection
-from gitguardfs.sessions.kernel_session.requests import Answer, Packer
+from gitguardfs.sessions.kernel_session.replies import Answer, Packer
 
 HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""

@@ -22,7 +22,7 @@ from gitguardfs.fs import content, source
 from gitguardfs.options import rate_limit
 from gitguardfs.fs import files, metadata, tree
 from gitguardfs.sessions.pyfuse3_session import handlers, session
-from gitguardfs.sessions.kernel_session import abi, requests
+from gitguardfs.sessions.kernel_session import abi, replies
 from gitguardfs.sessions.kernel_session import session as kernel_session
 def broken(*_): raise RuntimeError("put in by hand")
 class Broken(logging.Handler): emit = broken
@@ -119,7 +119,7 @@ KERNEL_BUGS: dict[str, tuple[str, Callable[[Path], None], tuple[str, ...]]] = {
         (),
     ),
     "an errno that is none": (
-        "def fails(*_): raise requests.RequestError(10 ** 30)\ntree.Tree.statfs = fails",
+        "def fails(*_): raise replies.RequestError(10 ** 30)\ntree.Tree.statfs = fails",
         _fails(os.statvfs),
         (),
     ),

@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.protocol import NOW, Attributes, DirEntry, EntryReply, RequestError, SetAttr
-from gitguardfs.sessions.kernel_session import requests
+from gitguardfs.sessions.kernel_session import replies
 from gitguardfs.sessions.kernel_session.abi import Opcode
-from gitguardfs.sessions.kernel_session.requests import FORMS, Listing
+from gitguardfs.sessions.kernel_session.replies import Listing
+from gitguardfs.sessions.kernel_session.requests import FORMS
 from tests.support import kernel_client
 from tests.support.kernel_client import OPCODES, checked, request
 
@@ -62,10 +63,10 @@ def same(found: object, entry: EntryReply) -> bool:
 
 @given(ENTRIES)
 def test_an_entry_arrives_as_it_was(entry: EntryReply) -> None:
-    unique, error, data = checked(requests._entry(2**64 - 2, entry))
+    unique, error, data = checked(replies.pack_entry(2**64 - 2, entry))
     assert (unique, error) == (2**64 - 2, 0)
     assert same(kernel_client.entry(data), entry)
-    _, _, data = checked(requests._attributes(2, entry))
+    _, _, data = checked(replies.pack_attributes(2, entry))
     found = kernel_client.REPLIES["getattr"](data)
     found.entry_timeout = entry.entry_timeout
     assert same(found, entry)
@@ -73,7 +74,7 @@ def test_an_entry_arrives_as_it_was(entry: EntryReply) -> None:
 
 @given(TIMEOUT)
 def test_a_negative_entry_has_node_0_and_its_timeout(timeout: float) -> None:
-    _, _, data = checked(requests._entry(2, EntryReply(0, None, timeout, 1.0)))
+    _, _, data = checked(replies.pack_entry(2, EntryReply(0, None, timeout, 1.0)))
     found = kernel_client.entry(data)
     assert found.st_ino == 0
     assert found.entry_timeout == pytest.approx(timeout, abs=1e-6)
@@ -149,7 +150,7 @@ def test_setattr_changes_what_its_bits_say(
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_a_value_of_an_attribute_fits_or_is_erange(value: bytes, room: int) -> None:
     try:
-        _, error, data = checked(requests._sized(room, 2, value))
+        _, error, data = checked(replies.pack_sized(room, 2, value))
     except RequestError as raised:
         assert raised.errno == errno.ERANGE
         assert 0 < room < len(value)
@@ -176,5 +177,5 @@ def test_a_write_takes_only_what_its_request_holds(data: bytes, size: int) -> No
 
 def test_space_arrives_as_it_was() -> None:
     have = os.statvfs("/")
-    found = kernel_client.REPLIES["statfs"](checked(requests._space(2, have))[2])
+    found = kernel_client.REPLIES["statfs"](checked(replies.pack_space(2, have))[2])
     assert all(getattr(have, name) == value for name, value in vars(found).items())
