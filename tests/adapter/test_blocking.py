@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from gitguardfs.fs import blocking, source
+from gitguardfs.fs import blocking, content
 from gitguardfs.fs.blocking import INLINE_LIMIT
 from gitguardfs.fs.nodes import ROOT_ID
 from tests.adapter.conftest import MakeWorld
@@ -120,7 +120,7 @@ async def test_servers_are_always_waited_for_on_threads(
     """A source may be quick with a hundred files and then slow with another."""
     world = make_world(is_local=False)
     threads = spied(world, monkeypatch)
-    monkeypatch.setattr(source, "read_nowait", uncached)
+    monkeypatch.setattr(content, "read_nowait", uncached)
     handle, _ = await world.create(ROOT_ID, b"f")
     for _ in range(blocking.QUICK_IN_A_ROW + 3):
         await world.ops.write(handle, 0, b"x")
@@ -138,7 +138,7 @@ async def test_reads_of_what_is_not_in_memory(
     handle = await world.open("f")
     assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
     assert threads == []
-    monkeypatch.setattr(source, "read_nowait", uncached)
+    monkeypatch.setattr(content, "read_nowait", uncached)
     for _ in range(blocking.QUICK_IN_A_ROW + 2):
         assert bytes(await world.ops.read(handle, 2, 4)) == b"2345"
     assert threads == ["read"] * blocking.QUICK_IN_A_ROW
