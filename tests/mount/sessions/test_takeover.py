@@ -113,6 +113,14 @@ def without_a_daemon(here: Path) -> Iterator[None]:
         os.kill(keeper, signal.SIGCONT)
 
 
+@contextmanager
+def stopped(running: Service) -> Iterator[None]:
+    """Stop the service as for a restart; it is started on the way out."""
+    assert running.stop()
+    yield
+    assert running.tell("start") == ["None"]
+
+
 def test_another_directory_with_the_same_number_is_not_taken_for_it(here: Path) -> None:
     with service(here):
         (here / "view/made").mkdir()
@@ -229,11 +237,10 @@ def test_what_the_host_guards_meanwhile_is_closed(here: Path) -> None:
     with service(here, "--direct-io") as running:
         held = os.open(view / "deep", os.O_PATH)
         written = os.open(view / "deep/er/inner", os.O_RDWR)
-        assert running.stop()
-        for name in ("objects", "refs"):
-            (source / "deep" / name).mkdir()
-        (source / "deep/HEAD").write_text("ref: refs/heads/main\n")
-        assert running.tell("start") == ["None"]
+        with stopped(running):
+            for name in ("objects", "refs"):
+                (source / "deep" / name).mkdir()
+            (source / "deep/HEAD").write_text("ref: refs/heads/main\n")
         with pytest.raises(OSError, match=r"Permission denied|Stale"):
             os.open("er/inner", os.O_RDONLY, dir_fd=held)
         with pytest.raises(OSError, match=r"Permission denied|Stale"):
@@ -243,16 +250,17 @@ def test_what_the_host_guards_meanwhile_is_closed(here: Path) -> None:
             os.close(fd)
 
 
+@replaced
 @pytest.mark.parametrize("options", [(), ("--direct-io",)], ids=" ".join)
-def test_what_the_host_makes_a_hook_after_a_kill_is_not_opened_again(
-    here: Path, options: tuple[str, ...]
+def test_what_the_host_makes_a_hook_meanwhile_is_not_opened_again(
+    here: Path, options: tuple[str, ...], replace: Replace
 ) -> None:
-    """A file that was lent is still written to, as without a kill."""
+    """A file that was lent is still written to, as without a restart."""
     hook = here / "source/.git/hooks/post-commit"
     hook.parent.mkdir()
-    with service(here, *options):
+    with service(here, *options) as running:
         fd = os.open(here / "view/file", os.O_RDWR)
-        with without_a_daemon(here):
+        with without_a_daemon(here) if replace is kill else stopped(running):
             (here / "source/file").rename(hook)
         if options:
             with pytest.raises(OSError, match=r"Permission denied|Stale"):
@@ -304,7 +312,7 @@ def test_a_daemon_that_its_keeper_has_started_hands_over_as_well(here: Path) -> 
         until(lambda: mounts_at(view)[1:] and os.path.exists(view / "file"), "the view is back")
         held = os.open(view / "deep", os.O_RDONLY)
         running.restart()
-        for fd in (held, unread):
+        for fd in (unread, held):
             assert os.listdir(fd) == ["er"]
             os.close(fd)
 
