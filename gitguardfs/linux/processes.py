@@ -10,7 +10,6 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from signal import SIGKILL
 from typing import AnyStr
 
 PROC = "/proc"
@@ -86,19 +85,6 @@ def user_ids(status: bytes) -> tuple[int, ...]:
     """
     line = next(line for line in status.split(b"\n") if line.startswith(b"Uid:"))
     return tuple(map(int, line.split()[1:]))
-
-
-def is_being_killed(thread: int) -> bool:
-    """Return whether a thread ends as soon as its system call returns.
-
-    Linux adds SIGKILL to the pending signals of each thread of a process that another fatal signal
-    reaches, but for those that dump core.
-    """
-    with suppress(OSError):
-        lines = status_of(str(thread)).split(b"\n")
-        pending = [line for line in lines if line.startswith((b"SigPnd:", b"ShdPnd:"))]
-        return any(int(line.split()[1], 16) & 1 << SIGKILL - 1 for line in pending)
-    return False
 
 
 def uids_of(process: str) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ OF_SOME_ROOMS: dict[str, set[str]] = {
         "names.rules",
     },
     "fs": {"linux.file_locks", "linux.syscalls", "linux.reserved_blocks"},
-    "sessions": {"linux.capabilities", "linux.processes", "linux.shared_rows", "linux.syscalls"},
+    "sessions": {"linux.capabilities", "linux.shared_rows", "linux.syscalls"},
     "private": {"linux.syscalls"},
     "host/vm": {"guest.systemd"},  # the text of units
 }

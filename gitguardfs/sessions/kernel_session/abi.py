@@ -5,6 +5,7 @@ Layouts are native, as the kernel's are, which is quicker than a byte order that
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 from struct import Struct
 
@@ -114,6 +115,8 @@ WANTED = sum(
 LOCKS = 1 << 1 | 1 << 10
 """POSIX_LOCKS and FLOCK_LOCKS: locks are asked for."""
 MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
+MAX_READ = MAX_PAGES * os.sysconf("SC_PAGE_SIZE")
+"""Bytes that the kernel may ask for at a time. It takes a short reply for the end of the file."""
 
 NOTIFY_INVAL_INODE, NOTIFY_RESEND = 2, 7
 RESENT = 1 << 63

@@ -142,7 +142,7 @@ def _tmpfile(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
 
 def _read(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
     handle, offset, size, *_ = abi.READ_IN.unpack_from(sent, BODY)
-    return pack_data, (handle, offset, min(size, abi.MAX_WRITE))
+    return pack_data, (handle, offset, min(size, abi.MAX_READ))
 
 
 def _write(node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:

@@ -209,10 +209,7 @@ class KernelSession:
                     reply.runs_inline = False  # the view has not seen how much was written
                     with suppress(OSError):  # a mapping may have moved its mtime
                         self.invalidate(node)
-                thread = 0 if opcode == OPEN else pid  # a handle that is not sent is never closed
-                return self._begin(
-                    Waiting(unique, request, caller, pack, reply, None, is_noted, thread)
-                )
+                return self._begin(Waiting(unique, request, caller, pack, reply, None, is_noted))
             if is_noted:
                 self.outliving.done(unique, reply)
             answer = pack(unique, reply)
@@ -276,13 +273,11 @@ class KernelSession:
         return number != errno.EAGAIN
 
     def _interrupt(self, _unique: int, _node: int) -> None:
-        """Answer a request that waits for a lock. Any other goes on until its thread is killed."""
+        """Answer a request that waits for a lock. Any other that is under way is finished."""
         (target,) = abi.QWORD.unpack_from(self._buffer, abi.BODY)
         if self._under_way.give_up(target):
             self._send(target, failed(target, errno.EINTR))
             self._take_returned()
-        else:
-            self._under_way.interrupt(target)
 
     def _init(self, unique: int, _node: int) -> None:
         _, minor, readahead, offered, more = abi.INIT_IN.unpack_from(self._buffer, abi.BODY)
@@ -355,8 +350,6 @@ class KernelSession:
         for unique, answer in self._under_way.due(self._is_ending):
             self._send(unique, answer)
         self._under_way.try_again()
-        for unique in self._under_way.left_by_killed():
-            self._send(unique, failed(unique, errno.EINTR))
         for unique in self._under_way.give_up_all() if self._is_ending else ():
             self._send(unique, failed(unique, errno.EINTR))
         if not (self._under_way or self._is_ending):
@@ -364,7 +357,7 @@ class KernelSession:
 
     def _finish(self, waiting: Waiting, result: Callable[[], Any]) -> None:
         """Answer a request with the result of its call, or hold the answer back."""
-        unique, request, caller, pack, blocking, _, is_noted, thread = waiting
+        unique, request, caller, pack, blocking, _, is_noted = waiting
         delay = 0.0
         try:
             try:
@@ -380,7 +373,7 @@ class KernelSession:
             answer = failed(unique, self._view.errno_of(error, request, caller))
         if not delay or self._is_ending:
             return self._send(unique, answer)
-        self._under_way.hold_back(unique, thread, answer, delay)
+        self._under_way.hold_back(unique, answer, delay)
 
     def close(self, unmount: bool = False) -> None:
         """Close the connection, and unmount nothing: ``mounting.view`` unmounts root's views."""

@@ -25,15 +25,13 @@ from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller
 from gitguardfs.base.signals import leave_to_main_thread
 from gitguardfs.fs.blocking import Blocking
-from gitguardfs.linux.processes import is_being_killed
 from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.replies import Answer, Packer
 
 HELPERS = 32
 """Threads for calls that wait, at most. More would not make a disk faster."""
 TRY_EVERY = 0.05
-"""Seconds after which a lock is tried again that a program on the host may have dropped, and after
-which an interrupted thread is looked at again."""
+"""Seconds after which a lock is tried again that a program on the host may have dropped."""
 MOST_TRIES = 32
 """Locks that are tried at a time, 10 µs each: other requests wait meanwhile."""
 LONGEST_WAIT = 3600.0
@@ -52,8 +50,6 @@ class Waiting(NamedTuple):
     """The buffer that the call uses; None if it uses none."""
     is_noted: bool
     """Whether it is to be noted that the request is done."""
-    thread: int
-    """The id of the thread that waits, or 0 if it has to have the reply."""
 
 
 Returned = tuple[Waiting, Future[Any]]
@@ -88,10 +84,6 @@ class UnderWay:
         self._changed: set[int] = set()
         """The nodes whose requests are to be tried at once."""
         self._next_try = 0.0
-        self._threads: dict[int, int] = {}
-        """The threads that wait for helpers and for answers that are held back, by unique."""
-        self._interrupted: set[int] = set()
-        """Those of their requests of which the kernel has said that a signal came."""
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def __bool__(self) -> bool:
@@ -119,13 +111,11 @@ class UnderWay:
         """Note that a request waits for its call, which a helper makes."""
         self._begin()
         self.with_helpers += 1
-        self._threads[waiting.unique] = waiting.thread
         call.add_done_callback(lambda call: self._return(waiting, call))
 
-    def hold_back(self, unique: int, thread: int, answer: Answer, delay: float) -> None:
+    def hold_back(self, unique: int, answer: Answer, delay: float) -> None:
         """Keep an answer for ``delay`` seconds."""
         self._begin()
-        self._threads[unique] = thread
         heapq.heappush(self._held_back, (monotonic() + delay, unique, answer))
 
     def try_later(self, unique: int, node: int, attempt: Callable[[], bool]) -> None:
@@ -141,19 +131,6 @@ class UnderWay:
                     del self._tries[node]
                 return True
         return False
-
-    def interrupt(self, unique: int) -> None:
-        """Note that a signal has come to the thread that waits for a request."""
-        if unique in self._threads:
-            self._interrupted.add(unique)
-
-    def left_by_killed(self) -> Iterator[int]:
-        """Yield the requests whose threads are being killed: they wait for the answer alone."""
-        self._interrupted &= self._threads.keys()
-        for unique in tuple(self._interrupted):
-            if is_being_killed(self._threads[unique]):
-                self._interrupted.discard(unique)
-                yield unique
 
     def try_now(self, node: int) -> None:
         """Try a node's requests at the next ``try_again``: what they wait for has changed."""
@@ -223,7 +200,6 @@ class UnderWay:
             poll.register(fd, select.POLLIN)
         at = [self._held_back[0][0]] if self._held_back else []
         at += [0.0 if self._changed else self._next_try] if self._tries else []
-        at += [monotonic() + TRY_EVERY] if self._interrupted else []
         due = 0 if is_ending else min(at, default=inf) - monotonic()
         poll.poll(max(0.0, min(due, LONGEST_WAIT)) * 1000 + 1 if at else None)
 
@@ -234,7 +210,6 @@ class UnderWay:
         while self._returned:
             waiting, call = self._returned.popleft()
             self.with_helpers -= 1
-            self._threads.pop(waiting.unique, None)
             self._leave(waiting.blocking.queue)
             yield waiting, call
 
@@ -242,7 +217,6 @@ class UnderWay:
         """Yield the answers that are due, each with its unique."""
         while self._held_back and (is_ending or self._held_back[0][0] <= monotonic()):
             _, unique, answer = heapq.heappop(self._held_back)
-            self._threads.pop(unique, None)
             yield unique, answer
 
     def shut_down(self) -> None:

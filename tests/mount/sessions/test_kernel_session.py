@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.signals import REREAD
-from tests.support.errorfs import Fault, errorfs
+from tests.support.errorfs import errorfs
 from tests.support.mounting import LIMIT, area, gitguardfs, until
 
 SIZE = 300_000
@@ -27,13 +27,9 @@ def here() -> Iterator[Path]:
 
 
 def reader(path: Path) -> subprocess.Popen[bytes]:
-    """Read a file past the page cache, in a process of its own: it may have to wait.
-
-    The process catches SIGUSR1, and says so first.
-    """
+    """Read a file past the page cache, in a process of its own: it may have to wait."""
     code = (
-        "import mmap, os, signal, sys\n"
-        "signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "import mmap, os, sys\n"
         "fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT)\n"
         "into = mmap.mmap(-1, 4096)\n"
         "print(os.readv(fd, [into]))"
@@ -88,31 +84,6 @@ def test_nothing_is_asked_when_a_file_that_was_only_read_is_closed(here: Path, s
         for flags, count in ((os.O_RDONLY, 0), (os.O_RDWR, 1)):
             os.close(os.open(view.path / "file", flags))
             assert view.requests().count("FLUSH") == count
-
-
-@pytest.mark.parametrize("is_caught_first", [True, False])
-@pytest.mark.parametrize("rate", ["1", "1G"], ids=["held-back", "with-a-helper"])
-def test_only_who_is_killed_stops_waiting(here: Path, rate: str, is_caught_first: bool) -> None:
-    """The kernel tells the daemon of the first signal alone, be it one that the program catches."""
-    with (
-        errorfs(here / "source", here / "share", here / "control") as share,
-        gitguardfs(share.path, here / "view", "-d", "--direct-io", "--read-rate", rate) as view,
-    ):
-        if rate == "1G":
-            share.add(Fault(("READ",), "file", held=True))
-        reading = reader(view.path / "file")
-        until(lambda: "READ" in view.requests(), "it waits for its answer")
-        if is_caught_first:
-            reading.send_signal(signal.SIGUSR1)
-            until(lambda: "INTERRUPT" in view.requests(), "the daemon is told")
-            time.sleep(0.2)
-            assert reading.poll() is None
-        number = signal.SIGKILL if is_caught_first else signal.SIGTERM
-        reading.send_signal(number)
-        reading.communicate(timeout=LIMIT)
-        assert reading.returncode == -number
-        assert (view.path / "file").stat().st_size == SIZE
-        share.clear()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
