@@ -15,6 +15,7 @@ def everything() -> list[Workload]:
     return [
         work_reading.Find(),
         work_reading.LsLR(),
+        work_reading.Walk(),
         work_reading.WarmFind(),
         work_reading.WarmLs(),
         work_reading.WarmStat(),
@@ -30,6 +31,7 @@ def everything() -> list[Workload]:
         work_writing.Remove(),
         *(work_writing.Create(processes) for processes in (1, 2, 4)),
         work_writing.Unpack(),
+        work_writing.Append(),
         work_writing.Save(),
         work_writing.Sqlite(),
         *(

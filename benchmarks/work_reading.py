@@ -52,6 +52,23 @@ def check_listing(output: bytes, files: int, size: int) -> None:
     expect("files listed", (len(sizes), sum(sizes)), (files, size))
 
 
+class Walk(Workload):
+    """Lists names, and asks for the attributes of each file afterwards."""
+
+    name = "walk"
+    settled = True
+
+    def run(self, at: Place) -> None:
+        self.size = sum(
+            os.lstat(os.path.join(directory, name)).st_size
+            for directory, _, names in os.walk(at.top)
+            for name in names
+        )
+
+    def check(self, at: Place) -> None:
+        expect("bytes", self.size, at.tree.total_bytes)
+
+
 class Ripgrep(Workload):
     """Searches all files for a word."""
 

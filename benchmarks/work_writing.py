@@ -130,6 +130,24 @@ class Unpack(Workload):
         expect("mode and time", (status.st_mode & 0o777, status.st_mtime), (0o644, 1_700_000_000))
 
 
+class Append(Workload):
+    """Appends to one file that stays open, 4 KiB at a time."""
+
+    name = "append"
+    writes = True
+    block = bytes(4096)
+
+    def run(self, at: Place) -> None:
+        self.blocks = at.scale.fio_small << 8
+        with open(at.scratch / "log", "ab", buffering=0) as file:
+            for _ in range(self.blocks):
+                file.write(self.block)
+
+    def check(self, at: Place) -> None:
+        size = (at.truth / "log").stat().st_size
+        expect("bytes", size, self.blocks * len(self.block))
+
+
 class Save(Workload):
     """Saves as editors do: write beside a file, then rename over it."""
 
