@@ -6,17 +6,22 @@ import click
 
 from gitguardfs.base import findings
 from gitguardfs.base.errors import GitguardExit, UserError
+from gitguardfs.options.guarded_share import LOCAL_HELP
 from gitguardfs.options.parsing import respelled
 
 
 class Command(click.Command):
     """A command that refuses an empty value: usually that of a variable that is not set."""
 
+    may_be_empty: tuple[str, ...] = ()
+    """Names of parameters for which an empty value means something."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises BadParameter for an empty value."""
         rest = super().parse_args(ctx, args)
         for param in self.params:
-            if ctx.params.get(param.name or "") == "":
+            name = param.name or ""
+            if ctx.params.get(name) == "" and name not in self.may_be_empty:
                 raise click.BadParameter("it is empty", ctx, param)
         return rest
 
@@ -61,11 +66,7 @@ FAIL_ON = click.option(
     show_default=True,
     help="Exit with 1 for findings of this severity and above.",
 )
-_LOCAL_HELP = (
-    "Keep directories whose names match GLOB on the guest's own disk, not in the project. "
-    "Repeatable. deps, which suits most projects, stands for node_modules, .venv, target and "
-    "others."
-)
+_LOCAL_HELP = f"{LOCAL_HELP} Repeatable."
 LOCAL = click.option("--local", metavar="GLOB", multiple=True, help=_LOCAL_HELP)
 LOCAL_OR_DEPS = click.option(
     "--local", metavar="GLOB", multiple=True, help=f"{_LOCAL_HELP}  [default: deps]"

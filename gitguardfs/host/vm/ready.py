@@ -141,7 +141,8 @@ def _unchanged_image(ready: ReadyDisk, wanted: str) -> Image:
     if os.path.realpath(wanted) != os.path.realpath(ready.wanted):
         raise UserError(
             f"this VM was made from {shown(ready.wanted)}",
-            "leave --image out, or delete the VM first: gitguard vm reset",
+            "leave --image out, and image in gitguard.toml; or delete the VM first: gitguard vm"
+            " reset",
         )
     image, machine = ready.image, platform.machine()
     if images.is_fetched(wanted):  # its checksum says what it is

@@ -79,32 +79,65 @@ class Settings:
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
 
 
+@dataclass(frozen=True)
+class Saved:
+    """What a VM has saved of its last start."""
+
+    settings: Settings
+    """The settings of that start."""
+    remembered: Settings
+    """The settings that the options of all starts have given, without those of gitguard.toml."""
+    file_keys: tuple[str, ...] = ()
+    """Names of the options that gitguard.toml gave."""
+
+
 def load(state: State) -> Settings:
     """Return the VM's saved settings, or the defaults. Raises UserError if the file is damaged."""
+    return load_saved(state).settings
+
+
+def load_saved(state: State) -> Saved:
+    """Return what the VM has saved, or the defaults. Raises UserError if the file is damaged."""
     path = state.path(FILE)
     content = config_files.read(path)
     if content is None:
-        return Settings(state.project)
+        return Saved(Settings(state.project), Settings(state.project))
     try:
         fields = json.loads(content)
-        for name, default in dataclasses.asdict(Settings("")).items():
-            value = fields[name]
-            if isinstance(default, tuple):
-                value = fields[name] = tuple(value)
-                value = default if all(isinstance(part, str) for part in value) else None
-            if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
-                raise TypeError(name)
-        return Settings(**fields)
+        file_keys = tuple(map(str, fields.pop("file_keys", ())))
+        without_file = {**fields, **fields.pop("without_file", {})}
+        without_file.pop("without_file", None)
+        return Saved(_settings(fields), _settings(without_file), file_keys)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         raise UserError(
             f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
         ) from None
 
 
-def save(state: State, settings: Settings) -> None:
-    """Save the settings. Raises OSError."""
-    text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    config_files.put(state.path(FILE), text)
+def _settings(fields: dict[str, Any]) -> Settings:
+    """Return settings of these fields. Raises TypeError, KeyError, UserError."""
+    for name, default in dataclasses.asdict(Settings("")).items():
+        value = fields[name]
+        if isinstance(default, tuple):
+            value = fields[name] = tuple(value)
+            value = default if all(isinstance(part, str) for part in value) else None
+        if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
+            raise TypeError(name)
+    return Settings(**fields)
+
+
+def save(
+    state: State,
+    settings: Settings,
+    remembered: Settings | None = None,
+    file_keys: tuple[str, ...] = (),
+) -> None:
+    """Save the settings of a start; ``remembered`` and ``file_keys`` as in Saved. OSError."""
+    fields = dataclasses.asdict(settings)
+    others = dataclasses.asdict(remembered or settings).items()
+    fields["without_file"] = {name: value for name, value in others if value != fields[name]}
+    fields["file_keys"] = file_keys
+    config_files.put(state.path(FILE), json.dumps(fields, indent=2) + "\n")
 
 
 def before_start(old: Settings, new: Settings) -> Settings:
@@ -121,20 +154,31 @@ def before_start(old: Settings, new: Settings) -> Settings:
 
 
 def save_image(state: State, image: str) -> None:
-    """Save an image that was found, before the disk of a new VM is made from it. OSError."""
-    save(state, dataclasses.replace(load(state), image=image))
+    """Save an image that was found, before the disk of a new VM is made from it. OSError.
 
-
-def merged(old: Settings, given: dict[str, Any]) -> Settings:
-    """Return ``old`` with the values in ``given`` that are not None. Raises UserError.
-
-    Names to hide and ports to publish are added to those in ``old``; an empty one clears those.
+    It is remembered also if gitguard.toml named it: the disk stays one of that image.
     """
-    wanted = {name: value for name, value in given.items() if value is not None}
-    names = wanted.get("hide", ())
-    before = () if "" in names else old.hide
-    wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
-    published = wanted.get("publish", ())
-    open_before = () if "" in published else old.publish
-    wanted["publish"] = ports.merged(open_before, filter(None, published))
-    return dataclasses.replace(old, **wanted)
+    saved = load_saved(state)
+    new, remembered = (
+        dataclasses.replace(one, image=image) for one in (saved.settings, saved.remembered)
+    )
+    save(state, new, remembered, saved.file_keys)
+
+
+def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
+    """Return ``old`` with the values in ``layers`` that are not None. Raises UserError.
+
+    A later layer counts before an earlier one. Names to hide and ports to publish are added to
+    those before; an empty one clears those.
+    """
+    wanted: dict[str, Any] = {}
+    hide, publish = old.hide, old.publish
+    for layer in layers:
+        given = {name: value for name, value in layer.items() if value is not None}
+        names = given.pop("hide", ())
+        before = () if "" in names else hide
+        hide = tuple(dict.fromkeys((*before, *filter(None, names))))
+        published = given.pop("publish", ())
+        publish = ports.merged(() if "" in published else publish, filter(None, published))
+        wanted |= given
+    return dataclasses.replace(old, hide=hide, publish=publish, **wanted)

@@ -319,7 +319,7 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
     raised = error if isinstance(error, type) else type(error)
     with pytest.raises(raised):
         driver.up(
-            state, driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem"))
+            state, driver.UpArguments(given, allow=("npm",), upstream_ca=str(world / "ca.pem"))
         )
     kept = settings.load(state)
     assert kept == dataclasses.replace(given, image=Settings(state.project).image)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gitguardfs.commands.command_line import CommandGroup
-from gitguardfs.host.commands.vm import egress, guest, images, machine, secret, up
+from gitguardfs.host.commands.vm import config, egress, guest, images, machine, secret, up
 
 EPILOG = """\b
 Examples:
@@ -15,6 +15,7 @@ Examples:
   gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
+  gitguard vm config edit                   a file of yours with the options of up
   gitguard vm secret set --preset github    a token that the guest never has
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
@@ -27,7 +28,8 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
     machine.status, machine.logs, machine.stop, machine.reset,
-    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret, images.images,
+    config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
+    images.images,
 )  # fmt: skip
 
 
