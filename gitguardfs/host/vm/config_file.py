@@ -128,8 +128,9 @@ def _parsed(path: str, text: str) -> dict[str, tuple[int, Any]]:
     except tomllib.TOMLDecodeError as error:
         match = _SYNTAX_ERROR.fullmatch(str(error))
         what, line = match.groups() if match else (str(error), None)
-        if line is None:
-            what, line = "the value has no end", unfinished
+        if line is None:  # at the end of the document
+            last = text.rstrip().count("\n") + 1
+            what, line = (what, last) if unfinished > last else ("value without end", unfinished)
         raise UserError(
             f"{shown(path)}:{line}: {what}", f"a line is KEY = VALUE, as in {UP_OPTIONS[1].line}"
         ) from None

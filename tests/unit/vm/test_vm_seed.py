@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.commands.vm.up import GIT_MODES
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files, keys, provision, seed
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.host.vm.up_options import BY_KEY
 from gitguardfs.names.rules import GitMode
 
 LOGIN = seed.GuestKeys(
@@ -196,7 +196,7 @@ def test_the_program_reads_its_values_as_they_were_given(view: str, service: str
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
 
 
-@pytest.mark.parametrize("git", GIT_MODES)
+@pytest.mark.parametrize("git", BY_KEY["git"].choices)
 def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: str) -> None:
     files = files_of(Settings("/srv/p", git=git))
     for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):

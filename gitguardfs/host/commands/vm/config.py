@@ -13,8 +13,8 @@ from gitguardfs.host.vm.up_options import UP_OPTIONS
 
 EPILOG = """\b
 Examples:
-  gitguard vm config edit      opens the file in $VISUAL or $EDITOR; makes it if there is none
-  gitguard vm config show      what the next vm up starts with, and where each value is from
+  gitguard vm config edit    makes the file if there is none, and opens it
+  gitguard vm config show    what the next vm up starts with, and from where
 
 \b
 An example of the file; its keys are the options of vm up:

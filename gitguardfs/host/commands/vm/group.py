@@ -15,7 +15,7 @@ Examples:
   gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
-  gitguard vm config edit                   a file of yours with the options of up
+  gitguard vm config edit                   your file with options of vm up
   gitguard vm secret set --preset github    a token that the guest never has
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.

@@ -100,8 +100,8 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     given["local"] = local_names(given["local"], no_local)
     if given["image"] is not None:
         given["image"] = images.resolved(given["image"])
-    if line := config_file.not_read(where):
-        click.echo(line, err=True)
+    if ignored := config_file.not_read(where):
+        click.echo(ignored, err=True)
     arguments = driver.up_arguments(where, given, words)
     paths = exposed_files.found(where.project, arguments.settings.hide)
     if paths:
