@@ -25,7 +25,7 @@ Examples:
   gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password
 
 Options are remembered for the next start; vm status shows them, vm reset deletes them. Each has
-its key in a file of yours, gitguard.toml: see gitguard vm config --help.
+its key in a file of yours: gitguard vm config edit opens it.
 """
 
 
