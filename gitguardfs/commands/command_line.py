@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from typing import Any
+
 import click
 
 from gitguardfs.base import findings
@@ -34,6 +37,12 @@ class RespelledCommand(Command):
         return super().parse_args(ctx, respelled(args))
 
 
+LIKE_COMMAND = 0.7
+"""How like a word must be to a command for that to be offered: 0.75 for two letters exchanged."""
+ALIASES = {"ls": "list", "rm": "remove", "delete": "remove"}
+"""Other names of commands, in each group that has these."""
+
+
 class CommandGroup(click.Group):
     """A group of commands whose wrong usage never counts as success.
 
@@ -41,6 +50,10 @@ class CommandGroup(click.Group):
     """
 
     command_class = Command
+
+    def __init__(self, *args: Any, aliases: dict[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = ALIASES | (aliases or {})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; without any argument print the help, as wrong usage."""
@@ -52,10 +65,21 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` name. Raises UsageError if there is none."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"no such command: {args[0]!r}")
-        return super().resolve_command(ctx, args)
+        """Return the command that ``args`` name, also by an alias. UsageError if there is none."""
+        names = self.list_commands(ctx)
+        aliases = {name: meant for name, meant in self.aliases.items() if meant in names}
+        word = aliases.get(args[0], args[0])
+        if not ctx.resilient_parsing and self.get_command(ctx, word) is None:
+            ctx.fail(f"no such command: {word!r}{_offer(word, names, aliases)}")
+        return super().resolve_command(ctx, [word, *args[1:]])
+
+
+def _offer(word: str, names: list[str], aliases: dict[str, str]) -> str:
+    """Return the question whether a command was meant that is spelled nearly like ``word``."""
+    offers: dict[str, str] = {}
+    for name in difflib.get_close_matches(word, [*names, *aliases], cutoff=LIKE_COMMAND):
+        offers.setdefault(aliases.get(name, name), name)  # the best name of each command
+    return f". Did you mean {' or '.join(map(repr, offers.values()))}?" if offers else ""
 
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")

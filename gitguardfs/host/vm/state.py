@@ -183,25 +183,28 @@ def delete(directory: str) -> None:
             ) from None
 
 
-def with_disks() -> list[State]:
-    """Return the state of each VM that has a disk. Their projects are not known here: ``/``."""
+def all_states() -> list[State]:
+    """Return each state directory. The projects are not known here: ``/``."""
     directory = _vms_directory()
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     found = [State("/", os.path.join(directory, name)) for name in names if _REMOVED not in name]
-    return [state for state in found if state.has_disk]
+    return [state for state in found if state.exists]
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
     """Acquire the lock at ``path``; return its descriptor, or None if another process holds it.
 
     Closing every copy of the descriptor releases the lock. ``patience`` is in seconds. Raises
-    OSError.
+    OSError, also if the lock was deleted meanwhile with its directory.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
     while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(fd)):  # else nobody else would see it
+                    return fd
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(fd)

@@ -17,6 +17,9 @@ Examples:
   gitguard vm allow 'GET https://example.org/docs/*'
   gitguard vm config edit                   your file with options of vm up
   gitguard vm secret set --preset github    a token that the guest never has
+  gitguard vm list                          the VMs of all projects
+
+Other names: start is up, shell is ssh, down is stop, ls is list, rm and delete are reset.
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 
@@ -25,15 +28,17 @@ Exit codes: up and ssh return the status of their shell or command.
 Otherwise: 0 done, 2 wrong usage, 3 any other error.
 """
 
+ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
+"""Names that similar programs use."""
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
-    machine.status, machine.logs, machine.stop, machine.reset,
+    machine.list_, machine.status, machine.logs, machine.stop, machine.reset,
     config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
     images.images,
 )  # fmt: skip
 
 
-@click.group(name="vm", cls=CommandGroup, epilog=EPILOG)
+@click.group(name="vm", cls=CommandGroup, aliases=ALIASES, epilog=EPILOG)
 def command() -> None:
     """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 
