@@ -31,6 +31,7 @@ from gitguardfs.host.vm import (
     config_file,
     ending,
     fetching,
+    first_start,
     forwarding,
     host_guard,
     image_store,
@@ -129,11 +130,14 @@ def up(state: State, arguments: UpArguments) -> int:
     authority = _authority(arguments, state.project)
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
+    if not state.has_disk:
+        ready.check_image(state, arguments.settings.image)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
+        stack.enter_context(first_start.undone_if_it_fails(state))
         states.remove_leftovers()
         _remember(state, arguments, authority)
         published = tuple(map(ports.parsed, arguments.settings.publish))

@@ -154,7 +154,7 @@ def before_start(old: Settings, new: Settings) -> Settings:
 
 
 def save_image(state: State, image: str) -> None:
-    """Save an image that was found, before the disk of a new VM is made from it. OSError.
+    """Save an image that has booted, before the disk of a new VM is made from it. OSError.
 
     It is remembered also if gitguard.toml named it: the disk stays one of that image.
     """

@@ -213,8 +213,7 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
         except BaseException:
             os.close(fd)
             raise
-        else:
-            return fd
+        os.close(fd)
 
 
 def is_held(path: str) -> bool:

@@ -67,8 +67,8 @@ class UpOption:
 
 
 UP_OPTIONS = (
-    UpOption("image", "A name (debian-13), a file, a directory with a kernel, or URL#sha512=HEX.",
-             '"~/my-image.qcow2"', "IMAGE", default="debian-13"),
+    UpOption("image", "A name (debian-13), a qcow2 or raw file, a directory with a kernel, or "
+             "URL#sha512=HEX.", '"~/my-image.qcow2"', "IMAGE", default="debian-13"),
     UpOption("memory", "The guest's memory, such as 8G or 4096M.", '"8G"', "SIZE", Kind.SIZE,
              default="8G"),
     UpOption("cpus", "The guest's processors.", "4", "N", Kind.NUMBER,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tracemalloc
 import urllib.request
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from gitguardfs.host.vm.qemu_command import Machine
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.status import facts
+from tests.support.boot_sector import BOOTS
 from tests.support.mounting import until
 from tests.support.trees import nested
 
@@ -63,7 +65,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
     (tmp_path / "project").mkdir()
-    (tmp_path / "disk.img").write_bytes(bytes(1 << 20))
+    (tmp_path / "disk.img").write_bytes(BOOTS)
     return tmp_path
 
 
@@ -313,7 +315,7 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
 
     monkeypatch.setattr(ready, "disk_for", disk_for)
     given = Settings(
-        state.project, image="/own.img", guard="host", git="deny", hide=(".env",),
+        state.project, image=str(world / "disk.img"), guard="host", git="deny", hide=(".env",),
         local=("vendor",), hardened=True,
     )  # fmt: skip
     raised = error if isinstance(error, type) else type(error)
@@ -328,6 +330,55 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
     assert asked[1] == kept
     assert Path(state.path("upstream-ca.pem")).read_text() == certificate
     assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
+
+
+@needs_qemu
+@pytest.mark.parametrize("where", ["/etc/passwd", "installer.iso"])
+def test_an_image_that_is_no_disk_is_refused_at_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(world)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(states, "create", lambda _: pytest.fail("it was not refused"))
+    Path("installer.iso").write_bytes(BOOTS[:32769] + b"CD001" + BOOTS)
+    state = states.state_of(str(world / "project"))
+    words = ["up", "--project", state.project, "--image", where]
+    with pytest.raises(UserError, match=r"is no disk that can boot: .*--image FILE") as error:
+        command.command(words, standalone_mode=False)
+    assert error.value.code == Exit.USAGE
+    assert not state.exists
+
+
+@needs_qemu
+def test_a_first_start_that_fails_leaves_no_vm(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = states.state_of(str(world / "project"))
+    arguments = driver.UpArguments(Settings(state.project, image=str(world / "disk.img")))
+
+    def no_disk(*_: object) -> None:
+        raise UserError("no packages")
+
+    monkeypatch.setattr(ready, "disk_for", no_disk)
+    with pytest.raises(UserError, match=r"^no packages$"):
+        driver.up(state, arguments)
+    assert not state.exists
+
+    def disk_for(*_: object) -> images.Image:
+        Path(state.disk).touch()
+        settings.save_image(state, arguments.settings.image)
+        return images.Image(str(world / "disk.img"))
+
+    def boot(*_: object) -> None:
+        Path(state.console).write_text("Kernel panic")
+        raise UserError("the guest's kernel panicked")
+
+    monkeypatch.setattr(ready, "disk_for", disk_for)
+    monkeypatch.setattr(driver, "boot", boot)
+    with pytest.raises(UserError, match=r"panicked"):
+        driver.up(state, arguments)
+    assert "Kernel panic" in "\n".join(logs.lines(state))
+    assert not [name for name in os.listdir(state.directory) if ".log" not in name]
 
 
 # Keys
@@ -585,6 +636,33 @@ def test_what_a_guest_says_without_end_is_not_kept(
         teller.join()
         here.close()
         there.close()
+
+
+@pytest.mark.parametrize("speaks", ["never", "once", "by its console"])
+def test_a_silent_console_is_told_once(
+    state: State, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], speaks: str,
+) -> None:  # fmt: skip
+    """What has no boot sector, or no kernel, would be waited for for a quarter of an hour."""
+    monkeypatch.setattr(boot, "SILENT_LIMIT", 0.2)
+    monkeypatch.setattr(boot, "_LOOK_EVERY", 0.01)
+
+    def written(console: str) -> str:
+        with open(console, "a") as file:
+            file.write("x")
+        return ""
+
+    here, there = socket.socketpair()
+    with here, there:
+        waiting = boot.Boot(state, qemu, boot.BootProgress(), here, deadline=time.monotonic() + 1.0)
+        if speaks == "once":
+            there.sendall(b"step it fetches packages\n")
+        if speaks == "by its console":
+            monkeypatch.setattr(boot, "last_line", written)
+        with pytest.raises(UserError, match=r"not ready within") as error:
+            waiting.await_ready()
+    assert ("its console was silent" in str(error.value)) == (speaks == "never")
+    assert capsys.readouterr().err.count("has been silent") == (speaks == "never")
 
 
 def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
