@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,11 +119,16 @@ def test_settings_without_a_disk_are_listed_and_logs_alone_are_not(place: Path) 
     for name in ("disk.qcow2", "settings.json"):
         os.unlink(failed.path(name))
     Path(failed.console).write_text("panic")
-    (place / "s/gitguardfs/vm" / f"x{states._REMOVED}1").mkdir()
+    shutil.copytree(chosen.directory, f"{chosen.directory}{states._REMOVED}1")
     (place / "s/gitguardfs/vm/file").touch()
     (only,) = objects().values()
     assert (only["state"], only["disk_bytes"]) == ("none", 0)
     assert f"{chosen.name}  none   1 minute  -     -      {chosen.project}\n" in listed()
+
+
+def test_a_disk_without_settings_is_listed_without_a_project(place: Path) -> None:
+    os.unlink(vm(place, "one").path("settings.json"))
+    assert objects()[""]["project"] is None
 
 
 def test_no_path_acts_on_the_terminal(place: Path) -> None:
