@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import click
 
 from gitguardfs.base import findings
 from gitguardfs.base.errors import GitguardExit, UserError
+from gitguardfs.base.similar import similar
 from gitguardfs.options.guarded_share import LOCAL_HELP
 from gitguardfs.options.parsing import respelled
 
@@ -37,8 +37,6 @@ class RespelledCommand(Command):
         return super().parse_args(ctx, respelled(args))
 
 
-LIKE_COMMAND = 0.7
-"""How like a word must be to a command for that to be offered: 0.75 for two letters exchanged."""
 ALIASES = {"ls": "list", "rm": "remove", "delete": "remove"}
 """Other names of commands, in each group that has these."""
 
@@ -77,7 +75,7 @@ class CommandGroup(click.Group):
 def _offer(word: str, names: list[str], aliases: dict[str, str]) -> str:
     """Return the question whether a command was meant that is spelled nearly like ``word``."""
     offers: dict[str, str] = {}
-    for name in difflib.get_close_matches(word, [*names, *aliases], cutoff=LIKE_COMMAND):
+    for name in similar(word, [*names, *aliases]):
         offers.setdefault(aliases.get(name, name), name)  # the best name of each command
     return f". Did you mean {' or '.join(map(repr, offers.values()))}?" if offers else ""
 

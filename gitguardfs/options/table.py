@@ -74,6 +74,11 @@ OPTIONS = (
     Option("protect", GUARD, "Let names that match GLOB be read, not changed. Repeatable.", "GLOB",
            multiple=True),
     Option("hide", GUARD, "Do not show names that match GLOB. Repeatable.", "GLOB", multiple=True),
+    Option("hide-secrets", GUARD, "Do not show names of environment files and keys: .env, "
+           ".env.local, .envrc, id_rsa, .netrc, *.p12 and others (docs/security.md), but "
+           ".env.example and .env.template."),
+    Option("show", GUARD, "Show names that match GLOB in spite of --hide-secrets. Repeatable.",
+           "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
     Option("links", GUARD, "How new symlinks are stored. guarded, the default: one that leads out "
            "of its work tree leads nowhere on the host; the view shows every text as given. "

@@ -23,7 +23,9 @@ def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
         (host.project / ".env").write_text("TOKEN=1\n")
     done = host.vm("up", "--image", str(host.place / "none"))
     assert done.returncode == 2
-    assert "gitguard vm up --hide .env" in done.stderr
+    assert "hidden from the agent: environment files and keys" in done.stderr
+    assert "\n  .env\n" in done.stderr
+    assert "gitguard vm up --show .env" in done.stderr
     assert "there is no image" in done.stderr
     assert "there are no VMs" in host.vm("list").stdout
 

@@ -51,7 +51,7 @@ def create_files(
     with allowlist_lock.held(state_dir):
         before, text = _old_text(path)
         ours = "" if of_config is None else _block(of_config)
-        text, theirs = _without_block(text)
+        text, theirs = without_config(text)
         for name in added:
             if name not in PRESETS:
                 if parse_line(name) not in Allowlist.parse(text).rules:
@@ -77,7 +77,7 @@ def _block(wanted: Sequence[str]) -> str:
     return f"{_BEGIN}{''.join(parts)}{_END}" if wanted else ""
 
 
-def _without_block(text: str) -> tuple[str, str]:
+def without_config(text: str) -> tuple[str, str]:
     """Return an allowlist's text without the part of gitguard.toml, and that part.
 
     Without its last line, which the user may have deleted, nothing tells where it ends: then its

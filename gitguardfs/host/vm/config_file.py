@@ -26,7 +26,7 @@ from gitguardfs.options import config_files
 
 EDIT = "gitguard vm config edit"
 _FIELDS = {one.name for one in fields(Settings)}
-_AN_OPTION = re.compile(rf"--({'|'.join(BY_KEY)})\b")
+_AN_OPTION = re.compile(rf"(?<!vm up )--({'|'.join(BY_KEY)})\b")
 _SYNTAX_ERROR = re.compile(r"(.*) \(at (?:line (\d+), .*|end of document)\)")
 """The text of tomllib's errors; before Python 3.14 they have no other sign of the line."""
 
@@ -63,8 +63,26 @@ def read(state: State) -> ConfigFile:
             option = of_key(key)
             found.values[option.name] = _checked(option, from_toml(option, value))
             found.lines[option.name] = line
-            settings.merged(Settings(state.project), of_settings(found.values))
+    merged(found, Settings(state.project))
     return found
+
+
+def merged(file: ConfigFile, remembered: Settings, own: dict[str, Any] | None = None) -> Settings:
+    """Return the settings of a start; ``own`` are those of the command line.
+
+    Raises UserError, which names the first line with which the values contradict each other.
+    ``remembered`` and ``own`` do not.
+    """
+    layers = of_settings(file.values), own or {}
+    try:
+        return settings.merged(remembered, *layers)
+    except UserError:
+        given: dict[str, Any] = {}
+        for name, line in file.lines.items():
+            given[name] = file.values[name]
+            with _located(file.path, line):
+                settings.merged(remembered, of_settings(given), layers[1])
+        raise
 
 
 def refuse_in_project(state: State) -> None:
@@ -171,7 +189,7 @@ def new_content(state: State) -> str:
     )
     parts = []
     for option in UP_OPTIONS:
-        rows = textwrap.wrap(f"{option.help} {option.in_file}", 88)
+        rows = textwrap.wrap(option.file_help, 88)
         rows += [f"Default: {option.default}"] if option.default else []
         parts.append("".join(f"# {row}\n" for row in rows) + f"#{option.line}\n")
     return "\n".join((head, *parts))
@@ -184,7 +202,7 @@ def text(state: State) -> str:
     """
     file = read(state)
     saved = settings.load_saved(state)
-    result = settings.merged(saved.remembered, of_settings(file.values))
+    result = merged(file, saved.remembered)
     plain = Settings(state.project)
     rows = []
     for option in UP_OPTIONS:
@@ -200,7 +218,7 @@ def text(state: State) -> str:
         if value is None:
             continue
         sources = [f"line {file.lines[name]}"] if name in file.lines else []
-        if is_remembered and (name in ("hide", "publish") or not sources):
+        if is_remembered and (option.adds or not sources):
             sources.append("remembered")
         if option.kind is Kind.SIZE:
             value = f"{value // 1024}G" if value % 1024 == 0 else f"{value}M"

@@ -84,6 +84,14 @@ class UpArguments:
     restricted: bool = True
     """False only in tests; see qemu_command.Machine."""
 
+    def showing(self, names: tuple[str, ...]) -> UpArguments:
+        """Return these arguments with more names to show, which are remembered."""
+        new, remembered = (
+            dataclasses.replace(one, show=(*one.show, *names))
+            for one in (self.settings, self.remembered or self.settings)
+        )
+        return dataclasses.replace(self, settings=new, remembered=remembered)
+
 
 def up_arguments(state: State, given: dict[str, Any], words: tuple[str, ...] = ()) -> UpArguments:
     """Return the arguments of a start with the options ``given``, by the names in UP_OPTIONS.
@@ -94,9 +102,10 @@ def up_arguments(state: State, given: dict[str, Any], words: tuple[str, ...] = (
     file = config_file.read(state)
     saved = settings.load_saved(state)
     own = config_file.of_settings(given)
-    new = settings.merged(saved.remembered, config_file.of_settings(file.values), own)
+    remembered = settings.merged(saved.remembered, own)
+    new = config_file.merged(file, saved.remembered, own)
     # The disk stays one of the image that it was made from.
-    remembered = dataclasses.replace(settings.merged(saved.remembered, own), image=new.image)
+    remembered = dataclasses.replace(remembered, image=new.image)
 
     def kept_apart(name: str) -> str | None:
         """Return the value of an option that Settings do not have; "" to forget the file's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager, suppress
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress.allowlist import CREATED_TEXT
-from gitguardfs.host.egress.files import read_allowlist
+from gitguardfs.host.egress.files import read_allowlist, without_config
 from gitguardfs.host.vm import keys, logs, secret_changes, settings
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State, remove
@@ -40,7 +39,7 @@ def _undo(state: State, image: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
     shutil.rmtree(state.path(keys.DIRECTORY), ignore_errors=True)
-    settings.save(state, dataclasses.replace(settings.load(state), image=image))
+    settings.save_image(state, image)
     with secret_changes.changing(state):
         if not _has_choices(state) and not logs.delete_others(state):
             remove(state)
@@ -50,8 +49,8 @@ def _has_choices(state: State) -> bool:
     """Return whether the user has chosen what the next start must know. UserError, OSError."""
     files = state.files
     return (
-        settings.load(state) != Settings(state.project)
+        settings.load_saved(state).remembered != Settings(state.project)
         or any(os.path.lexists(path) for path in (files.upstream_ca, files.upstream_proxy))
-        or (files.allowlist.exists() and read_allowlist(files) != CREATED_TEXT)
+        or (files.allowlist.exists() and without_config(read_allowlist(files))[0] != CREATED_TEXT)
         or bool(secrets.load(files.directory))
     )  # fmt: skip

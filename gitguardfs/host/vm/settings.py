@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.vm import ports
 from gitguardfs.host.vm.state import State
+from gitguardfs.names.rules import HIDE, GuardRules, RuleSet
 from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
 
@@ -38,6 +40,10 @@ class Settings:
     """``deny``, ``readonly`` or ``private``: what the agent has of git; None for the default."""
     hide: tuple[str, ...] = ()
     """Patterns of names that are hidden from the agent."""
+    hide_secrets: bool = True
+    """Whether names of environment files and keys are hidden from the agent too."""
+    show: tuple[str, ...] = ()
+    """Patterns of names that are shown in spite of ``hide_secrets``."""
     local: tuple[str, ...] = DEFAULT_LOCAL
     """Patterns of the names of directories that are kept on the guest's own disk."""
     hardened: bool = False
@@ -62,7 +68,8 @@ class Settings:
                 f"--guard host and --git {self.git} exclude each other{why}",
                 "--git deny, or --guard guest",
             )
-        for option, names in (("--hide", self.hide), ("--local", self.local)):
+        given = (("--hide", self.hide), ("--show", self.show), ("--local", self.local))
+        for option, names in given:
             for name in names:
                 if not name.isprintable() or not re.fullmatch(r"[^/,\\]+", name):
                     raise UserError(
@@ -77,6 +84,14 @@ class Settings:
     def git_mode(self) -> str:
         """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
+
+    def hides(self, name: str) -> bool:
+        """Return whether files and directories of this name are hidden from the agent."""
+        return self._rules.verdict_of_name(os.fsencode(name))[0] is HIDE
+
+    @functools.cached_property
+    def _rules(self) -> RuleSet:
+        return RuleSet(GuardRules(hide=self.hide, hide_secrets=self.hide_secrets, show=self.show))
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,8 @@ def load_saved(state: State) -> Saved:
     if content is None:
         return Saved(Settings(state.project), Settings(state.project))
     try:
-        fields = json.loads(content)
+        # A VM that is older than these two settings goes on without them.
+        fields = {"hide_secrets": False, "show": [], **json.loads(content)}
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}
         without_file.pop("without_file", None)
@@ -168,17 +184,35 @@ def save_image(state: State, image: str) -> None:
 def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
     """Return ``old`` with the values in ``layers`` that are not None. Raises UserError.
 
-    A later layer counts before an earlier one. Names to hide and ports to publish are added to
-    those before; an empty one clears those.
+    A later layer counts before an earlier one. Names to hide or to show and ports to publish are
+    added to those before; an empty one clears those. A name to hide is no longer one to show, and
+    the other way round.
     """
     wanted: dict[str, Any] = {}
-    hide, publish = old.hide, old.publish
+    hide, show, publish = old.hide, old.show, old.publish
+    showing = []  # what each layer shows, and what is hidden then: a later one may hide more
     for layer in layers:
         given = {name: value for name, value in layer.items() if value is not None}
-        names = given.pop("hide", ())
-        before = () if "" in names else hide
-        hide = tuple(dict.fromkeys((*before, *filter(None, names))))
+        hidden, shown = given.pop("hide", ()), given.pop("show", ())
+        hide, show = _added(hide, hidden, shown), _added(show, shown, hidden)
+        showing.append((shown, hide))
         published = given.pop("publish", ())
         publish = ports.merged(() if "" in published else publish, filter(None, published))
         wanted |= given
-    return dataclasses.replace(old, hide=hide, publish=publish, **wanted)
+    for shown, hidden in showing:
+        patterns = tuple(name for name in hide if name in hidden)
+        by_user = Settings(old.project, hide=patterns, hide_secrets=False)
+        for name in filter(by_user.hides, (name for name in shown if name in show)):
+            raise UserError(
+                f"--show {name}, but --hide hides that name: {' '.join(patterns)}",
+                "gitguard vm up --hide '' clears the remembered ones; then give some again",
+            )
+    return dataclasses.replace(old, hide=hide, show=show, publish=publish, **wanted)
+
+
+def _added(
+    old: tuple[str, ...], new: tuple[str, ...], opposite: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return ``old`` without ``opposite``, and with ``new``; an empty one there clears ``old``."""
+    kept = () if "" in new else (name for name in old if name not in opposite)
+    return tuple(dict.fromkeys((*kept, *filter(None, new))))

@@ -92,6 +92,7 @@ def _share(own: Settings) -> dict[str, Any]:
     return {
         "host": own.project, "guest": provision.view_of(own.project), "writable": True,
         "guard": own.guard, "git": own.git_mode, "hidden": own.hide, "local": own.local,
+        "hides_secrets": own.hide_secrets, "shown": own.show,
     }  # fmt: skip
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.similar import similar
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.egress.allowlist import validate_line
 from gitguardfs.host.egress.presets import PRESETS
@@ -30,6 +30,7 @@ class Kind(Enum):
 
 LISTS = (Kind.LIST, Kind.ALLOWED)
 """Kinds of options that can be repeated on the command line."""
+_ADDS = "Adds to the remembered ones"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class UpOption:
     default: str = ""
     """The text about its default value."""
     choices: tuple[str, ...] = ()
+    adds: bool = False
+    """Whether its values are added to the remembered ones."""
     on_command_line: str = ""
     """The end of its help there."""
     in_file: str = ""
@@ -56,9 +59,18 @@ class UpOption:
         return self.key.replace("-", "_")
 
     @property
-    def default_text(self) -> str:
-        """The end of its help that names its default, in click's manner."""
-        return f"  [default: {self.default}]" if self.default else ""
+    def command_help(self) -> str:
+        """Its help on the command line, with its default in click's manner."""
+        repeatable = "Repeatable." if self.kind in LISTS else ""
+        added = f"{_ADDS}; '' clears those." if self.adds else ""
+        default = f" [default: {self.default}]" if self.default else ""
+        return " ".join(filter(None, (self.help, repeatable, added, self.on_command_line, default)))
+
+    @property
+    def file_help(self) -> str:
+        """Its help in gitguard.toml, without its default."""
+        added = f"{_ADDS}." if self.adds else ""
+        return " ".join(filter(None, (self.help, added, self.in_file)))
 
     @property
     def line(self) -> str:
@@ -78,20 +90,23 @@ UP_OPTIONS = (
     UpOption("git", "private gives the agent a repository of its own, readonly lets it read .git, "
              "deny closes .git.", '"private"', kind=Kind.CHOICE,
              default="private; with --guard host, deny", choices=("private", "readonly", "deny")),
-    UpOption("hide", "Hide files and directories of such a name.", '[".env", "*.pem"]', "GLOB",
-             Kind.LIST,
-             on_command_line="Repeatable. Adds to the remembered names; '' clears those."),
+    UpOption("hide", "Hide files and directories of such a name.", '["*.pem", "data"]', "GLOB",
+             Kind.LIST, adds=True),
+    UpOption("hide-secrets", "Hide environment files and keys by their names: .env, .env.local, "
+             ".envrc, id_rsa, *.p12 and others, but not .env.example or .env.template. Names that "
+             "git tracks at the first start are shown.", "true", kind=Kind.FLAG,
+             default="true for a new VM"),
+    UpOption("show", "Show such a name in spite of --hide-secrets, and of an earlier --hide of "
+             "the same.", '[".env.test"]', "GLOB", Kind.LIST, adds=True),
     UpOption("local", LOCAL_HELP, '["deps", ".cache"]', "GLOB", Kind.LIST, default="deps",
-             on_command_line="Repeatable.", in_file="[] keeps all in the project."),
+             in_file="[] keeps all in the project."),
     UpOption("hardened", "Do not let QEMU start programs; an SSH tunnel leads to the proxy.",
              "true", kind=Kind.FLAG),
     UpOption("publish", "Let a port of this machine's 127.0.0.1 lead into the guest while the VM "
-             "runs.", '["3000", "8080:3000"]', "PORT[:GUEST_PORT]", Kind.LIST,
-             on_command_line="Repeatable. Adds to the remembered ones; '' clears those."),
+             "runs.", '["3000", "8080:3000"]', "PORT[:GUEST_PORT]", Kind.LIST, adds=True),
     UpOption("allow", f"Add a service's lines to the allowlist: {', '.join(PRESETS)}; or a line "
              "of your own: 'METHOD URL'.",
-             '["anthropic", "npm", "GET https://docs.example.org/*"]', "PRESET|LINE", Kind.ALLOWED,
-             on_command_line="Repeatable."),
+             '["anthropic", "npm", "GET https://docs.example.org/*"]', "PRESET|LINE", Kind.ALLOWED),
     UpOption("upstream-ca", "Also trust this certificate authority (PEM) for servers.",
              '"~/company-ca.pem"', "FILE", Kind.FILE),
     UpOption("upstream-proxy", "Reach servers through your company's proxy, "
@@ -115,7 +130,7 @@ def of_key(key: str) -> UpOption:
 
 def did_you_mean(word: str, words: Collection[str]) -> str:
     """Return a question that proposes the most similar of ``words``; "" if none is similar."""
-    near = difflib.get_close_matches(word, words, 1)
+    near = similar(word, words)
     return f"did you mean {near[0]}?" if near else ""
 
 

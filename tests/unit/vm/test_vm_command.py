@@ -87,7 +87,7 @@ def test_up_says_whether_git_trusts_bare_repositories(
     monkeypatch.setattr(driver, "up", lambda *_: 0)
     done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.stderr == (f"{line}\n" if line else "")
+    assert done.stderr.endswith(f"gitguard vm up --show .env\n{line}\n" if line else ".env\n")
 
 
 @pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
@@ -416,18 +416,20 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    found = exposed_files.found(str(tmp_path))
+    found = exposed_files.found(str(tmp_path)).paths
     assert found == [".env", "certs/dev.key", "src/.ENV.local"]
     said = exposed_files.warning(found)
     assert "\n  .env\n  certs/dev.key\n  src/.ENV.local\n" in said
     assert said.endswith("gitguard vm up --hide '*.key' --hide .ENV.local --hide .env")
-    assert exposed_files.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+    assert all(
+        map(Settings("/p", hide=(".env", "*.key", ".env.*")).hides, map(os.path.basename, found))
+    )
 
 
 def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
     with nested(tmp_path, 1_200) as fd:
         os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
-        assert exposed_files.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+        assert exposed_files.found(str(tmp_path)).paths == ["d/" * 1_200 + ".env"]
 
 
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
@@ -437,15 +439,15 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     for name in ("a b.pem", "x'y.key", "*.p12", "a token,\x1b  \\.txt", f"token{'x' * 200}.txt"):
         (tmp_path / name).touch()
     words = shlex.split(
-        exposed_files.warning(exposed_files.found(str(tmp_path))).partition("them:\n")[2]
+        exposed_files.warning(exposed_files.found(str(tmp_path)).paths).partition("them:\n")[2]
     )
     hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
-    assert exposed_files.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+    assert exposed_files.found(str(tmp_path), Settings("/p", hide=hide).hides).paths == []
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
-    assert "\x1b" not in exposed_files.warning(exposed_files.found(str(tmp_path)))
+    assert "\x1b" not in exposed_files.warning(exposed_files.found(str(tmp_path)).paths)
 
 
 def test_no_name_makes_a_row_of_its_own_in_the_warning() -> None:

@@ -47,7 +47,9 @@ EVERY_KEY = {
     "cpus": ("3", 3),
     "guard": ('"guest"', "guest"),
     "git": ('"readonly"', "readonly"),
-    "hide": ('[".env", "*.pem"]', (".env", "*.pem")),
+    "hide": ('["data", "*.pem"]', ("data", "*.pem")),
+    "hide-secrets": ("true", True),
+    "show": ('[".env.test"]', (".env.test",)),
     "local": ('["deps", ".cache"]', ("deps", ".cache")),
     "hardened": ("true", True),
     "publish": ('[3000, "8080:3000"]', ("3000", "8080:3000")),
@@ -62,7 +64,7 @@ EVERY_KEY = {
 def test_every_option_has_its_key_and_every_key_its_option(state: State, tmp_path: Path) -> None:
     options = {word for param in up_command.up.params for word in param.opts if "--" in word}
     assert options - {"--project", "--no-local"} == {f"--{key}" for key in EVERY_KEY}
-    assert {"--no-hardened"} <= {w for param in up_command.up.params for w in param.secondary_opts}
+    assert {"--no-hardened", "--no-hide-secrets"} <= {w for param in up_command.up.params for w in param.secondary_opts}
     fields = set(Settings.__dataclass_fields__) - {"project"}
     assert fields <= {option.name for option in UP_OPTIONS}
     write(state, "".join(f"{key} = {value}\n" for key, (value, _) in EVERY_KEY.items()))
@@ -99,6 +101,7 @@ def test_without_the_file_nothing_is_set(state: State) -> None:
         ("hide = [\n  'a',\n  'b/c',\n]\n", 1, "hide 'b/c' is not the name of a file"),
         ("cpus = 1\ngit-name = '''\ncpu = 2'''\nhide = [\n'x']\nmem = 1", 6, "unknown key 'mem'"),
         ("git = 'private'\ncpus = 2\nguard = 'host'", 3, "guard host and git private exclude"),
+        ("hide = ['*.env']\n\nshow = ['a.env']", 3, r"show a.env, but hide hides .*: \*.env \("),
         ("publish = ['x']", 1, "'x' is not a port"),
         ("allow = ['npn']", 1, r"unknown preset 'npn' \(did you mean npm\?\)"),
         ("\nallow = ['GET x']", 2, "not a line of an allowlist: GET x"),
@@ -171,6 +174,31 @@ def test_lists_add_up_and_a_name_that_leaves_the_file_is_gone(
     assert start(state, monkeypatch).settings.hide == ("d", "b")
     write(state, "")
     assert start(state, monkeypatch).settings.hide == ("d",)
+
+
+def test_a_contradiction_to_what_is_remembered_names_the_line(
+    state: State, monkeypatch: pytest.MonkeyPatch, no_proxy: None
+) -> None:
+    start(state, monkeypatch, hide=("*.env",), git="private")
+    write(state, "cpus = 1\nguard = 'host'\n\nshow = ['a.env']")
+    with pytest.raises(UserError, match=r"toml:2: guard host and git private exclude"):
+        driver.up_arguments(state, {"hide": ("",)})
+    with pytest.raises(UserError, match=r"toml:4: show a.env, .* \(gitguard vm up --hide ''"):
+        driver.up_arguments(state, {"git": "deny"})
+    assert "toml:2: guard host and" in str(run(config.config, state, "show").exception)
+    own = start(state, monkeypatch, hide=("",), git="deny").settings
+    assert (own.hide, own.show, own.guard) == ((), ("a.env",), "host")
+
+
+def test_a_name_to_hide_of_the_command_line_counts_before_one_to_show_of_the_file(
+    state: State, monkeypatch: pytest.MonkeyPatch, no_proxy: None
+) -> None:
+    start(state, monkeypatch, hide=("a.env",))
+    write(state, "show = ['a.env', 'b.env']")
+    own = start(state, monkeypatch).settings
+    assert (own.hide, own.show) == ((), ("a.env", "b.env"))
+    own = start(state, monkeypatch, hide=("b.env",)).settings
+    assert (own.hide, own.show) == (("b.env",), ("a.env",))
 
 
 def test_a_file_that_names_the_image_names_it_for_the_disk_that_was_made(
@@ -321,7 +349,7 @@ def test_show_says_where_each_value_is_from(
     rows = dict(re.findall(r"(?m)^(\S+) = .*  # (.*)$", said))
     assert rows == {
         **dict.fromkeys(("image", "guard", "git", "local", "hardened", "publish"), "default"),
-        **dict.fromkeys(("git-name", "git-email"), "default"),
+        **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show"), "default"),
         "memory": "remembered", "cpus": "line 1", "hide": "line 2 and remembered",
         "allow": "line 3", "upstream-proxy": "remembered",
     }  # fmt: skip

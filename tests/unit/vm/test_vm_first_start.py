@@ -80,6 +80,26 @@ def test_a_setting_of_it_stays(state: State) -> None:
     assert settings.load(state) == own and not state.has_disk
 
 
+def test_what_its_gitguard_toml_said_is_no_choice(state: State) -> None:
+    """It is said again at the next start, or no longer."""
+    files = state.files.directory
+    with pytest.raises(KeyboardInterrupt), first_start.undone_if_it_fails(state):
+        own = Settings(state.project, hide=("a",))
+        settings.save(state, own, Settings(state.project), ("hide", "allow"))
+        create_files(files, of_config=("npm", "GET https://a.test/"))
+        settings.save_image(state, "/own.img")
+        raise KeyboardInterrupt
+    assert not state.exists
+
+
+def test_a_choice_that_stays_is_apart_from_what_gitguard_toml_said(state: State) -> None:
+    own, remembered = Settings(state.project, hide=("a",)), Settings(state.project, show=("b",))
+    with pytest.raises(KeyboardInterrupt), first_start.undone_if_it_fails(state):
+        settings.save(state, own, remembered, ("hide",))
+        raise KeyboardInterrupt
+    assert settings.load_saved(state) == settings.Saved(own, remembered, ("hide",))
+
+
 @pytest.mark.parametrize("name", ["disk.qcow2", "ready"])
 def test_a_vm_that_has_run_keeps_all(state: State, name: str) -> None:
     Path(state.path(name)).touch()

@@ -1,5 +1,6 @@
 """The files for the guest: user-data, settings for each tool, the running package."""
 
+import dataclasses
 import io
 import json
 import os
@@ -207,10 +208,15 @@ def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: 
 
 
 def test_the_guards_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == ("git=private", "local=deps")
-    assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", "local=deps")
-    settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"), local=())
-    assert provision.mount_options(settings) == ("git=readonly", "hide=.env", "hide=*.pem")
+    default = ("hide-secrets", "local=deps")
+    assert provision.mount_options(Settings("/srv/p")) == ("git=private", *default)
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", *default)
+    settings = Settings("/srv/p", git="readonly", hide=("a", "*.pem"), show=(".env",), local=())
+    assert provision.mount_options(settings) == (
+        "git=readonly", "hide=a", "hide=*.pem", "hide-secrets", "show=.env"
+    )  # fmt: skip
+    settings = dataclasses.replace(settings, hide_secrets=False)
+    assert provision.mount_options(settings) == ("git=readonly", "hide=a", "hide=*.pem")
 
 
 def test_a_start_has_the_units_of_share_and_guard() -> None:

@@ -19,7 +19,7 @@ Examples:
 \b
 An example of the file; its keys are the options of vm up:
   memory = "4G"
-  hide = [".env"]
+  hide = ["*.pem"]
   publish = ["3000"]
   allow = ["anthropic", "npm", "GET https://docs.example.org/*"]
 

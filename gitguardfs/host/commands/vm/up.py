@@ -17,7 +17,8 @@ from gitguardfs.host.vm.up_options import LISTS, UP_OPTIONS, Kind, UpOption, all
 UP_EPILOG = """\b
 Examples:
   gitguard vm up --allow anthropic --allow 'GET https://docs.example.org/*'
-  gitguard vm up --hide .env --hide '*.pem'     hides these names too, from now on
+  gitguard vm up --hide '*.pem' --hide data     hides these names too, from now on
+  gitguard vm up --show .env.test               shows a name that is hidden by default
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
   gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
@@ -36,7 +37,6 @@ class _Up(NeedsExtra):
 def _of_table(option: UpOption) -> Any:
     """Return click's option for a row of the table."""
     flag = f"/--no-{option.key}" if option.kind is Kind.FLAG else ""
-    text = f"{option.help} {option.on_command_line}".rstrip() + option.default_text
     more: dict[str, Any] = {}
     match option.kind:
         case Kind.SIZE:
@@ -55,8 +55,8 @@ def _of_table(option: UpOption) -> Any:
                 name for name in PRESETS if name.startswith(begin)
             ]
     return click.option(
-        f"--{option.key}{flag}", help=text, default=None, metavar=option.metavar or None,
-        multiple=option.kind in LISTS, **more,
+        f"--{option.key}{flag}", help=option.command_help, default=None,
+        metavar=option.metavar or None, multiple=option.kind in LISTS, **more,
     )  # fmt: skip
 
 
@@ -88,6 +88,7 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
         driver,
         exposed_files,
         images,
+        settings,
         state,
         trusted_programs,
     )
@@ -103,10 +104,11 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     if ignored := config_file.not_read(where):
         click.echo(ignored, err=True)
     arguments = driver.up_arguments(where, given, words)
-    paths = exposed_files.found(where.project, arguments.settings.hide)
-    if paths:
-        click.echo(exposed_files.warning(paths), err=True)
     trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
+    is_first = not (where.has_disk and settings.load(where).hide_secrets)
+    names, texts = exposed_files.at_start(arguments.settings, is_first)
+    for text in texts:
+        click.echo(text, err=True)
     if line := trust.line():
         click.echo(line, err=True)
-    return driver.up(where, arguments)
+    return driver.up(where, arguments.showing(names))
