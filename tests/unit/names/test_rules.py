@@ -81,8 +81,9 @@ HIDE_SECRETS = GuardRules(
     [
         (b".env", HIDE), (b".ENV", HIDE), (b".env.local", HIDE), (b"a.env", HIDE),
         (b".envrc", HIDE), (b"id_rsa", HIDE), (b".netrc", HIDE), (b"a.p12", HIDE),
-        (b".git-credentials", HIDE), (b".env.example", ALLOW), (b".env.template", ALLOW), (b".env.sample", ALLOW),
-        (b"id_rsa.pub", ALLOW), (b"a.pem", ALLOW), (b".npmrc", ALLOW), (b"env", ALLOW),
+        (b".git-credentials", HIDE), (b".env.example", ALLOW), (b".env.template", ALLOW),
+        (b".env.sample", ALLOW), (b"id_rsa.pub", ALLOW), (b"a.pem", ALLOW),
+        (b".npmrc", ALLOW), (b"env", ALLOW),
         # in the spellings of other hosts
         (b".env.", HIDE), (b".env::$DATA", HIDE), (".e\u200cnv".encode(), HIDE),
         (b"a\\.env", HIDE), ("\uff0eenv".encode(), HIDE),
