@@ -13,3 +13,9 @@ def similar(word: str, words: Iterable[str], alike: float = ALIKE) -> list[str]:
     import difflib  # large: a daemon that starts after a crash does not need it
 
     return difflib.get_close_matches(word, list(words), cutoff=alike)
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return a question that offers the most similar of ``words``; "" if none is similar."""
+    near = similar(word, words)
+    return f"did you mean {near[0]}?" if near else ""

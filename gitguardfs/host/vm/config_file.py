@@ -17,8 +17,9 @@ from typing import Any
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.base.paths import lies_in
+from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.vm import images, settings
+from gitguardfs.host.vm import images, ready, settings
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import BY_KEY, UP_OPTIONS, Kind, UpOption, from_toml, of_key
@@ -61,7 +62,7 @@ def read(state: State) -> ConfigFile:
     for key, (line, value) in _parsed(path, text).items():
         with _located(path, line):
             option = of_key(key)
-            found.values[option.name] = _checked(option, from_toml(option, value))
+            found.values[option.name] = _checked(state, option, from_toml(option, value))
             found.lines[option.name] = line
     merged(found, Settings(state.project))
     return found
@@ -102,7 +103,7 @@ def not_read(state: State) -> str:
     return f"{shown(path)} is not read: the agent could change it; {EDIT} opens the one that is"
 
 
-def _checked(option: UpOption, value: Any) -> Any:
+def _checked(state: State, option: UpOption, value: Any) -> Any:
     """Return a value that means the same wherever `vm up` is run. Raises UserError."""
     if option.key == "upstream-proxy":
         proxy = upstream_proxy.parsed(value, upstream_proxy.OPTION)
@@ -115,15 +116,17 @@ def _checked(option: UpOption, value: Any) -> Any:
     if option.kind is Kind.FILE or (option.key == "image" and not images.is_fetched(value)):
         path = os.path.expanduser(value)
         if not os.path.isabs(path):
-            name = "" if option.kind is Kind.FILE else ", name or URL of one"
+            names = [] if option.kind is Kind.FILE else images.NAMES
             raise UserError(
-                f"{option.key} {value!r} is no absolute path{name}",
-                f"begin it with / or ~/, for example {option.line}",
+                f"{option.key} {value!r} is no absolute path{', name or URL of one' * bool(names)}",
+                did_you_mean(value, names) or f"begin it with / or ~/, for example {option.line}",
             )
         if not os.path.exists(path):
             raise UserError(
                 f"{option.key} {path!r} does not exist", "correct the path, or take the key out"
             )
+        if option.key == "image" and not state.has_disk:
+            ready.check_image(state, path)
         return path
     return value
 

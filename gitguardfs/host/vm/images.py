@@ -16,6 +16,7 @@ from typing import Any
 
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import is_inside, lies_in
+from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.vm import fetching, trusted_programs
 from gitguardfs.host.vm.fetching import RemoteFile
 
@@ -37,6 +38,7 @@ PINNED = {
     ),
 }
 """Images by name and processor."""
+NAMES = sorted({name for name, _ in PINNED})
 
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
@@ -81,11 +83,11 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
         return _directory(path)
     if os.path.isfile(path):
         return Image(path)
-    names = ", ".join(sorted({name for name, _ in PINNED}))
     raise UserError(
         f"there is no image {shown(wanted)}",
-        "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one"
-        f" of: {names}",
+        did_you_mean(os.path.basename(wanted), NAMES)
+        or "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or"
+        f" one of: {', '.join(NAMES)}",
     )
 
 
@@ -96,7 +98,7 @@ def files_of(image: Image) -> list[str]:
 
 def is_pinned(wanted: str) -> bool:
     """Return whether ``wanted`` is a name in PINNED."""
-    return any(wanted == name for name, _ in PINNED)
+    return wanted in NAMES
 
 
 def is_fetched(wanted: str) -> bool:

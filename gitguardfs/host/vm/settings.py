@@ -205,7 +205,7 @@ def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
         for name in filter(by_user.hides, (name for name in shown if name in show)):
             raise UserError(
                 f"--show {name}, but --hide hides that name: {' '.join(patterns)}",
-                "gitguard vm up --hide '' clears the remembered ones; then give some again",
+                "leave one of them out; gitguard vm up --hide '' clears the remembered ones",
             )
     return dataclasses.replace(old, hide=hide, show=show, publish=publish, **wanted)
 

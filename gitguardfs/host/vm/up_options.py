@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.base.similar import similar
+from gitguardfs.base.similar import did_you_mean
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.egress.allowlist import validate_line
 from gitguardfs.host.egress.presets import PRESETS
@@ -126,12 +125,6 @@ def of_key(key: str) -> UpOption:
         near = did_you_mean(key, BY_KEY)
         raise UserError(f"unknown key {key!r}", near or f"the keys are {', '.join(BY_KEY)}")
     return BY_KEY[key]
-
-
-def did_you_mean(word: str, words: Collection[str]) -> str:
-    """Return a question that proposes the most similar of ``words``; "" if none is similar."""
-    near = similar(word, words)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def from_toml(option: UpOption, value: Any) -> Any:

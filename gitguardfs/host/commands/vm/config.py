@@ -63,7 +63,7 @@ def edit(project: str | None) -> None:
     import shlex
     import subprocess
 
-    from gitguardfs.host.vm import config_file, state, trusted_programs
+    from gitguardfs.host.vm import config_file, settings, state, trusted_programs
     from gitguardfs.options import config_files
 
     where = state.find(project)
@@ -81,5 +81,5 @@ def edit(project: str | None) -> None:
     editor = [trusted_programs.path_of(name), *words, where.config]
     if status := subprocess.call(editor, cwd=directory):
         raise UserError(f"{shown(name)} ended with status {status}", code=Exit.SYSTEM)
-    config_file.read(where)
+    config_file.merged(config_file.read(where), settings.load_saved(where).remembered)
     click.echo(f"{shown(where.config)} counts from the next gitguard vm up on", err=True)
