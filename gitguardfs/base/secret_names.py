@@ -28,6 +28,11 @@ _SETTINGS = re.compile(
 HIDDEN, EXAMPLES = f"{_ENVIRONMENT.pattern}|{_ALWAYS.pattern}", _EXAMPLE.pattern
 """Patterns of the names that ``is_hidden`` hides, and of those that it does not, in small letters.
 They are extended regular expressions of a shell as well."""
+HIDDEN_TEXT = (
+    "environment files and keys by their names: .env, .env.local, .envrc, id_rsa, *.p12 and"
+    " others, but not .env.example or .env.template"
+)
+"""The names that ``is_hidden`` hides, for the help of options."""
 DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".venv", "vendor"})
 """Directories of published packages; the keys in their test data are no secrets."""
 

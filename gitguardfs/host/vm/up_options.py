@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.secret_names import HIDDEN_TEXT
 from gitguardfs.base.similar import did_you_mean
 from gitguardfs.base.size import mebibytes
 from gitguardfs.host.egress.allowlist import validate_line
@@ -91,9 +92,8 @@ UP_OPTIONS = (
              default="private; with --guard host, deny", choices=("private", "readonly", "deny")),
     UpOption("hide", "Hide files and directories of such a name.", '["*.pem", "data"]', "GLOB",
              Kind.LIST, adds=True),
-    UpOption("hide-secrets", "Hide environment files and keys by their names: .env, .env.local, "
-             ".envrc, id_rsa, *.p12 and others, but not .env.example or .env.template. Names that "
-             "git tracks at the first start are shown.", "true", kind=Kind.FLAG,
+    UpOption("hide-secrets", f"Hide {HIDDEN_TEXT}. Names that git tracks at the first start are "
+             "shown.", "true", kind=Kind.FLAG,
              default="true for a new VM"),
     UpOption("show", "Show such a name in spite of --hide-secrets, and of an earlier --hide of "
              "the same.", '[".env.test"]', "GLOB", Kind.LIST, adds=True),
