@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -48,8 +49,10 @@ def _undo(state: State, image: str) -> None:
 def _has_choices(state: State) -> bool:
     """Return whether the user has chosen what the next start must know. UserError, OSError."""
     files = state.files
+    # Names to show may be those that git tracks; the next start asks it again.
+    remembered = dataclasses.replace(settings.load_saved(state).remembered, show=())
     return (
-        settings.load_saved(state).remembered != Settings(state.project)
+        remembered != Settings(state.project)
         or any(os.path.lexists(path) for path in (files.upstream_ca, files.upstream_proxy))
         or (files.allowlist.exists() and without_config(read_allowlist(files))[0] != CREATED_TEXT)
         or bool(secrets.load(files.directory))

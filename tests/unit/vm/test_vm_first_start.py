@@ -80,12 +80,12 @@ def test_a_setting_of_it_stays(state: State) -> None:
     assert settings.load(state) == own and not state.has_disk
 
 
-def test_what_its_gitguard_toml_said_is_no_choice(state: State) -> None:
-    """It is said again at the next start, or no longer."""
+def test_what_gitguard_toml_and_git_said_is_no_choice(state: State) -> None:
+    """They say it again at the next start, or no longer."""
     files = state.files.directory
     with pytest.raises(KeyboardInterrupt), first_start.undone_if_it_fails(state):
-        own = Settings(state.project, hide=("a",))
-        settings.save(state, own, Settings(state.project), ("hide", "allow"))
+        own = Settings(state.project, hide=("a",), show=("tracked.env",))
+        settings.save(state, own, Settings(state.project, show=own.show), ("hide", "allow"))
         create_files(files, of_config=("npm", "GET https://a.test/"))
         settings.save_image(state, "/own.img")
         raise KeyboardInterrupt
@@ -93,7 +93,7 @@ def test_what_its_gitguard_toml_said_is_no_choice(state: State) -> None:
 
 
 def test_a_choice_that_stays_is_apart_from_what_gitguard_toml_said(state: State) -> None:
-    own, remembered = Settings(state.project, hide=("a",)), Settings(state.project, show=("b",))
+    own, remembered = Settings(state.project, hide=("a",)), Settings(state.project, git="deny")
     with pytest.raises(KeyboardInterrupt), first_start.undone_if_it_fails(state):
         settings.save(state, own, remembered, ("hide",))
         raise KeyboardInterrupt
