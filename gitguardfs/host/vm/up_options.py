@@ -93,7 +93,7 @@ UP_OPTIONS = (
     UpOption("hide", "Hide files and directories of such a name.", '["*.pem", "data"]', "GLOB",
              Kind.LIST, adds=True),
     UpOption("hide-secrets", f"Hide {HIDDEN_TEXT}. Names that git tracks at the first start are "
-             "shown.", "true", kind=Kind.FLAG,
+             "shown.", "false", kind=Kind.FLAG,
              default="true for a new VM"),
     UpOption("show", "Show such a name in spite of --hide-secrets, and of an earlier --hide of "
              "the same.", '[".env.test"]', "GLOB", Kind.LIST, adds=True),

@@ -96,8 +96,8 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     driver.refuse_root()
     where = state.find(project)
     if project is None and where.project != os.path.realpath(os.getcwd()):
-        has = "a VM" if where.has_disk else "a gitguard.toml"
-        click.echo(f"sharing {shown(where.project)}, which has {has}", err=True)
+        why = "which has a VM" if where.has_disk else "for which you have a gitguard.toml"
+        click.echo(f"sharing {shown(where.project)}, {why}", err=True)
     given["local"] = local_names(given["local"], no_local)
     if given["image"] is not None:
         given["image"] = images.resolved(given["image"])
