@@ -140,6 +140,22 @@ def test_dependencies_are_the_guests_own_and_stay_from_one_start_to_the_next(vm:
     assert "`node_modules`" in vm.sh("cat ~/.codex/AGENTS.md")
 
 
+def test_an_environment_file_is_hidden_and_the_shell_says_how_it_is_shown(vm: World) -> None:
+    with as_host():
+        (vm.project / ".env").write_text("TOKEN=1\n")
+        (vm.project / ".env.example").write_text("TOKEN=\n")
+    listed, read, made, typed = vm.each(
+        "ls -A", "cat .env", "cp .env.example .env", "echo 'cp .env.example .env' | bash -li"
+    )
+    assert ".env.example" in listed[1].splitlines() and ".env" not in listed[1].splitlines()
+    assert "No such file" in read[1] and "Permission denied" in made[1]
+    assert "then: gitguard vm up --show .env" in typed[1]
+    assert (vm.project / ".env").read_text() == "TOKEN=1\n"
+    assert "environment files and keys hidden" in vm.vm("status").stdout
+    assert "gitguard vm up --show .env" in vm.sh("cat ~/.codex/AGENTS.md")
+    (vm.project / ".env.example").unlink()
+
+
 # The guard
 
 
