@@ -38,7 +38,7 @@ def test_an_image_that_does_not_boot_is_told_and_forgotten(host: World) -> None:
     with host.popen(words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         said = iter(process.stderr.readline, "")
-        assert any("console has been silent for 60 seconds" in line for line in said)
+        assert any("has written nothing to its console for 60 seconds" in line for line in said)
         process.terminate()
         assert process.wait(LIMIT) == 3
     assert "there are no VMs" in host.vm("list").stdout

@@ -20,10 +20,11 @@ from gitguardfs.host.vm.state import State
 BOOT_LIMIT = 900.0
 """Seconds until a boot counts as hanging: an emulated first boot may fetch packages."""
 SILENT_LIMIT = 60.0
-"""Seconds without a word of the guest's, after which the user is told: no kernel waits so long."""
+"""Seconds until a console on which nothing was ever written is told: boot loader and kernel write
+at once, but a quiet kernel that is emulated can then be silent for minutes."""
 SILENT = (
-    f"the guest's console has been silent for {SILENT_LIMIT:.0f} seconds: perhaps the image does"
-    " not boot, or has no serial console (Ctrl-C ends the start)"
+    f"the guest has written nothing to its console for {SILENT_LIMIT:.0f} seconds: perhaps the"
+    " image does not boot, or has no serial console (Ctrl-C ends the start)"
 )
 LOGS = "gitguard vm logs shows what QEMU and the guest wrote"
 MONITOR_LIMIT = 120.0
@@ -95,10 +96,10 @@ class Boot:
     _said: bytes = b""
     """The beginning of a line that the guest has not ended."""
     _is_ready: bool = False
-    _console_bytes: int = 0
-    _last_word: float = field(default_factory=time.monotonic)
+    _silent_at: float = field(default_factory=lambda: time.monotonic() + SILENT_LIMIT)
+    """When the user is told that the guest has said nothing."""
     _is_silent: bool = False
-    """Whether the user was told that the guest is silent."""
+    """Whether it had said nothing then."""
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises as _check."""
@@ -146,7 +147,7 @@ class Boot:
                     self.qemu.wait(MONITOR_LIMIT)
             *lines, self._said = (self._said[:_MAX_SAID] + part).split(b"\n")
             for line in lines:
-                self._last_word = math.inf  # from now on it tells by itself what it does
+                self._silent_at = math.inf
                 word, _, text = line[:_MAX_SAID].decode(errors="replace").partition(" ")
                 if word == "ready":
                     self._is_ready = True
@@ -171,14 +172,12 @@ class Boot:
 
     def _note_silence(self) -> None:
         """Tell the user once if nothing shows that the guest boots."""
-        with suppress(OSError):
-            size = os.stat(self.state.console).st_size
-            if size != self._console_bytes:
-                self._console_bytes = size
-                self._last_word = max(self._last_word, time.monotonic())
-        if not self._is_silent and time.monotonic() - self._last_word > SILENT_LIMIT:
-            self._is_silent = True
-            self.progress.say(SILENT)
+        if time.monotonic() > self._silent_at:
+            self._silent_at = math.inf
+            with suppress(OSError):
+                self._is_silent = os.stat(self.state.console).st_size == 0
+            if self._is_silent:
+                self.progress.say(SILENT)
 
     def _check(self) -> None:
         """Raise BootError if this boot can no longer succeed; UserError if no other can either."""
