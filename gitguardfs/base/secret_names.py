@@ -25,6 +25,14 @@ _SOMETIMES = re.compile(
 _SETTINGS = re.compile(
     r".+\.(json|ya?ml|toml|ini|cfg|conf|config|properties)|\..+rc", re.IGNORECASE
 )
+HIDDEN, EXAMPLES = f"{_ENVIRONMENT.pattern}|{_ALWAYS.pattern}", _EXAMPLE.pattern
+"""Patterns of the names that ``is_hidden`` hides, and of those that it does not, in small letters.
+They are extended regular expressions of a shell as well."""
+HIDDEN_TEXT = (
+    "environment files and keys by their names: .env, .env.local, .envrc, id_rsa, *.p12 and"
+    " others, but not .env.example or .env.template"
+)
+"""The names that ``is_hidden`` hides, for the help of options."""
 DEPENDENCIES = frozenset({"node_modules", "site-packages", "dist-packages", ".venv", "vendor"})
 """Directories of published packages; the keys in their test data are no secrets."""
 
@@ -39,9 +47,14 @@ def is_secret(name: str) -> bool:
     return _matches(_ALWAYS, name)
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether ``--hide-secrets`` hides this name; includes the two above, no others."""
+    return holds_assignments(name) or is_secret(name)
+
+
 def is_usually_secret(name: str) -> bool:
-    """Return whether a file of this name usually holds a secret; includes the two above."""
-    return is_secret(name) or holds_assignments(name) or _matches(_USUALLY, name)
+    """Return whether a file of this name usually holds a secret; includes the three above."""
+    return is_hidden(name) or _matches(_USUALLY, name)
 
 
 def may_hold_secret(name: str) -> bool:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from gitguardfs.base import findings
 from gitguardfs.base.errors import GitguardExit, UserError
+from gitguardfs.base.similar import similar
+from gitguardfs.options.guarded_share import LOCAL_HELP
 from gitguardfs.options.parsing import respelled
 
 
 class Command(click.Command):
     """A command that refuses an empty value: usually that of a variable that is not set."""
 
+    may_be_empty: tuple[str, ...] = ()
+    """Names of parameters for which an empty value means something."""
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line. Raises BadParameter for an empty value."""
         rest = super().parse_args(ctx, args)
         for param in self.params:
-            if ctx.params.get(param.name or "") == "":
+            name = param.name or ""
+            if ctx.params.get(name) == "" and name not in self.may_be_empty:
                 raise click.BadParameter("it is empty", ctx, param)
         return rest
 
@@ -29,6 +37,10 @@ class RespelledCommand(Command):
         return super().parse_args(ctx, respelled(args))
 
 
+ALIASES = {"ls": "list", "rm": "remove", "delete": "remove"}
+"""Other names of commands, in each group that has these."""
+
+
 class CommandGroup(click.Group):
     """A group of commands whose wrong usage never counts as success.
 
@@ -36,6 +48,10 @@ class CommandGroup(click.Group):
     """
 
     command_class = Command
+
+    def __init__(self, *args: Any, aliases: dict[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.aliases = ALIASES | (aliases or {})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line; without any argument print the help, as wrong usage."""
@@ -47,10 +63,21 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that ``args`` name. Raises UsageError if there is none."""
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            ctx.fail(f"no such command: {args[0]!r}")
-        return super().resolve_command(ctx, args)
+        """Return the command that ``args`` name, also by an alias. UsageError if there is none."""
+        names = self.list_commands(ctx)
+        aliases = {name: meant for name, meant in self.aliases.items() if meant in names}
+        word = aliases.get(args[0], args[0])
+        if not ctx.resilient_parsing and self.get_command(ctx, word) is None:
+            ctx.fail(f"no such command: {word!r}{_offer(word, names, aliases)}")
+        return super().resolve_command(ctx, [word, *args[1:]])
+
+
+def _offer(word: str, names: list[str], aliases: dict[str, str]) -> str:
+    """Return the question whether a command was meant that is spelled nearly like ``word``."""
+    offers: dict[str, str] = {}
+    for name in similar(word, [*names, *aliases]):
+        offers.setdefault(aliases.get(name, name), name)  # the best name of each command
+    return f". Did you mean {' or '.join(map(repr, offers.values()))}?" if offers else ""
 
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
@@ -61,11 +88,7 @@ FAIL_ON = click.option(
     show_default=True,
     help="Exit with 1 for findings of this severity and above.",
 )
-_LOCAL_HELP = (
-    "Keep directories whose names match GLOB on the guest's own disk, not in the project. "
-    "Repeatable. deps, which suits most projects, stands for node_modules, .venv, target and "
-    "others."
-)
+_LOCAL_HELP = f"{LOCAL_HELP} Repeatable."
 LOCAL = click.option("--local", metavar="GLOB", multiple=True, help=_LOCAL_HELP)
 LOCAL_OR_DEPS = click.option(
     "--local", metavar="GLOB", multiple=True, help=f"{_LOCAL_HELP}  [default: deps]"

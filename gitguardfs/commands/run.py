@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
+from gitguardfs.base.similar import similar
 
 ALIKE = 0.8
 """How like two options must be for one to be offered for the other: --protct for --protect."""
@@ -76,9 +77,7 @@ def call(
 
 def _message(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):  # click offers --git for --uid
-        import difflib
-
-        near = difflib.get_close_matches(error.option_name, error.possibilities or (), cutoff=ALIKE)
+        near = similar(error.option_name, error.possibilities or (), ALIKE)
         error = click.NoSuchOption(error.option_name, None, near, error.ctx)
     return error.format_message()
 

@@ -19,6 +19,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Literal
 
+from gitguardfs.base import secret_names
 from gitguardfs.names import dotgit, repository, work_tree
 
 _NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -90,6 +91,9 @@ class GuardRules:
     deny: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
+    hide_secrets: bool = False
+    """Whether names of environment files and keys are hidden, but for those of ``show``."""
+    show: tuple[str, ...] = ()
 
 
 class RuleSet:
@@ -113,12 +117,14 @@ class RuleSet:
             )
             for glob in globs
         )
-        self.has_globs = bool(self._globs)
-        """Whether there is a rule of ``--deny``, ``--protect`` or ``--hide``."""
+        self._hides_secrets = rules.hide_secrets
+        self._shown = tuple(map(_compile, rules.show))
+        self.has_globs = bool(self._globs) or rules.hide_secrets
+        """Whether there is a rule for names: of ``--deny``, ``--protect`` and the ``--hide…``."""
         self.has_rules = self.guards_git or self.has_globs
         """Whether any rule is on."""
         self.hides = self.git_verdict is Verdict.HIDE or bool(rules.hide)
-        """Whether anything is hidden."""
+        """Whether ``--git`` or ``--hide`` hides anything."""
         self._lists_dotgit = rules.git not in (GitMode.DENY, GitMode.PRIVATE)
         self.is_plain = lru_cache(dotgit.CACHED_NAMES)(self._is_plain)
         """Returns whether a name is one component about which no rule says anything; cached."""
@@ -132,7 +138,7 @@ class RuleSet:
         return (
             bool(spelling)
             and spelling not in _SPECIAL
-            and not (self._globs and self.verdict_of_name(name)[0])
+            and not (self.has_globs and self.verdict_of_name(name)[0])
         )
 
     def _verdict_of_name(self, name: bytes) -> tuple[Verdict, str]:
@@ -141,13 +147,24 @@ class RuleSet:
         return self.verdict_by_globs(name)
 
     def verdict_by_globs(self, name: bytes) -> tuple[Verdict, str]:
-        """Return what ``--deny``, ``--protect`` and ``--hide`` say of a name, and the rule."""
+        """Return the verdict of the rules that ``has_globs`` counts, and the rule behind it."""
         verdict, rule = Verdict.ALLOW, ""
-        readings = _readings(name) if self._globs else ()
+        readings = _readings(name) if self.has_globs else ()
         for other, text, pattern in self._globs:
             if other > verdict and any(map(pattern.match, readings)):
                 verdict, rule = other, text
+        if self._hides_secrets and verdict < HIDE and any(map(self._is_hidden_secret, readings)):
+            return HIDE, "--hide-secrets"
         return verdict, rule
+
+    def _is_hidden_secret(self, reading: str) -> bool:
+        """Return whether ``--hide-secrets`` hides one reading of a name.
+
+        ``--show`` is compared with the same reading: it shows a name in all its spellings.
+        """
+        return secret_names.is_hidden(reading) and not any(
+            pattern.match(reading) for pattern in self._shown
+        )
 
     def is_listed(self, name: bytes) -> bool:
         """Return whether listings show an entry called ``name``.

@@ -26,6 +26,12 @@ In a guest without git, the daemon falls back to ``deny``."""
 DEFAULT_LOCAL = (DEPS,)
 """Default of ``--local`` in a guest that is set up here; vm-mount and gitguardfs have none."""
 
+LOCAL_HELP = (
+    "Keep directories whose names match GLOB on the guest's own disk, not in the project. deps, "
+    "which suits most projects, stands for node_modules, .venv, target and others."
+)
+"""The help of ``--local``, which can be repeated."""
+
 MODULES = {"9p": ("virtio_pci", "9pnet_virtio"), "virtiofs": ("virtio_pci", "virtiofs")}
 """Kernel modules to have before a share is mounted, by its transport.
 

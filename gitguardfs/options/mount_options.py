@@ -110,6 +110,8 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         deny=values.globs("deny"),
         protect=values.globs("protect"),
         hide=values.globs("hide"),
+        hide_secrets=values.flag("hide_secrets"),
+        show=values.globs("show"),
     )
     is_plain = rules.git is GitMode.OFF
     timeout = values.read("cache_timeout", seconds)

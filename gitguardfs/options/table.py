@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gitguardfs.base.secret_names import HIDDEN_TEXT
+
 GUARD, OWNERS, MODES, NEW, CHANGES, LINKS, MOUNT, IGNORED = SECTIONS = (
     "Guard",
     "Owners (as in bindfs, but for auto)",
@@ -74,6 +76,9 @@ OPTIONS = (
     Option("protect", GUARD, "Let names that match GLOB be read, not changed. Repeatable.", "GLOB",
            multiple=True),
     Option("hide", GUARD, "Do not show names that match GLOB. Repeatable.", "GLOB", multiple=True),
+    Option("hide-secrets", GUARD, f"Do not show {HIDDEN_TEXT} (docs/security.md)."),
+    Option("show", GUARD, "Show names that match GLOB in spite of --hide-secrets. Repeatable.",
+           "GLOB", multiple=True),
     Option("allow-bare", GUARD, "Let directories become, and be used as, bare repositories."),
     Option("links", GUARD, "How new symlinks are stored. guarded, the default: one that leads out "
            "of its work tree leads nowhere on the host; the view shows every text as given. "

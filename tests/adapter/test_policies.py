@@ -89,6 +89,26 @@ async def test_hide_shows_nothing_and_still_lets_nothing_be_made(make_world: Mak
     await refused(world.ops.rmdir(ROOT_ID, b"h", world.ctx), errno.ENOTEMPTY)
 
 
+@pytest.mark.parametrize("names_only", [True, False])
+async def test_hidden_secrets_are_in_no_listing_and_cannot_be_made(
+    make_world: MakeWorld, names_only: bool
+) -> None:
+    rules = GuardRules(hide_secrets=True, show=("dev.env",))
+    world = make_world(rules=rules, reports_names_only=names_only)
+    assert world.tree.can_list_names_only is names_only
+    shown, hidden = {b".env.example", b"dev.env", b"plain"}, (b".env", b"id_rsa", b".env.local")
+    for name in (*shown, *hidden[:2]):
+        (world.source / os.fsdecode(name)).touch()
+    for _ in range(2):
+        assert set(await world.list("")) == shown
+    for name in hidden:
+        assert (await world.ops.lookup(ROOT_ID, name, world.ctx)).st_ino == 0
+        await refused(world.ops.create(ROOT_ID, name, 0o644, CREATE, world.ctx))
+        await refused(world.ops.mkdir(ROOT_ID, name, 0o755, world.ctx))
+        await refused(world.ops.rename(ROOT_ID, b"plain", ROOT_ID, name, 0, world.ctx))
+    await world.open("dev.env", os.O_WRONLY)
+
+
 async def test_denied_globs_are_as_closed_as_git(make_world: MakeWorld) -> None:
     world = make_world(rules=GuardRules(git=GitMode.OFF, deny=(".env", "*.pem")))
     (world.source / "plain").touch()

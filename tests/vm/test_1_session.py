@@ -11,9 +11,10 @@ from typing import Any
 
 from gitguardfs.host.vm import guest_tools, qmp
 from gitguardfs.host.vm.state import State, is_held
+from tests.support.boot_sector import BOOTS
 from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
-from tests.vm.world import ADDRESS, Session, World, as_git, command, pid_of_qemu
+from tests.vm.world import ADDRESS, LIMIT, Session, World, as_git, command, pid_of_qemu
 
 
 def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
@@ -22,8 +23,26 @@ def test_the_first_start_says_what_the_user_should_know(host: World) -> None:
         (host.project / ".env").write_text("TOKEN=1\n")
     done = host.vm("up", "--image", str(host.place / "none"))
     assert done.returncode == 2
-    assert "gitguard vm up --hide .env" in done.stderr
+    assert "hidden from the agent: environment files and keys" in done.stderr
+    assert "\n  .env\n" in done.stderr
+    assert "gitguard vm up --show .env" in done.stderr
     assert "there is no image" in done.stderr
+    assert "there are no VMs" in host.vm("list").stdout
+
+
+def test_an_image_that_does_not_boot_is_told_and_forgotten(host: World) -> None:
+    image = host.place / "halts.img"
+    halt = b"\xfa\xf4\xeb\xfc"  # cli; hlt; and again
+    image.write_bytes(halt + BOOTS[len(halt) :])
+    words = command("up", *OPTIONS, "--image", str(image), "--", "true")
+    with host.popen(words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        said = iter(process.stderr.readline, "")
+        assert any("has written nothing to its console for 60 seconds" in line for line in said)
+        process.terminate()
+        assert process.wait(LIMIT) == 3
+    assert "there are no VMs" in host.vm("list").stdout
+    assert list(host.cache.glob("build-*")) == []
 
 
 def test_a_setup_that_is_killed_leaves_nothing_that_counts(host: World) -> None:
@@ -119,6 +138,22 @@ def test_dependencies_are_the_guests_own_and_stay_from_one_start_to_the_next(vm:
     assert os.listdir(vm.project / "node_modules") == ["of-the-host"]
     assert "guest's own" in vm.vm("status").stdout
     assert "`node_modules`" in vm.sh("cat ~/.codex/AGENTS.md")
+
+
+def test_an_environment_file_is_hidden_and_the_shell_says_how_it_is_shown(vm: World) -> None:
+    with as_host():
+        (vm.project / ".env").write_text("TOKEN=1\n")
+        (vm.project / ".env.example").write_text("TOKEN=\n")
+    listed, read, made, typed = vm.each(
+        "ls -A", "cat .env", "cp .env.example .env", "echo 'cp .env.example .env' | bash -li"
+    )
+    assert ".env.example" in listed[1].splitlines() and ".env" not in listed[1].splitlines()
+    assert "No such file" in read[1] and "Permission denied" in made[1]
+    assert "then: gitguard vm up --show .env" in typed[1]
+    assert (vm.project / ".env").read_text() == "TOKEN=1\n"
+    assert "environment files and keys hidden" in vm.vm("status").stdout
+    assert "gitguard vm up --show .env" in vm.sh("cat ~/.codex/AGENTS.md")
+    (vm.project / ".env.example").unlink()
 
 
 # The guard
@@ -227,6 +262,17 @@ def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
 
 
 # The commands beside it
+
+
+def test_the_list_has_the_vm_that_runs(vm: World) -> None:
+    (one,) = json.loads(vm.vm("ls", "--json").stdout)
+    assert (one["name"], one["project"], one["state"]) == (
+        vm.state.name, str(vm.project), "running",
+    )  # fmt: skip
+    with socket.create_connection(("127.0.0.1", one["ssh_port"]), 60) as peer:
+        assert peer.recv(4) == b"SSH-"
+    assert one["ports"] and one["disk_bytes"] and one["made"]
+    assert f" {one['ssh_port']}:22 " in vm.vm("list").stdout
 
 
 def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> None:

@@ -3,6 +3,7 @@
 import os
 
 from gitguardfs.host.vm.state import is_held
+from tests.support.repos import as_host
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import Session, World, console, is_running, processes_of
 
@@ -38,7 +39,11 @@ def test_leaving_stops_everything(host: World, first: Session) -> None:
 
 def test_another_up_finds_what_was_there(host: World) -> None:
     """The guest is set up again, since a setting differs; its root follows no link of the agent."""
-    session = host.up("--git", "private", "--git-name", "Another", what="second boot")
+    options = host.place / "home/.config/gitguardfs/projects" / host.state.name / "gitguard.toml"
+    with as_host():
+        options.parent.mkdir(parents=True)
+        options.write_text('git-name = "Another"\n')
+    session = host.up("--git", "private", what="second boot")
     assert host.sh("cat ~/kept; cat /srv/of-root") == "kept\nof root"
     assert host.sh("cat ~/moved-aside.*") == "in the way"
     host.sh("rm ~/fill ~/rest")

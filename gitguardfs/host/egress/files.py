@@ -36,22 +36,60 @@ class StateFiles:
         self.upstream_trust = self.ca_directory / "upstream-trust.pem"
 
 
-def create_files(state_dir: Path, presets: Sequence[str] = ()) -> None:
-    """Create the directory and the allowlist if they are missing, and append preset blocks.
+def create_files(
+    state_dir: Path, added: Sequence[str] = (), of_config: Sequence[str] | None = None
+) -> None:
+    """Create the directory and the allowlist if they are missing, and append what is ``added``.
 
-    A block whose first line is in the file already is not appended again. Raises UserError if an
-    editor changes the file meanwhile; OSError.
+    That are names of presets, and lines in normal form. A block whose first line is in the file
+    already is not appended again, nor is such a line. What gitguard.toml allows, ``of_config``,
+    replaces what it allowed before; None leaves that. Raises UserError if an editor changes the
+    file meanwhile; OSError.
     """
     path = StateFiles(state_dir).allowlist
     config_files.make_private_directory(state_dir)
     with allowlist_lock.held(state_dir):
         before, text = _old_text(path)
-        for name in presets:
+        ours = "" if of_config is None else _block(of_config)
+        text, theirs = without_config(text)
+        for name in added:
+            if name not in PRESETS:
+                if parse_line(name) not in Allowlist.parse(text).rules:
+                    text = f"{_ended(text)}{name}\n"
+                continue
             heading = f"# Preset: {name}"
             if heading not in text.split("\n"):
                 gap = "\n" if text.endswith("\n") or not text else "\n\n"
                 text += f"{gap}{heading}\n{PRESETS[name]}"
-        _write(path, before, text)
+        block = theirs if of_config is None else ours
+        _write(path, before, f"{_ended(text)}{block}" if block else text)
+
+
+_BEGIN = """
+# From gitguard.toml: gitguard vm up writes these lines anew, gitguard vm config edit changes them.
+"""
+_END = "# End of the lines from gitguard.toml.\n"
+
+
+def _block(wanted: Sequence[str]) -> str:
+    """Return the part of the allowlist with these presets and lines; "" for none."""
+    parts = (f"# {name}\n{PRESETS[name]}" if name in PRESETS else f"{name}\n" for name in wanted)
+    return f"{_BEGIN}{''.join(parts)}{_END}" if wanted else ""
+
+
+def without_config(text: str) -> tuple[str, str]:
+    """Return an allowlist's text without the part of gitguard.toml, and that part.
+
+    Without its last line, which the user may have deleted, nothing tells where it ends: then its
+    lines are the user's.
+    """
+    before, begin, rest = text.partition(_BEGIN)
+    inside, end, after = rest.partition(_END)
+    return (before + after, begin + inside + end) if end else (before + rest, "")
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
@@ -66,8 +104,7 @@ def allow(state_dir: Path, line: str, lock: AllowlistLock | None = None) -> str:
         before, text = _old_text(path)
         if parse_line(normal) in Allowlist.parse(text).rules:
             return f"{normal}\nis already in {path}."
-        gap = "" if text.endswith("\n") or not text else "\n"
-        _write(path, before, f"{text}{gap}{normal}\n")
+        _write(path, before, f"{_ended(text)}{normal}\n")
     return f"{normal}\nwas added to {path}; it counts from the next request on."
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import select
 import socket
@@ -17,6 +19,13 @@ from gitguardfs.host.vm.state import State
 
 BOOT_LIMIT = 900.0
 """Seconds until a boot counts as hanging: an emulated first boot may fetch packages."""
+SILENT_LIMIT = 60.0
+"""Seconds until a console on which nothing was ever written is told: boot loader and kernel write
+at once, but a quiet kernel that is emulated can then be silent for minutes."""
+SILENT = (
+    f"the guest has written nothing to its console for {SILENT_LIMIT:.0f} seconds: perhaps the"
+    " image does not boot, or has no serial console (Ctrl-C ends the start)"
+)
 LOGS = "gitguard vm logs shows what QEMU and the guest wrote"
 MONITOR_LIMIT = 120.0
 """Seconds until QEMU counts as hanging: it opens its monitor before the guest runs."""
@@ -62,6 +71,11 @@ class BootProgress:
             print(f"{what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
         self._said = what
 
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        self.end()
+        print(text, file=sys.stderr, flush=True)
+
     def end(self) -> None:
         """Clear the line."""
         if sys.stderr.isatty():
@@ -82,6 +96,10 @@ class Boot:
     _said: bytes = b""
     """The beginning of a line that the guest has not ended."""
     _is_ready: bool = False
+    _silent_at: float = field(default_factory=lambda: time.monotonic() + SILENT_LIMIT)
+    """When the user is told that the guest has said nothing."""
+    _is_silent: bool = False
+    """Whether it had said nothing then."""
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises as _check."""
@@ -129,6 +147,7 @@ class Boot:
                     self.qemu.wait(MONITOR_LIMIT)
             *lines, self._said = (self._said[:_MAX_SAID] + part).split(b"\n")
             for line in lines:
+                self._silent_at = math.inf
                 word, _, text = line[:_MAX_SAID].decode(errors="replace").partition(" ")
                 if word == "ready":
                     self._is_ready = True
@@ -142,10 +161,23 @@ class Boot:
                 self._step = ascii_shown(text) if word == "step" else self._step
         self.progress.show(self._step, last_line(self.state.console))
         self._check()
+        self._note_silence()
         if time.monotonic() > self.deadline:
+            silent = ", and its console was silent" if self._is_silent else ""
             raise UserError(
-                f"the guest was not ready within {BOOT_LIMIT:.0f} seconds", LOGS, Exit.SYSTEM
+                f"the guest was not ready within {BOOT_LIMIT:.0f} seconds{silent}",
+                LOGS,
+                Exit.SYSTEM,
             )
+
+    def _note_silence(self) -> None:
+        """Tell the user once if nothing shows that the guest boots."""
+        if time.monotonic() > self._silent_at:
+            self._silent_at = math.inf
+            with suppress(OSError):
+                self._is_silent = os.stat(self.state.console).st_size == 0
+            if self._is_silent:
+                self.progress.say(SILENT)
 
     def _check(self) -> None:
         """Raise BootError if this boot can no longer succeed; UserError if no other can either."""

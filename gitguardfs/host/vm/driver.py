@@ -6,6 +6,7 @@ A shell that ends, an error and a signal all stop what was started. If `vm up` w
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import ssl as tls
 import subprocess
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
@@ -26,8 +28,10 @@ from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
     company_proxy,
+    config_file,
     ending,
     fetching,
+    first_start,
     forwarding,
     host_guard,
     image_store,
@@ -62,15 +66,65 @@ class UpArguments:
     """The arguments of `vm up`."""
 
     settings: Settings
-    presets: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    """Presets and lines to add to the allowlist."""
     words: tuple[str, ...] = ()
     """The command to run instead of a shell."""
     upstream_proxy: str | None = None
     """The company's proxy; None for the remembered one, "" for none."""
     upstream_ca: str | None = None
-    """A file with certificate authorities to trust for servers, besides the system's."""
+    """A file with certificate authorities to trust for servers, besides the system's; None for
+    the remembered one, "" for none."""
+    remembered: Settings | None = None
+    """The settings without those of gitguard.toml; None if there is no such file."""
+    file_keys: tuple[str, ...] = ()
+    """Names of the options in gitguard.toml."""
+    file_allow: tuple[str, ...] = ()
+    """Presets and lines that gitguard.toml allows."""
     restricted: bool = True
     """False only in tests; see qemu_command.Machine."""
+
+    def showing(self, names: tuple[str, ...]) -> UpArguments:
+        """Return these arguments with more names to show, which are remembered."""
+        new, remembered = (
+            dataclasses.replace(one, show=(*one.show, *names))
+            for one in (self.settings, self.remembered or self.settings)
+        )
+        return dataclasses.replace(self, settings=new, remembered=remembered)
+
+
+def up_arguments(state: State, given: dict[str, Any], words: tuple[str, ...] = ()) -> UpArguments:
+    """Return the arguments of a start with the options ``given``, by the names in UP_OPTIONS.
+
+    An option counts before its key in gitguard.toml, and that before what is remembered. Raises
+    UserError, OSError.
+    """
+    file = config_file.read(state)
+    saved = settings.load_saved(state)
+    own = config_file.of_settings(given)
+    remembered = settings.merged(saved.remembered, own)
+    new = config_file.merged(file, saved.remembered, own)
+    # The disk stays one of the image that it was made from.
+    remembered = dataclasses.replace(remembered, image=new.image)
+
+    def kept_apart(name: str) -> str | None:
+        """Return the value of an option that Settings do not have; "" to forget the file's."""
+        value: str | None = given.get(name)
+        if value is None and name in file.values:
+            value = file.values[name]
+            return None if value == config_file.kept(state, name) else value
+        return "" if value is None and name in saved.file_keys else value
+
+    return UpArguments(
+        new,
+        allow=given.get("allow", ()),
+        words=words,
+        upstream_proxy=kept_apart("upstream_proxy"),
+        upstream_ca=kept_apart("upstream_ca"),
+        remembered=remembered,
+        file_keys=tuple(file.values),
+        file_allow=file.values.get("allow", ()),
+    )
 
 
 def up(state: State, arguments: UpArguments) -> int:
@@ -85,11 +139,14 @@ def up(state: State, arguments: UpArguments) -> int:
     authority = _authority(arguments, state.project)
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
+    if not state.has_disk:
+        ready.check_image(state, arguments.settings.image)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
+        stack.enter_context(first_start.undone_if_it_fails(state))
         states.remove_leftovers()
         _remember(state, arguments, authority)
         published = tuple(map(ports.parsed, arguments.settings.publish))
@@ -116,7 +173,7 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.enter_context(logs.size_limited(state.console))
         guest, _ = boot(stack, launch)
         stack.enter_context(forwarding.published(state, guest, published))
-        settings.save(state, arguments.settings)
+        settings.save(state, arguments.settings, arguments.remembered, arguments.file_keys)
         with open(state.ready, "wb"):
             pass
         return _session_in(state, guest, arguments.words)
@@ -127,23 +184,33 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
 
     If it is ended then, the next one must not share or allow more. Raises OSError.
     """
-    settings.save(state, settings.before_start(settings.load(state), arguments.settings))
+    saved = settings.load_saved(state)
+    new, remembered = arguments.settings, arguments.remembered or arguments.settings
+    settings.save(
+        state,
+        settings.before_start(saved.settings, new),
+        settings.before_start(saved.remembered, remembered),
+        tuple(dict.fromkeys((*saved.file_keys, *arguments.file_keys))),
+    )
     is_new = not state.files.allowlist.exists()
-    create_files(state.files.directory, arguments.presets)
-    if is_new and not arguments.presets:
+    create_files(state.files.directory, arguments.allow, arguments.file_allow)
+    if is_new and not (arguments.allow or arguments.file_allow):
         print(
             "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
             f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
             file=sys.stderr,
         )
     if authority is not None:
-        config_files.put(state.files.upstream_ca, authority)
+        config_files.put(state.files.upstream_ca, authority or None)
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
-    """Return the content of --upstream-ca. Raises UserError if it cannot be used, OSError."""
-    if arguments.upstream_ca is None:
-        return None
+    """Return the content of --upstream-ca; None to leave the remembered one, b"" to forget it.
+
+    Raises UserError if it cannot be used, OSError.
+    """
+    if not arguments.upstream_ca:
+        return None if arguments.upstream_ca is None else b""
     images.refuse_in_project("the authority", arguments.upstream_ca, project)
     with open(arguments.upstream_ca, "rb") as certificate:
         text = certificate.read()

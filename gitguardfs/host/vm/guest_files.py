@@ -10,7 +10,7 @@ import json
 import shlex
 from dataclasses import dataclass
 
-from gitguardfs.base import installation, quote
+from gitguardfs.base import installation, quote, secret_names
 from gitguardfs.base.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
 from gitguardfs.guest.systemd import TEMPLATE
 from gitguardfs.host.credentials.secrets import Secret
@@ -32,6 +32,8 @@ BLOCKED_PROGRAM = "/usr/local/bin/gitguard-blocked"
 """Shows what the proxy has blocked: programs such as pip do not show the proxy's answer."""
 CONFIG = "/etc/gitguard-vm/config"
 """The settings that the program reads."""
+HIDDEN_NAMES = "/etc/gitguard-vm/hidden-names.bash"
+"""Says in the agent's shell which option shows a hidden name."""
 PROGRAM = "/usr/local/sbin/gitguard-vm"
 """The program that sets the guest up, and prepares it at each start."""
 CLOCK_PROGRAM = "/usr/local/sbin/gitguard-vm-clock"
@@ -55,6 +57,14 @@ RULES = f"""
   have. Send it to the secret's service like the secret. In the URL or the header of another
   request the proxy refuses it; in a body it passes, and stays what it is. A request that holds the
   secret itself ends its use.
+"""
+
+_RULES_OF_NAMES = """\
+- Environment files and keys are hidden here, by their names: `.env`, `.env.local`, `.envrc`,
+  `id_ed25519`, `.netrc`, `*.p12` and others. The human may have one that you do not see. Making one
+  (`cp .env.example .env`) fails with `Permission denied`, also for `git clone` and `git checkout`.
+  Do not use another name instead: ask the human to stop the VM and to use
+  `gitguard vm up --show .env`. `.env.example` and `.env.template` are not hidden.
 """
 
 _BLOCKED = f"""\
@@ -185,6 +195,7 @@ def files(
     guards the project at ``view``, nor secrets. Raises OSError.
     """
     rules = agent_rules.text(GitMode(settings.git_mode), settings.local) + RULES
+    rules += _RULES_OF_NAMES if settings.hide_secrets else ""
     return [
         *([] if ca is None else [GuestFile(CA_FILE, ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
@@ -208,6 +219,8 @@ def files(
         *(GuestFile(path, content) for path, content in guest_tools.files(ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
         GuestFile(CONFIG, _config(settings, view, service)),
+        GuestFile(HIDDEN_NAMES, _hidden_names(settings, view)),
+        GuestFile("/etc/profile.d/gitguard-vm.sh", _PROFILE),
         GuestFile(PROGRAM, installation.text("host/vm/guest.sh"), 0o755),
         GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
         GuestFile(f"{UNITS}/gitguard-vm-start.service", _START_UNIT),
@@ -254,6 +267,10 @@ def environment() -> dict[str, str]:
     }
 
 
+_PROFILE = f"""\
+# Only for a person's bash: its prompt explains a command that failed.
+[ -z "${{BASH_VERSION-}}" ] || [ -z "${{PS1-}}" ] || . {HIDDEN_NAMES}
+"""
 _JOURNAL = "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\n"
 
 
@@ -299,6 +316,19 @@ def _sshd() -> str:
         "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"
         "X11Forwarding no\nAllowAgentForwarding no\nPrintMotd no\n"
     )
+
+
+def _hidden_names(settings: Settings, view: str) -> str:
+    if not settings.hide_secrets:  # a file that another start has written would stay
+        return ""
+    values = {
+        "VIEW": shlex.quote(view),
+        "SHOW": f"({shlex.join(settings.show)})",
+        "SECRETS": shlex.quote(secret_names.HIDDEN),
+        "EXAMPLES": shlex.quote(secret_names.EXAMPLES),
+    }
+    lines = "".join(f"GITGUARD_{name}={value}\n" for name, value in values.items())
+    return lines + installation.text("host/vm/files/hidden-names.bash")
 
 
 def _managed_settings() -> str:

@@ -76,7 +76,9 @@ def _uses() -> tuple[dict[str, set[Identity]], list[UserError]]:
     """
     uses: dict[str, set[Identity]] = {}
     errors = []
-    for state in states.with_disks():
+    for state in states.all_states():
+        if not state.has_disk:
+            continue
         uses[state.name] = set()
         try:
             for base in images.below(state.disk):

@@ -16,6 +16,7 @@ from typing import Any
 
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import is_inside, lies_in
+from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.vm import fetching, trusted_programs
 from gitguardfs.host.vm.fetching import RemoteFile
 
@@ -37,9 +38,19 @@ PINNED = {
     ),
 }
 """Images by name and processor."""
+NAMES = sorted({name for name, _ in PINNED})
 
 SELF_CONTAINED = ("raw", "qcow2")
 """Formats of images that are one file unless they say otherwise. Others can be lists of files."""
+_START = 40 << 10
+"""Bytes at the start of an image that are looked at: a CD has its mark at 32 KiB."""
+_UNPACK = "it is compressed, unpack it first"
+_NO_DISKS = (
+    ("it is a CD, such as an installer", 32769, b"CD001"),
+    (_UNPACK, 0, b"\xfd7zXZ\0"), (_UNPACK, 0, b"\x1f\x8b"), (_UNPACK, 0, b"\x28\xb5\x2f\xfd"),
+    (_UNPACK, 0, b"BZh"), (_UNPACK, 0, b"PK\3\4"), (_UNPACK, 0, b"7z\xbc\xaf\x27\x1c"),
+)  # fmt: skip
+"""Why a file is no disk, the place of the mark that shows it, and the mark."""
 _BASE = "full-backing-filename"
 """qemu-img's word for the file below a disk."""
 _DISKS = ("disk.qcow2", "disk.img")
@@ -72,11 +83,11 @@ def obtain(wanted: str, machine: str, cache: str) -> Image:
         return _directory(path)
     if os.path.isfile(path):
         return Image(path)
-    names = ", ".join(sorted({name for name, _ in PINNED}))
     raise UserError(
         f"there is no image {shown(wanted)}",
-        "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or one"
-        f" of: {names}",
+        did_you_mean(os.path.basename(wanted), NAMES)
+        or "use a file, a directory with disk.img, vmlinuz, initrd and cmdline, URL#sha512=HEX, or"
+        f" one of: {', '.join(NAMES)}",
     )
 
 
@@ -87,7 +98,7 @@ def files_of(image: Image) -> list[str]:
 
 def is_pinned(wanted: str) -> bool:
     """Return whether ``wanted`` is a name in PINNED."""
-    return any(wanted == name for name, _ in PINNED)
+    return wanted in NAMES
 
 
 def is_fetched(wanted: str) -> bool:
@@ -249,6 +260,26 @@ def self_contained(disk: str) -> dict[str, Any]:
             f"make one file of it: qemu-img convert -O qcow2 {shown(shlex.quote(disk))} NEW.qcow2",
         )
     return found
+
+
+def check_boots(image: Image) -> None:
+    """Raise UserError if the image is no disk that a machine can start from, as far as seen.
+
+    A qcow2 is not looked into, nor a disk that comes with its kernel, which may be one filesystem.
+    """
+    with open(image.disk, "rb") as file:
+        start = file.read(_START)
+    kind = next((kind for kind, at, magic in _NO_DISKS if start[at:].startswith(magic)), "")
+    if not kind:
+        found = self_contained(image.disk)
+        boots = start[510:512] == b"\x55\xaa"  # the end of a boot sector; a GPT begins with one
+        if found["format"] != "raw" or boots or image.kernel:
+            return
+        kind = "it has neither a partition table nor a boot sector"
+    raise UserError(
+        f"the image {shown(image.disk)} is no disk that can boot: {kind}",
+        "use --image FILE with a cloud image, qcow2 or raw; or --image debian-13",
+    )
 
 
 def _data_file(described: dict[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -87,6 +88,22 @@ def follow(state: State, width: int | None = None) -> Iterator[str]:
                 for line in tail.new_lines():
                     yield from _rows(tail.path, line, width)
             time.sleep(_LOOK_EVERY)
+
+
+def delete_others(state: State) -> bool:
+    """Delete all but the logs of a state directory; return whether there are any. Raises OSError.
+
+    The caller holds the locks in it.
+    """
+    names = {os.path.basename(path) for path in (*_paths(state), str(state.files.blocked))}
+    kept = {f"{name}{end}" for name in names for end in ("", ".1")}
+    found = os.listdir(state.directory)
+    for path in (state.path(name) for name in found if name not in kept):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    return not kept.isdisjoint(found)
 
 
 def _paths(state: State) -> list[str]:

@@ -136,8 +136,10 @@ def view_of(project: str) -> str:
 
 def mount_options(settings: Settings) -> tuple[str, ...]:
     """Return the options of the guard, unquoted."""
-    options = (f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide))
-    return with_local(options, settings.local)
+    options = [f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide)]
+    if settings.hide_secrets:
+        options += ["hide-secrets", *(f"show={name}" for name in settings.show)]
+    return with_local(tuple(options), settings.local)
 
 
 def _archive(guest_files: list[GuestFile]) -> bytes:

@@ -89,10 +89,19 @@ def at(directory: str) -> ReadyDisk | None:
     return None
 
 
+def check_image(state: State, wanted: str) -> None:
+    """Raise UserError for a local image that cannot be used, before anything is made of it."""
+    if not images.is_fetched(wanted):
+        image = images.obtain(wanted, platform.machine(), "")
+        images.refuse_image_in_project(image, state.project)
+        images.check_boots(image)
+
+
 def disk_for(state: State, wanted: Settings, cache: str) -> Image:
     """Make the VM's disk if it has none; return its image.
 
-    A new disk lies over a ready disk, which is made if there is none. Raises UserError, OSError.
+    A new disk lies over a ready disk, which is made if there is none. Its image is saved once that
+    has booted. Raises UserError, OSError.
     """
     images.refuse_cache_around_project(cache, state.project)
     if os.path.exists(state.disk):
@@ -102,8 +111,8 @@ def disk_for(state: State, wanted: Settings, cache: str) -> Image:
     else:
         image = images.obtain(wanted.image, platform.machine(), cache)
         images.refuse_image_in_project(image, state.project)
-        settings.save_image(state, wanted.image)
         ready = ensure(image, wanted, state.files, cache)
+        settings.save_image(state, wanted.image)
     if _stamp(ready.disk) != ready.stamps.get(DISK):
         raise UserError(
             f"the ready disk {shown(ready.directory)} has changed since it was made",
@@ -141,7 +150,8 @@ def _unchanged_image(ready: ReadyDisk, wanted: str) -> Image:
     if os.path.realpath(wanted) != os.path.realpath(ready.wanted):
         raise UserError(
             f"this VM was made from {shown(ready.wanted)}",
-            "leave --image out, or delete the VM first: gitguard vm reset",
+            "leave --image out, and image in gitguard.toml; or delete the VM first: gitguard vm"
+            " reset",
         )
     image, machine = ready.image, platform.machine()
     if images.is_fetched(wanted):  # its checksum says what it is
@@ -210,6 +220,7 @@ def _make(
     image: Image, size: Settings, files: StateFiles, shared: dict[str, bytes], directory: str
 ) -> None:
     """Set a guest up, and give the result its name. The caller holds the lock of that name."""
+    images.check_boots(image)
     cache, name = os.path.split(directory)
     state = State("/", os.path.join(cache, BUILD + name.removeprefix(PREFIX)[:8]))
     states.check_socket(state, "XDG_CACHE_HOME")
@@ -219,17 +230,21 @@ def _make(
         "setting up the guest: this is done once for this image and this version of gitguardfs",
         file=sys.stderr,
     )
-    images.self_contained(image.disk)
     stamps = _stamps(image)
     make_private_directory(state.files.directory)
     try:
         _set_up(state, image, size, files, shared)
     except UserError as error:
+        with suppress(OSError):
+            logs.delete_others(state)
         raise UserError(
             error.message,
             f"{shown(state.directory)} has the logs of guest, QEMU and proxy",
             error.code,
         ) from None
+    except BaseException:
+        states.delete(state.directory)
+        raise
     if _stamps(image) != stamps:
         raise UserError(f"the image {shown(image.disk)} was changed meanwhile", "try again")
     done = state.path("done")

@@ -18,6 +18,7 @@ from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.files import read_allowlist
 from gitguardfs.host.egress.presets import PRESETS as ALLOWED
 from gitguardfs.host.egress.urls import BadUrlError
+from gitguardfs.host.vm import settings
 from gitguardfs.host.vm.guest_files import environment
 from gitguardfs.host.vm.state import State, create, take
 from gitguardfs.options import config_files
@@ -227,6 +228,8 @@ def add(state: State, name: str, places: tuple[Place, ...], preset: str, value: 
                 with suppress(OSError):  # another command has files in it
                     os.rmdir(directory)
             raise
+        if is_first:
+            settings.save(state, settings.load(state))  # vm list names the project
         return secret
 
 

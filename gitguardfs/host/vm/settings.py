@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.vm import ports
 from gitguardfs.host.vm.state import State
+from gitguardfs.names.rules import HIDE, GuardRules, RuleSet
 from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
 
@@ -38,6 +40,10 @@ class Settings:
     """``deny``, ``readonly`` or ``private``: what the agent has of git; None for the default."""
     hide: tuple[str, ...] = ()
     """Patterns of names that are hidden from the agent."""
+    hide_secrets: bool = True
+    """Whether names of environment files and keys are hidden from the agent too."""
+    show: tuple[str, ...] = ()
+    """Patterns of names that are shown in spite of ``hide_secrets``."""
     local: tuple[str, ...] = DEFAULT_LOCAL
     """Patterns of the names of directories that are kept on the guest's own disk."""
     hardened: bool = False
@@ -62,7 +68,8 @@ class Settings:
                 f"--guard host and --git {self.git} exclude each other{why}",
                 "--git deny, or --guard guest",
             )
-        for option, names in (("--hide", self.hide), ("--local", self.local)):
+        given = (("--hide", self.hide), ("--show", self.show), ("--local", self.local))
+        for option, names in given:
             for name in names:
                 if not name.isprintable() or not re.fullmatch(r"[^/,\\]+", name):
                     raise UserError(
@@ -78,33 +85,75 @@ class Settings:
         """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
 
+    def hides(self, name: str) -> bool:
+        """Return whether files and directories of this name are hidden from the agent."""
+        return self._rules.verdict_of_name(os.fsencode(name))[0] is HIDE
+
+    @functools.cached_property
+    def _rules(self) -> RuleSet:
+        return RuleSet(GuardRules(hide=self.hide, hide_secrets=self.hide_secrets, show=self.show))
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a VM has saved of its last start."""
+
+    settings: Settings
+    """The settings of that start."""
+    remembered: Settings
+    """The settings that the options of all starts have given, without those of gitguard.toml."""
+    file_keys: tuple[str, ...] = ()
+    """Names of the options that gitguard.toml gave."""
+
 
 def load(state: State) -> Settings:
     """Return the VM's saved settings, or the defaults. Raises UserError if the file is damaged."""
+    return load_saved(state).settings
+
+
+def load_saved(state: State) -> Saved:
+    """Return what the VM has saved, or the defaults. Raises UserError if the file is damaged."""
     path = state.path(FILE)
     content = config_files.read(path)
     if content is None:
-        return Settings(state.project)
+        return Saved(Settings(state.project), Settings(state.project))
     try:
-        fields = json.loads(content)
-        for name, default in dataclasses.asdict(Settings("")).items():
-            value = fields[name]
-            if isinstance(default, tuple):
-                value = fields[name] = tuple(value)
-                value = default if all(isinstance(part, str) for part in value) else None
-            if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
-                raise TypeError(name)
-        return Settings(**fields)
+        # A VM that is older than these two settings goes on without them.
+        fields = {"hide_secrets": False, "show": [], **json.loads(content)}
+        file_keys = tuple(map(str, fields.pop("file_keys", ())))
+        without_file = {**fields, **fields.pop("without_file", {})}
+        without_file.pop("without_file", None)
+        return Saved(_settings(fields), _settings(without_file), file_keys)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         raise UserError(
             f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
         ) from None
 
 
-def save(state: State, settings: Settings) -> None:
-    """Save the settings. Raises OSError."""
-    text = json.dumps(dataclasses.asdict(settings), indent=2) + "\n"
-    config_files.put(state.path(FILE), text)
+def _settings(fields: dict[str, Any]) -> Settings:
+    """Return settings of these fields. Raises TypeError, KeyError, UserError."""
+    for name, default in dataclasses.asdict(Settings("")).items():
+        value = fields[name]
+        if isinstance(default, tuple):
+            value = fields[name] = tuple(value)
+            value = default if all(isinstance(part, str) for part in value) else None
+        if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
+            raise TypeError(name)
+    return Settings(**fields)
+
+
+def save(
+    state: State,
+    settings: Settings,
+    remembered: Settings | None = None,
+    file_keys: tuple[str, ...] = (),
+) -> None:
+    """Save the settings of a start; ``remembered`` and ``file_keys`` as in Saved. OSError."""
+    fields = dataclasses.asdict(settings)
+    others = dataclasses.asdict(remembered or settings).items()
+    fields["without_file"] = {name: value for name, value in others if value != fields[name]}
+    fields["file_keys"] = file_keys
+    config_files.put(state.path(FILE), json.dumps(fields, indent=2) + "\n")
 
 
 def before_start(old: Settings, new: Settings) -> Settings:
@@ -121,20 +170,49 @@ def before_start(old: Settings, new: Settings) -> Settings:
 
 
 def save_image(state: State, image: str) -> None:
-    """Save an image that was found, before the disk of a new VM is made from it. OSError."""
-    save(state, dataclasses.replace(load(state), image=image))
+    """Save an image that has booted, before the disk of a new VM is made from it. OSError.
 
-
-def merged(old: Settings, given: dict[str, Any]) -> Settings:
-    """Return ``old`` with the values in ``given`` that are not None. Raises UserError.
-
-    Names to hide and ports to publish are added to those in ``old``; an empty one clears those.
+    It is remembered also if gitguard.toml named it: the disk stays one of that image.
     """
-    wanted = {name: value for name, value in given.items() if value is not None}
-    names = wanted.get("hide", ())
-    before = () if "" in names else old.hide
-    wanted["hide"] = tuple(dict.fromkeys((*before, *filter(None, names))))
-    published = wanted.get("publish", ())
-    open_before = () if "" in published else old.publish
-    wanted["publish"] = ports.merged(open_before, filter(None, published))
-    return dataclasses.replace(old, **wanted)
+    saved = load_saved(state)
+    new, remembered = (
+        dataclasses.replace(one, image=image) for one in (saved.settings, saved.remembered)
+    )
+    save(state, new, remembered, saved.file_keys)
+
+
+def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
+    """Return ``old`` with the values in ``layers`` that are not None. Raises UserError.
+
+    A later layer counts before an earlier one. Names to hide or to show and ports to publish are
+    added to those before; an empty one clears those. A name to hide is no longer one to show, and
+    the other way round.
+    """
+    wanted: dict[str, Any] = {}
+    hide, show, publish = old.hide, old.show, old.publish
+    showing = []  # what each layer shows, and what is hidden then: a later one may hide more
+    for layer in layers:
+        given = {name: value for name, value in layer.items() if value is not None}
+        hidden, shown = given.pop("hide", ()), given.pop("show", ())
+        hide, show = _added(hide, hidden, shown), _added(show, shown, hidden)
+        showing.append((shown, hide))
+        published = given.pop("publish", ())
+        publish = ports.merged(() if "" in published else publish, filter(None, published))
+        wanted |= given
+    for shown, hidden in showing:
+        patterns = tuple(name for name in hide if name in hidden)
+        by_user = Settings(old.project, hide=patterns, hide_secrets=False)
+        for name in filter(by_user.hides, (name for name in shown if name in show)):
+            raise UserError(
+                f"--show {name}, but --hide hides that name: {' '.join(patterns)}",
+                "leave one of them out; gitguard vm up --hide '' clears the remembered ones",
+            )
+    return dataclasses.replace(old, hide=hide, show=show, publish=publish, **wanted)
+
+
+def _added(
+    old: tuple[str, ...], new: tuple[str, ...], opposite: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return ``old`` without ``opposite``, and with ``new``; an empty one there clears ``old``."""
+    kept = () if "" in new else (name for name in old if name not in opposite)
+    return tuple(dict.fromkeys((*kept, *filter(None, new))))

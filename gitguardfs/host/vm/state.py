@@ -51,6 +51,8 @@ class State:
         self.lock = self.path("lock")  # held by QEMU, and by who starts or stops it
         self.session_lock = self.path("session.lock")  # held by `vm up`, and by no child of it
         self.ready = self.path("ready")  # exists once the running guest's project is guarded
+        # The user's options for `vm up`, which `vm reset` keeps.
+        self.config = os.path.join(_config_directory(), "projects", self.name, "gitguard.toml")
 
     def path(self, name: str) -> str:
         """Return the path of the file ``name``."""
@@ -70,16 +72,21 @@ class State:
 def state_of(project: str) -> State:
     """Return the state of the VM of the directory ``project``, which need not exist.
 
-    Raises UserError if the state would lie in the project, or the project in the state.
+    Raises UserError if the state would lie in the project, or the project in the state; and so for
+    the options of all VMs.
     """
     real = os.path.realpath(project)
     directory = os.path.join(_vms_directory(), name_of(real))
-    outer = os.path.realpath(_vms_directory())
-    if is_inside(outer, real) or is_inside(real, outer):
-        raise UserError(
-            f"the VM's state would lie in the project {real}, where the agent could change it",
-            "choose a directory further down as the project, or set another XDG_STATE_HOME",
-        )
+    for what, outside, variable in (
+        ("the VM's state", _vms_directory(), "XDG_STATE_HOME"),
+        ("gitguard.toml", _config_directory(), "XDG_CONFIG_HOME"),
+    ):
+        outer = os.path.realpath(outside)
+        if is_inside(outer, real) or is_inside(real, outer):
+            raise UserError(
+                f"{what} would lie in the project {real}, where the agent could change it",
+                f"choose a directory further down as the project, or set another {variable}",
+            )
     state = State(real, directory)
     check_socket(state, "XDG_STATE_HOME")
     return state
@@ -101,8 +108,9 @@ def name_of(project: str) -> str:
 def find(project: str | None) -> State:
     """Return the state of the VM of ``project``.
 
-    Without ``project``, that is the nearest directory with a VM, from the current one upwards; or
-    the current directory if none has one. A state that a failed start left counts as no VM.
+    Without ``project``, that is the nearest directory with a VM or a gitguard.toml, from the
+    current one upwards; or the current directory if none has one. A state that a failed start left
+    counts as no VM.
     """
     if project is not None:
         return state_of(project)
@@ -111,7 +119,7 @@ def find(project: str | None) -> State:
     while above != os.path.dirname(above):
         with suppress(UserError):
             state = state_of(above)
-            if state.has_disk:
+            if state.has_disk or os.path.lexists(state.config):
                 return state
         above = os.path.dirname(above)
     return state_of(here)
@@ -175,25 +183,28 @@ def delete(directory: str) -> None:
             ) from None
 
 
-def with_disks() -> list[State]:
-    """Return the state of each VM that has a disk. Their projects are not known here: ``/``."""
+def all_states() -> list[State]:
+    """Return each state directory. The projects are not known here: ``/``."""
     directory = _vms_directory()
     names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     found = [State("/", os.path.join(directory, name)) for name in names if _REMOVED not in name]
-    return [state for state in found if state.has_disk]
+    return [state for state in found if state.exists]
 
 
 def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
     """Acquire the lock at ``path``; return its descriptor, or None if another process holds it.
 
     Closing every copy of the descriptor releases the lock. ``patience`` is in seconds. Raises
-    OSError.
+    OSError, also if the lock was deleted meanwhile with its directory.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
     while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(path), os.fstat(fd)):  # else nobody else would see it
+                    return fd
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(fd)
@@ -202,8 +213,7 @@ def take(path: str, patience: float = LOCK_PATIENCE) -> int | None:
         except BaseException:
             os.close(fd)
             raise
-        else:
-            return fd
+        os.close(fd)
 
 
 def is_held(path: str) -> bool:
@@ -225,6 +235,10 @@ def is_held(path: str) -> bool:
 def cache_directory() -> str:
     """Return the directory of images, which all VMs share and ``vm reset`` keeps."""
     return os.path.join(platformdirs.user_cache_dir("gitguardfs", appauthor=False), "images")
+
+
+def _config_directory() -> str:
+    return platformdirs.user_config_dir("gitguardfs", appauthor=False)
 
 
 def _vms_directory() -> str:

@@ -30,7 +30,7 @@ TO_GUEST, TO_HOST, BOTH = "to guest", "to host", "both"
 T = TypeVar("T")
 
 
-def _tried(find: Callable[[], T]) -> tuple[T | None, str | None]:
+def tried(find: Callable[[], T]) -> tuple[T | None, str | None]:
     """Return the result of ``find`` and None, or None and why it failed.
 
     One file that cannot be read must not hide what the others say.
@@ -45,16 +45,16 @@ def _tried(find: Callable[[], T]) -> tuple[T | None, str | None]:
 
 def facts(state: State) -> dict[str, Any]:
     """Return the facts about a VM. A file that cannot be read is named in its part of them."""
-    own, settings_error = _tried(lambda: settings.load(state))
-    found_secrets, secrets_error = _tried(lambda: _secrets(state.files.directory))
-    opened, ports_error = _tried(lambda: ports.opened(state))
+    own, settings_error = tried(lambda: settings.load(state))
+    found_secrets, secrets_error = tried(lambda: _secrets(state.files.directory))
+    opened, ports_error = tried(lambda: ports.opened(state))
     proxy = running_proxy(state)
     return {
         "vm": {
             "name": state.name,
             "project": state.project,
             "directory": state.directory,
-            "state": _tried(lambda: _state(state))[0] or "not known",
+            "state": state_word(state),
             "process": running.session_pid(state),
             "proxy_process": proxy["pid"] if proxy else None,
         },
@@ -73,8 +73,12 @@ def facts(state: State) -> dict[str, Any]:
     }
 
 
+def state_word(state: State) -> str:
+    """Return the VM's state in one word, or in two; docs/vm.md has them."""
+    return tried(lambda: _state(state))[0] or "not known"
+
+
 def _state(state: State) -> str:
-    """Return the VM's state in one word, or in two."""
     if not running.is_running(state):
         return "not running" if state.has_disk else "none"
     try:
@@ -88,6 +92,7 @@ def _share(own: Settings) -> dict[str, Any]:
     return {
         "host": own.project, "guest": provision.view_of(own.project), "writable": True,
         "guard": own.guard, "git": own.git_mode, "hidden": own.hide, "local": own.local,
+        "hides_secrets": own.hide_secrets, "shown": own.show,
     }  # fmt: skip
 
 
@@ -115,7 +120,7 @@ def _secrets(state_dir: Path) -> list[dict[str, Any]]:
 def _allowlist(state: State) -> dict[str, Any]:
     files = state.files
     used = usage.read(files.usage)
-    text, error = _tried(lambda: read_allowlist(files))
+    text, error = tried(lambda: read_allowlist(files))
     allowlist = Allowlist.parse(text or "")
     if not (state.has_disk or os.path.lexists(files.allowlist)):
         error = "the first gitguard vm up makes the allowlist"
@@ -144,7 +149,7 @@ def _openings(
         ("proxy", TO_HOST, _address(proxy["port"] if proxy else None),
          f"{PROXY_ADDRESS}:{PROXY_PORT}",
          f"by {way}: the only address that answers the guest; what no line allows is blocked"),
-        ("ssh", TO_GUEST, _address(_ssh_port(state)), "port 22",
+        ("ssh", TO_GUEST, _address(ssh_port(state)), "port 22",
          "for vm up, vm ssh, vm secret and ports, by keys of this VM alone"),
         ("session", BOTH, "your terminal", "what runs in vm up, vm ssh",
          "what you type; what it writes, also control sequences"),
@@ -170,7 +175,7 @@ def _through(state: State, proxy: dict[str, Any] | None) -> str | None:
     """Return which company proxy the VM's proxy uses, or the next one will; None if none."""
     if proxy is not None:
         return proxy.get("through") or None
-    text, error = _tried(lambda: upstream_proxy.status(state.files.directory))
+    text, error = tried(lambda: upstream_proxy.status(state.files.directory))
     return error or text or None
 
 
@@ -178,7 +183,8 @@ def _address(port: int | None) -> str:
     return f"127.0.0.1:{port}" if port else "a port of 127.0.0.1"
 
 
-def _ssh_port(state: State) -> int | None:
+def ssh_port(state: State) -> int | None:
+    """Return the port of 127.0.0.1 that leads to the guest's sshd; None if QEMU does not answer."""
     with suppress(qmp.NoAnswerError):
         return qmp.ssh_port(state)
     return None

@@ -101,6 +101,12 @@ def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
             f"guarded {'on the host' if share['guard'] == 'host' else 'in the guest'}",
             f".git: {share['git']}",
             *([f"hidden: {' '.join(share['hidden'])}"] if share["hidden"] else []),
+            *(["environment files and keys hidden"] if share["hides_secrets"] else []),
+            *(
+                [f"but not {' '.join(share['shown'])}"]
+                if share["hides_secrets"] and share["shown"]
+                else []
+            ),
             *([f"guest's own: {' '.join(share['local'])}"] if share["local"] else []),
         ]
         yield Row("share", f"{share['host']} <-> {share['guest']}", ", ".join(words))

@@ -90,7 +90,12 @@ def test_a_group_without_a_command_shows_its_help_and_is_2(words: list[str], pyt
         (["/a", "/b", "-o", "rw"], "fuse.gitguardfs)"),  # by mount -t fuse.gitguard
         (["krun", "/a"], "gitguard krun: no such command: '/a'"),
         (["vm", "./a"], "gitguard vm: no such command: './a'"),
-        (["shar"], "gitguard: no such command: 'shar'"),
+        (["shar"], "gitguard: no such command: 'shar'. Did you mean 'share'? (see gitguard"),
+        (["vm", "stpo"], "gitguard vm: no such command: 'stpo'. Did you mean 'stop'?"),
+        (["vm", "lst"], "gitguard vm: no such command: 'lst'. Did you mean 'list'? ("),
+        (["vm", "delet"], "gitguard vm: no such command: 'delet'. Did you mean 'delete'? ("),
+        (["vm", "frobnicate"], "no such command: 'frobnicate' (see gitguard vm --help)"),
+        (["ls"], "gitguard: no such command: 'ls' (see gitguard --help)"),
     ],
 )
 def test_what_is_no_command_of_a_group_is_wrong_usage(
@@ -99,6 +104,18 @@ def test_what_is_no_command_of_a_group_is_wrong_usage(
     done = run("gitguard", *words, python=python)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [("vm start", "vm up"), ("vm shell", "vm ssh"), ("vm down", "vm stop"), ("vm ls", "vm list"),
+     ("vm rm", "vm reset"), ("vm delete", "vm reset"), ("vm secret rm", "vm secret remove"),
+     ("vm images ls", "vm images list"), ("private delete", "private remove"),
+     ("local ls", "local list")],
+)  # fmt: skip
+def test_names_that_similar_programs_use_lead_to_ours(words: str, command: str) -> None:
+    done = run("gitguard", *words.split(), "--help")
+    assert done.stdout.startswith(f"Usage: gitguard {command} "), done.stderr
 
 
 @pytest.mark.parametrize(

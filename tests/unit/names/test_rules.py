@@ -71,6 +71,39 @@ def test_globs(name: bytes, verdict: Verdict) -> None:
     assert RuleSet(GLOBS).verdict_of_name(name)[0] is verdict
 
 
+HIDE_SECRETS = GuardRules(
+    hide_secrets=True, show=("prod.env", "id_d*"), hide=("shown.env",), deny=("*.key", ".env.d")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        (b".env", HIDE), (b".ENV", HIDE), (b".env.local", HIDE), (b"a.env", HIDE),
+        (b".envrc", HIDE), (b"id_rsa", HIDE), (b".netrc", HIDE), (b"a.p12", HIDE),
+        (b".git-credentials", HIDE), (b".env.example", ALLOW), (b".env.template", ALLOW),
+        (b".env.sample", ALLOW), (b"id_rsa.pub", ALLOW), (b"a.pem", ALLOW),
+        (b".npmrc", ALLOW), (b"env", ALLOW),
+        # in the spellings of other hosts
+        (b".env.", HIDE), (b".env::$DATA", HIDE), (".e\u200cnv".encode(), HIDE),
+        (b"a\\.env", HIDE), ("\uff0eenv".encode(), HIDE),
+        # what is shown in all its spellings, and no other
+        (b"prod.env", ALLOW), (b"PROD.env.", ALLOW), (b"prod.env.local", HIDE),
+        (b"xprod.env", HIDE),
+        (b"id_dsa", ALLOW), (b"shown.env", HIDE),
+        # the strictest rule counts
+        (b"a.key", DENY), (b".env.d", HIDE), (b".git", DENY),
+    ],
+)  # fmt: skip
+def test_secrets_are_hidden_by_their_names(name: bytes, verdict: Verdict) -> None:
+    guard = RuleSet(HIDE_SECRETS)
+    assert guard.verdict_of_name(name)[0] is verdict
+    assert guard.is_plain(name) == (verdict is ALLOW)
+    assert guard.is_listed(name) == (verdict not in (HIDE, DENY) or name == b"a.key")
+    if verdict is HIDE and name != b"shown.env":
+        assert RuleSet(GuardRules()).verdict_of_name(name)[0] is ALLOW
+
+
 @pytest.mark.parametrize(
     ("glob", "name"),
     [

@@ -35,7 +35,7 @@ VALUES = {
     "uid-offset": "-3", "gid-offset": "4", "create-for-user": "0", "create-for-group": "0",
     "create-with-perms": "g+rD", "chmod-filter": "g-w", "read-rate": "1.5M", "write-rate": "500k",
     "resolved-symlink-deletion": "target-first", "forward-odirect": "512", "git": "off",
-    "deny": "x", "protect": "x", "hide": "x", "audit-log": "/x", "xattr": "rw",
+    "deny": "x", "protect": "x", "hide": "x", "show": "x", "audit-log": "/x", "xattr": "rw",
     "private-store": "/x",
     "local": "deps",
     "local-store": "/x",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tracemalloc
 import urllib.request
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from gitguardfs.host.vm.qemu_command import Machine
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.status import facts
+from tests.support.boot_sector import BOOTS
 from tests.support.mounting import until
 from tests.support.trees import nested
 
@@ -63,7 +65,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
     (tmp_path / "project").mkdir()
-    (tmp_path / "disk.img").write_bytes(bytes(1 << 20))
+    (tmp_path / "disk.img").write_bytes(BOOTS)
     return tmp_path
 
 
@@ -85,7 +87,7 @@ def test_up_says_whether_git_trusts_bare_repositories(
     monkeypatch.setattr(driver, "up", lambda *_: 0)
     done = CliRunner().invoke(up_command.up, ["--project", str(world / "project")])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert done.stderr == (f"{line}\n" if line else "")
+    assert done.stderr.endswith(f"gitguard vm up --show .env\n{line}\n" if line else ".env\n")
 
 
 @pytest.mark.parametrize("words", [["ssh"], ["stop"], ["logs"], ["status"], ["proxy"],
@@ -313,13 +315,13 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
 
     monkeypatch.setattr(ready, "disk_for", disk_for)
     given = Settings(
-        state.project, image="/own.img", guard="host", git="deny", hide=(".env",),
+        state.project, image=str(world / "disk.img"), guard="host", git="deny", hide=(".env",),
         local=("vendor",), hardened=True,
     )  # fmt: skip
     raised = error if isinstance(error, type) else type(error)
     with pytest.raises(raised):
         driver.up(
-            state, driver.UpArguments(given, presets=("npm",), upstream_ca=str(world / "ca.pem"))
+            state, driver.UpArguments(given, allow=("npm",), upstream_ca=str(world / "ca.pem"))
         )
     kept = settings.load(state)
     assert kept == dataclasses.replace(given, image=Settings(state.project).image)
@@ -328,6 +330,55 @@ def test_a_start_that_ends_while_a_disk_is_made_forgets_no_protection(
     assert asked[1] == kept
     assert Path(state.path("upstream-ca.pem")).read_text() == certificate
     assert "# Preset: npm\n" in Path(state.path("allowlist.txt")).read_text()
+
+
+@needs_qemu
+@pytest.mark.parametrize("where", ["/etc/passwd", "installer.iso"])
+def test_an_image_that_is_no_disk_is_refused_at_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(world)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(states, "create", lambda _: pytest.fail("it was not refused"))
+    Path("installer.iso").write_bytes(BOOTS[:32769] + b"CD001" + BOOTS)
+    state = states.state_of(str(world / "project"))
+    words = ["up", "--project", state.project, "--image", where]
+    with pytest.raises(UserError, match=r"is no disk that can boot: .*--image FILE") as error:
+        command.command(words, standalone_mode=False)
+    assert error.value.code == Exit.USAGE
+    assert not state.exists
+
+
+@needs_qemu
+def test_a_first_start_that_fails_leaves_no_vm(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = states.state_of(str(world / "project"))
+    arguments = driver.UpArguments(Settings(state.project, image=str(world / "disk.img")))
+
+    def no_disk(*_: object) -> None:
+        raise UserError("no packages")
+
+    monkeypatch.setattr(ready, "disk_for", no_disk)
+    with pytest.raises(UserError, match=r"^no packages$"):
+        driver.up(state, arguments)
+    assert not state.exists
+
+    def disk_for(*_: object) -> images.Image:
+        Path(state.disk).touch()
+        settings.save_image(state, arguments.settings.image)
+        return images.Image(str(world / "disk.img"))
+
+    def boot(*_: object) -> None:
+        Path(state.console).write_text("Kernel panic")
+        raise UserError("the guest's kernel panicked")
+
+    monkeypatch.setattr(ready, "disk_for", disk_for)
+    monkeypatch.setattr(driver, "boot", boot)
+    with pytest.raises(UserError, match=r"panicked"):
+        driver.up(state, arguments)
+    assert "Kernel panic" in "\n".join(logs.lines(state))
+    assert not [name for name in os.listdir(state.directory) if ".log" not in name]
 
 
 # Keys
@@ -365,18 +416,20 @@ def test_secrets_are_named_with_the_option_that_keeps_them_out(tmp_path: Path) -
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    found = exposed_files.found(str(tmp_path))
+    found = exposed_files.found(str(tmp_path)).paths
     assert found == [".env", "certs/dev.key", "src/.ENV.local"]
     said = exposed_files.warning(found)
     assert "\n  .env\n  certs/dev.key\n  src/.ENV.local\n" in said
     assert said.endswith("gitguard vm up --hide '*.key' --hide .ENV.local --hide .env")
-    assert exposed_files.found(str(tmp_path), (".env", "*.key", ".env.*")) == []
+    assert all(
+        map(Settings("/p", hide=(".env", "*.key", ".env.*")).hides, map(os.path.basename, found))
+    )
 
 
 def test_secrets_are_found_in_a_deep_tree(tmp_path: Path) -> None:
     with nested(tmp_path, 1_200) as fd:
         os.close(os.open(".env", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
-        assert exposed_files.found(str(tmp_path)) == ["d/" * 1_200 + ".env"]
+        assert exposed_files.found(str(tmp_path)).paths == ["d/" * 1_200 + ".env"]
 
 
 def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
@@ -386,15 +439,15 @@ def test_the_printed_options_are_ones_that_hide(tmp_path: Path) -> None:
     for name in ("a b.pem", "x'y.key", "*.p12", "a token,\x1b  \\.txt", f"token{'x' * 200}.txt"):
         (tmp_path / name).touch()
     words = shlex.split(
-        exposed_files.warning(exposed_files.found(str(tmp_path))).partition("them:\n")[2]
+        exposed_files.warning(exposed_files.found(str(tmp_path)).paths).partition("them:\n")[2]
     )
     hide = tuple(words[i + 1] for i, word in enumerate(words) if word == "--hide")
-    assert exposed_files.found(str(tmp_path), Settings("/p", hide=hide).hide) == []
+    assert exposed_files.found(str(tmp_path), Settings("/p", hide=hide).hides).paths == []
 
 
 def test_a_name_cannot_act_on_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "\x1b[31m.pem").touch()
-    assert "\x1b" not in exposed_files.warning(exposed_files.found(str(tmp_path)))
+    assert "\x1b" not in exposed_files.warning(exposed_files.found(str(tmp_path)).paths)
 
 
 def test_no_name_makes_a_row_of_its_own_in_the_warning() -> None:
@@ -585,6 +638,27 @@ def test_what_a_guest_says_without_end_is_not_kept(
         teller.join()
         here.close()
         there.close()
+
+
+@pytest.mark.parametrize("speaks", ["never", "once", "by its console"])
+def test_a_silent_console_is_told_once(
+    state: State, qemu: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], speaks: str,
+) -> None:  # fmt: skip
+    """What has no boot sector, or no kernel, would be waited for for a quarter of an hour."""
+    monkeypatch.setattr(boot, "SILENT_LIMIT", 0.2)
+    monkeypatch.setattr(boot, "_LOOK_EVERY", 0.01)
+
+    here, there = socket.socketpair()
+    with here, there:
+        waiting = boot.Boot(state, qemu, boot.BootProgress(), here, deadline=time.monotonic() + 1.0)
+        if speaks == "once":
+            there.sendall(b"step it fetches packages\n")
+        Path(state.console).write_text("GRUB" if speaks == "by its console" else "")
+        with pytest.raises(UserError, match=r"not ready within") as error:
+            waiting.await_ready()
+    assert ("its console was silent" in str(error.value)) == (speaks == "never")
+    assert capsys.readouterr().err.count("has written nothing") == (speaks == "never")
 
 
 def test_a_guest_that_never_is_ready_is_not_waited_for_forever(

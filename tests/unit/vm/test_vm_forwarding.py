@@ -164,7 +164,7 @@ def test_up_refuses_a_taken_port_before_anything_is_made(
         port = str(busy.getsockname()[1])
         given = Settings(state.project, hide=("customers.csv",), git="deny", publish=("2", port))
         with pytest.raises(UserError, match=rf"cannot listen on port {port} "):
-            driver.up(state, driver.UpArguments(given, presets=("npm",)))
+            driver.up(state, driver.UpArguments(given, allow=("npm",)))
     assert not state.has_disk
     # The next start must not fail too, and must not share more.
     assert settings.load(state) == dataclasses.replace(given, publish=("2",))

@@ -1,6 +1,7 @@
 """Images: fetched from a real server, resumed, checked; and local ones."""
 
 import dataclasses
+import gzip
 import hashlib
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.vm import fetching, images
 from gitguardfs.host.vm.fetching import RemoteFile
+from tests.support.boot_sector import BOOTS
 
 CONTENT = bytes(range(256)) * 20_000
 SUM = hashlib.sha512(CONTENT).hexdigest()
@@ -213,6 +215,42 @@ def test_an_image_that_the_agent_could_change_is_refused(tmp_path: Path) -> None
     for image in bad:
         with pytest.raises(UserError, match=r"lies in the project .*move it|could change it"):
             images.refuse_image_in_project(image, str(project))
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (BOOTS, ""),
+        (b"root:x:0:0:root:/root:/bin/bash\n" * 40, "neither a partition table nor a boot sector"),
+        (b"", "neither a partition table nor a boot sector"),
+        (bytes(1 << 20), "neither a partition table nor a boot sector"),
+        (BOOTS[:32769] + b"CD001" + BOOTS, "it is a CD"),
+        (b"\xfd7zXZ\0" + BOOTS[6:], "compressed, unpack it first"),
+        (gzip.compress(BOOTS), "compressed, unpack it first"),
+    ],
+    ids=["boot sector", "text", "empty", "zeros", "CD", "xz", "gzip"],
+)  # fmt: skip
+def test_what_is_no_disk_is_said(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "disk.img").write_bytes(content)
+    image = images.Image(str(tmp_path / "disk.img"))
+    if not why:
+        images.check_boots(image)
+        return
+    with pytest.raises(UserError, match=why):
+        images.check_boots(image)
+
+
+@pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
+def test_a_qcow2_or_a_filesystem_with_a_kernel_needs_no_boot_sector(tmp_path: Path) -> None:
+    raw, made = tmp_path / "disk.img", tmp_path / "disk.qcow2"
+    raw.write_bytes(bytes(1 << 20))
+    images.check_boots(images.Image(str(raw), kernel="/vmlinuz"))
+    subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", made, "1M"], check=True)
+    images.check_boots(images.Image(str(made)))
+    subprocess.run(["qemu-img", "create", "-q", "-f", "vdi", made, "1M"], check=True)
+    with pytest.raises(UserError, match=r"has the format vdi .*qemu-img convert"):
+        images.check_boots(images.Image(str(made)))
 
 
 @pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")

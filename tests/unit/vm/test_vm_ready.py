@@ -31,6 +31,7 @@ from gitguardfs.host.vm.ready import ReadyDisk
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.options import config_files
+from tests.support.boot_sector import BOOTS
 from tests.support.mounting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("qemu-img") is None, reason="not installed: qemu-img")
@@ -45,7 +46,7 @@ class Host:
     def __init__(self, place: Path) -> None:
         self.place = place
         self.image = place / "image.img"
-        self.image.write_bytes(bytes(1 << 20))
+        self.image.write_bytes(BOOTS)
         self.cache = states.cache_directory()
         self.builds = 0
 
@@ -264,23 +265,59 @@ def test_vms_of_one_image_share_a_ready_disk(host: Host) -> None:
     assert host.builds == 1
 
 
-def test_an_image_is_remembered_once_it_is_found(
+def test_an_image_is_remembered_once_it_has_booted(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start that ends while the disk is made goes on with it; one that has no image forgets."""
-
-    def ended(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ready, "ensure", ended)
+    """Also if the start ends before the VM has its disk; not if the guest was never set up."""
     state = host.vm("one")
     before = settings.load(state).image
     with pytest.raises(UserError, match=r"there is no image"):
         host.disk_for(state, str(host.place / "mistyped"))
+    with monkeypatch.context() as patched:
+        patched.setattr(ready, "_set_up", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            host.disk_for(state)
     assert settings.load(state).image == before
+    host.ensure()
+    monkeypatch.setattr(images, "ensure_overlay", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         host.disk_for(state)
     assert settings.load(state).image == str(host.image)
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    def function(*_: object) -> None:
+        raise error
+
+    return function
+
+
+def test_a_file_that_is_no_disk_is_not_waited_for(host: Host) -> None:
+    """Also one that was fetched, and is what its checksum says."""
+    host.image.write_bytes(bytes(1 << 20))
+    with pytest.raises(UserError, match=r"is no disk that can boot"):
+        host.ensure()
+    assert host.builds == 0 and host.names() == set()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), UserError("no packages")], ids=repr)
+def test_a_setup_that_fails_leaves_its_logs_alone(
+    host: Host, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Who has interrupted it needs no logs."""
+
+    def set_up(state: State, *_: object) -> None:
+        for name in ("disk.qcow2", "seed.iso", "lock", "console.log", "console.log.1"):
+            Path(state.path(name)).write_text(name)
+        (Path(state.directory) / "keys").mkdir()
+        raise error
+
+    monkeypatch.setattr(ready, "_set_up", set_up)
+    with pytest.raises(type(error)):
+        host.ensure()
+    left = {path.name for path in Path(host.cache).glob(f"{ready.BUILD}*/*")}
+    assert left == ({"console.log", "console.log.1"} if isinstance(error, UserError) else set())
+    assert len(host.names()) == len(left) // 2
 
 
 def test_a_vm_keeps_its_ready_disk_when_a_newer_one_is_made(
@@ -500,7 +537,7 @@ def test_an_image_in_the_project_is_refused_before_and_after(host: Host) -> None
 def fetched(host: Host, name: str) -> Path:
     path = Path(host.cache) / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(bytes(1 << 20))
+    path.write_bytes(BOOTS)
     return path
 
 

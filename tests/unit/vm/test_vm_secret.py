@@ -107,6 +107,12 @@ def test_a_secret_is_kept_in_the_keyring_and_recorded_without_its_value(
     assert VALUE not in record.read_text()
 
 
+def test_a_vm_that_has_only_a_secret_is_listed_with_its_project(vm: State) -> None:
+    done(vm, "set", "TOKEN", *BEARER)
+    (listed,) = json.loads(CliRunner().invoke(command, ["list", "--json"]).output)
+    assert (listed["project"], listed["state"]) == (vm.project, "none")
+
+
 def test_rotating_changes_the_value_and_removing_deletes_it(vm: State) -> None:
     done(vm, "set", "TOKEN", *BEARER)
     before = loaded(vm)

@@ -1,5 +1,6 @@
 """The files for the guest: user-data, settings for each tool, the running package."""
 
+import dataclasses
 import io
 import json
 import os
@@ -16,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.commands.vm.up import GIT_MODES
 from gitguardfs.host.share import agent_rules
 from gitguardfs.host.vm import guest_files, keys, provision, seed
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
+from gitguardfs.host.vm.up_options import BY_KEY
 from gitguardfs.names.rules import GitMode
 
 LOGIN = seed.GuestKeys(
@@ -196,7 +197,7 @@ def test_the_program_reads_its_values_as_they_were_given(view: str, service: str
     assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
 
 
-@pytest.mark.parametrize("git", GIT_MODES)
+@pytest.mark.parametrize("git", BY_KEY["git"].choices)
 def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: str) -> None:
     files = files_of(Settings("/srv/p", git=git))
     for path in ("/etc/claude-code/CLAUDE.md", "/etc/gitguard-vm/AGENTS.md"):
@@ -207,10 +208,15 @@ def test_agents_read_what_they_may_do_with_git_and_that_they_must_not_push(git: 
 
 
 def test_the_guards_options() -> None:
-    assert provision.mount_options(Settings("/srv/p")) == ("git=private", "local=deps")
-    assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", "local=deps")
-    settings = Settings("/srv/p", git="readonly", hide=(".env", "*.pem"), local=())
-    assert provision.mount_options(settings) == ("git=readonly", "hide=.env", "hide=*.pem")
+    default = ("hide-secrets", "local=deps")
+    assert provision.mount_options(Settings("/srv/p")) == ("git=private", *default)
+    assert provision.mount_options(Settings("/srv/p", guard="host")) == ("git=deny", *default)
+    settings = Settings("/srv/p", git="readonly", hide=("a", "*.pem"), show=(".env",), local=())
+    assert provision.mount_options(settings) == (
+        "git=readonly", "hide=a", "hide=*.pem", "hide-secrets", "show=.env"
+    )  # fmt: skip
+    settings = dataclasses.replace(settings, hide_secrets=False)
+    assert provision.mount_options(settings) == ("git=readonly", "hide=a", "hide=*.pem")
 
 
 def test_a_start_has_the_units_of_share_and_guard() -> None:

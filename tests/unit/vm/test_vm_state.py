@@ -1,5 +1,6 @@
 """Where a VM's state lies, and the locks: with real processes."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -155,6 +156,30 @@ def test_a_lock_stays_with_whoever_has_inherited_it(lock: str) -> None:
     fd = state.take(lock, patience=20)
     assert fd is not None
     os.close(fd)
+
+
+def test_a_lock_that_was_deleted_while_it_was_waited_for_is_not_taken(
+    lock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who makes the VM anew would not see it, and two commands would start it."""
+    before = state.take(lock)
+    assert before is not None
+    os.close(before)
+    old = os.stat(lock).st_ino
+    spare = os.open(lock, os.O_RDONLY)  # so that no new file gets its number
+    flock = fcntl.flock
+
+    def deleted(fd: int, how: int) -> None:
+        flock(fd, how)
+        if os.fstat(fd).st_ino == old:
+            os.unlink(lock)
+
+    monkeypatch.setattr(fcntl, "flock", deleted)
+    fd = state.take(lock)
+    assert fd is not None
+    assert os.path.samestat(os.fstat(fd), os.stat(lock)) and state.is_held(lock)
+    os.close(fd)
+    os.close(spare)
 
 
 def test_reset_is_refused_while_the_vm_runs(project: Path, lock: str) -> None:

@@ -55,14 +55,25 @@ def status(state: State, *words: str) -> str:
 KEYS: dict[str, Any] = {
     "vm": {"name", "project", "directory", "state", "process", "proxy_process"},
     "settings": {
-        "project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened",
+        "project", "image", "memory", "cpus", "guard", "git", "hide", "hide_secrets",
+        "show", "local", "hardened",
         "publish", "git_name", "git_email",
     },
     "border": {"settings_error", "shares", "ports", "ports_error", "secrets", "secrets_error",
                "allowlist", "openings", "upstream_proxy"},
 }  # fmt: skip
 KEYS_WITHIN = {
-    "shares": {"host", "guest", "writable", "guard", "git", "hidden", "local"},
+    "shares": {
+        "host",
+        "guest",
+        "writable",
+        "guard",
+        "git",
+        "hidden",
+        "local",
+        "hides_secrets",
+        "shown",
+    },
     "ports": {"host_port", "guest_port", "by", "open"},
     "secrets": {"name", "hosts", "where", "suspended"},
     "openings": {"name", "direction", "host", "guest", "what"},

@@ -18,7 +18,8 @@ WORDS: dict[str, Any] = {"allow_interspersed_args": False}
 PROJECT = click.option(
     "--project",
     metavar="DIR",
-    help="The project.  [default: the current directory, or one above that has a VM]",
+    help="The project.  [default: the current directory, or one above that has a VM or a "
+    "gitguard.toml]",
 )
 
 

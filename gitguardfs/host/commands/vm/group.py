@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gitguardfs.commands.command_line import CommandGroup
-from gitguardfs.host.commands.vm import egress, guest, images, machine, secret, up
+from gitguardfs.host.commands.vm import config, egress, guest, images, machine, secret, up
 
 EPILOG = """\b
 Examples:
@@ -15,7 +15,11 @@ Examples:
   gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
+  gitguard vm config edit                   your file with options of vm up
   gitguard vm secret set --preset github    a token that the guest never has
+  gitguard vm list                          the VMs of all projects
+
+Other names: start is up, shell is ssh, down is stop, ls is list, rm and delete are reset.
 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 
@@ -24,14 +28,17 @@ Exit codes: up and ssh return the status of their shell or command.
 Otherwise: 0 done, 2 wrong usage, 3 any other error.
 """
 
+ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
+"""Names that similar programs use."""
 COMMANDS = (
     up.up, guest.ssh, guest.forward, guest.ssh_config,
-    machine.status, machine.logs, machine.stop, machine.reset,
-    egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret, images.images,
+    machine.list_, machine.status, machine.logs, machine.stop, machine.reset,
+    config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
+    images.images,
 )  # fmt: skip
 
 
-@click.group(name="vm", cls=CommandGroup, epilog=EPILOG)
+@click.group(name="vm", cls=CommandGroup, aliases=ALIASES, epilog=EPILOG)
 def command() -> None:
     """Run an agent in a VM: the project is guarded, and only requests on an allowlist get out.
 

@@ -1,4 +1,4 @@
-"""Commands about the VM as a whole: ``status``, ``logs``, ``stop`` and ``reset``."""
+"""Commands about the VM as a whole: ``list``, ``status``, ``logs``, ``stop`` and ``reset``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,34 @@ from contextlib import suppress
 import click
 
 from gitguardfs.base.errors import UserError, shown
+from gitguardfs.commands.command_line import JSON
 from gitguardfs.host.commands.vm.common import PROJECT, NeedsExtra
+
+LIST_EPILOG = """\b
+Examples:
+  gitguard vm list
+  gitguard vm list --json | jq -r '.[] | select(.state == "running").project'
+  gitguard vm reset --project DIR    deletes the VM of a project
+"""
+
+
+@click.command(
+    name="list", cls=NeedsExtra, short_help="List the VMs of all projects.", epilog=LIST_EPILOG
+)
+@JSON
+def list_(as_json: bool) -> None:
+    """List the VMs of all projects: state, age, size of the disk, ports and project.
+
+    A port is one of this machine's 127.0.0.1, with the guest's port behind the colon if that is
+    another one; that of port 22 is for SSH. A VM with the state "none" has no disk yet: it has
+    settings, or secrets, for its first start.
+    """
+    import json
+
+    from gitguardfs.host.vm import listing
+
+    found = listing.vms()
+    click.echo(json.dumps(found, indent=2) if as_json else listing.text(found))
 
 
 @click.command(cls=NeedsExtra, short_help="Show what runs, the settings, what crosses the border.")
