@@ -26,9 +26,14 @@ heading() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 good() { printf '%s%s%s\n' "$green" "$*" "$plain"; }
 bad() { printf '%s%s%s\n' "$red" "$*" "$plain"; }
 warn() { printf '%s: warning: %s\n' "${0##*/}" "$*" >&2; }
+say_why() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() {
-    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    say_why "$@"
     exit 1
+}
+wrong_usage() {
+    say_why "$@"
+    exit 2
 }
 
 # Prints a command as a user would type it: quotes only where the shell needs them.

@@ -372,7 +372,7 @@ main() {
             --uninstall) uninstall=yes ;;
             --venv) want_venv=yes ;;
             -h | --help) usage && exit ;;
-            *) die "unknown argument $1 (see --help)" ;;
+            *) wrong_usage "unknown argument $1 (see --help)" ;;
         esac
         shift
     done

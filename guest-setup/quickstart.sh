@@ -290,7 +290,7 @@ main() {
     case "$#:${1-}" in
         0:) ;;
         1:-h | 1:--help) usage && exit ;;
-        *) die "unknown argument $1 (see --help)" ;;
+        *) wrong_usage "unknown argument $1 (see --help)" ;;
     esac
     need_root
     install_if_needed

@@ -271,7 +271,7 @@ def _opened(path: str, given: str) -> Iterator[int]:
     try:
         fd = open_directory(path, os.geteuid() == 0)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {given}", code=Exit.SYSTEM) from None
+        raise UserError(f"no such directory: {given}") from None
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", code=Exit.SYSTEM) from None
     try:
@@ -298,7 +298,6 @@ def choose_user(
         raise UserError(
             "root reaches the raw share by design",
             "--user NAME, with the user that the agent runs as",
-            Exit.SYSTEM,
         )
     if not is_root and user.uid != os.geteuid():
         raise UserError(f"only root can switch to {user.name}", "run it with sudo", Exit.SYSTEM)

@@ -105,7 +105,7 @@ def _open(directory: str) -> int:
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {directory}", code=Exit.SYSTEM) from None
+        raise UserError(f"no such directory: {directory}") from None
     except OSError as error:
         raise UserError(f"{directory}: {error.strerror}", code=Exit.SYSTEM) from None
 

@@ -54,7 +54,8 @@ def test_help_is_whole_once_and_no_wider_than_a_terminal(command: list[str]) -> 
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
      ["share", "/dev/null/none"], ["doctor", "--bogus"], ["doctor", ""],
      ["audit", "/", "--protect", "a/b"], ["audit", "/", "--hide", ""],
-     ["fetch", "/nonexistent"], ["fetch", "--expect", "1234567890"]],
+     ["fetch", "/nonexistent"], ["audit", "/nonexistent"], ["doctor", "/nonexistent"],
+     ["doctor", "/", "--user", "no-such-user"], ["doctor", "--host", "/nonexistent"], ["fetch", "--expect", "1234567890"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:

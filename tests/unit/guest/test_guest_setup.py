@@ -140,7 +140,7 @@ def guest(tmp_path: Path) -> Guest:
 @pytest.mark.parametrize("script", [INSTALL, QUICKSTART])
 def test_an_unknown_option_is_refused_by_name(guest: Guest, script: str) -> None:
     result = guest.run(script, "--frobnicate")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "--frobnicate" in result.stderr
     assert not guest.changes.exists()
 

@@ -58,7 +58,7 @@ def test_exit_codes_and_words(world: World) -> None:
     assert run(world).returncode == GitguardExit.USAGE
     for path in (world.share / "nothing", world.project / "file"):
         done = run(world, path)
-        assert done.returncode == GitguardExit.FAILED
+        assert done.returncode == GitguardExit.USAGE
         assert done.stderr == f"gitguard: no such directory: {path}\n"
 
 
