@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from gitguardfs.base import findings
@@ -51,6 +55,36 @@ class CommandGroup(click.Group):
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             ctx.fail(f"no such command: {args[0]!r}")
         return super().resolve_command(ctx, args)
+
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+CURRENT = "the current directory"
+
+
+def in_project(default: str = "") -> Decorator:
+    """Return a decorator that adds ``PROJECT`` and ``--project DIR``, which say the same.
+
+    They give the argument ``project``: None if neither was given, for which ``default`` says in
+    words what counts then. Without ``default`` the command needs one of them.
+    """
+    text = "The same as PROJECT." + (f"  [default: {default}]" if default else "")
+
+    def decorated(function: Function) -> Function:
+        @click.argument("place", metavar="[PROJECT]" if default else "PROJECT", required=False)
+        @click.option("--project", metavar="DIR", help=text)
+        @functools.wraps(function)
+        def called(*context: Any, place: str | None, project: str | None, **given: Any) -> Any:
+            if place is not None and project is not None:
+                raise click.UsageError("PROJECT and --project say the same: give one of them")
+            found = project if place is None else place
+            if not (found or default):
+                raise click.UsageError("Missing argument 'PROJECT'.")
+            return function(*context, project=found, **given)
+
+        return called
+
+    return decorated
 
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")

@@ -15,7 +15,7 @@ from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 
 ALIKE = 0.8
 """How like two options must be for one to be offered for the other: --protct for --protect."""
-DIRECTORIES = ("DIR", "DIRECTORY", "SOURCE", "MOUNTPOINT", "PATH", "PATH...", "REPO", "FROM", "TO")
+DIRECTORIES = ("DIR", "PROJECT", "SOURCE", "MOUNTPOINT", "PATH", "PATH...", "FROM", "TO")
 FILES = ("FILE", "IMAGE")
 """Metavars of values that a shell completes: directories, files."""
 

@@ -13,7 +13,7 @@ from gitguardfs.base import findings
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result
-from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
+from gitguardfs.commands.command_line import CURRENT, FAIL_ON, JSON, Command, in_project
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.audit.search import search
@@ -26,13 +26,14 @@ SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
 EPILOG = """\b
 Examples:
-  gitguard audit ~/projects
+  gitguard audit                                the current directory
+  gitguard audit ~/projects                     all repositories in it
   gitguard audit ~/projects --protect .husky    with a rule of the guard
   gitguard audit ~/projects --json --fail-on low
 
 Run it on the host, on the directory itself, not on a guarded view of it. The audit changes nothing
 and runs nothing of a repository: no hook, filter, alias, pager or fsmonitor. Run by root, it first
-switches to the owner of DIR. docs/audit.md of the source has all kinds of findings.
+switches to the owner of PROJECT. docs/audit.md of the source has all kinds of findings.
 
 \b
 Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
@@ -40,7 +41,7 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 
 
 @click.command(cls=Command, epilog=EPILOG)
-@click.argument("directory", metavar="DIR")
+@in_project(CURRENT)
 @click.option(
     "--protect",
     metavar="GLOB",
@@ -56,22 +57,23 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 @JSON
 @FAIL_ON
 def command(
-    directory: str,
+    project: str | None,
     protect: tuple[str, ...],
     deny: tuple[str, ...],
     hide: tuple[str, ...],
     as_json: bool,
     fail_on: str,
 ) -> int:
-    """Find what an agent in DIR could use on the host without touching .git.
+    """Find what an agent in PROJECT could use on the host without touching .git.
 
-    Checks every repository below DIR: configuration, hooks and helpers that run files of the
-    work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
-    secrets. Each finding comes with its fix: a command, or a rule for the guard.
+    Checks every repository in and below PROJECT: configuration, hooks and helpers that run files
+    of the work tree, git directories in unusual places, symlinks that lead out of PROJECT,
+    credentials and secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
     for glob in (*deny, *protect, *hide):
         check_glob(glob)
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
+    directory = project or "."
     top = _open(directory)
     progress = findings.ScanProgress(sys.stderr)
     try:
