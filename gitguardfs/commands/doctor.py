@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from gitguardfs.base import findings, quote
+from gitguardfs.base import columns, findings, quote
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result, Row, Severity, Status
@@ -103,7 +103,7 @@ def command(
     if as_json:
         click.echo(findings.as_json(results))
     else:
-        click.echo(findings.as_text(results))
+        click.echo(findings.as_text(results, columns.width_of(sys.stdout)))
     if not attack and not host and not as_json:
         click.echo("attacks not tried (--attack)")
     if host and not as_json:

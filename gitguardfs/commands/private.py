@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from contextlib import ExitStack
 
 import click
 
+from gitguardfs.base import columns
 from gitguardfs.base.constants import FSTYPE, PRIVATE_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.store_directory import remove_tree
@@ -74,10 +76,13 @@ def list_(store_path: str | None, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=2))
         return
+    listed = []
     for one in found:
         agent = accounts.find(str(one.uid)).name + (" (reset)" if one.is_reset else "")
         agent += " (former)" if one.is_former else ""
-        click.echo(f"{shown(one.share)}  {shown(one.work_tree)}  {agent}  {one.path}")
+        listed.append((shown(one.share), shown(one.work_tree), agent, one.path))
+    for line in columns.table(listed, columns.width_of(sys.stdout)):
+        click.echo(line)
 
 
 @command.command(short_help="Delete the agent's repository, with its commits.")

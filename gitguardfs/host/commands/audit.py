@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from gitguardfs.base import findings
+from gitguardfs.base import columns, findings
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result
@@ -85,11 +85,12 @@ def command(
     finally:
         os.close(top)
         progress.line.clear()
-    click.echo(findings.as_json(results) if as_json else as_text(results))
+    width = columns.width_of(sys.stdout)
+    click.echo(findings.as_json(results) if as_json else as_text(results, width))
     return findings.exit_code(results, fail_on)
 
 
-def as_text(results: Sequence[Result]) -> str:
+def as_text(results: Sequence[Result], width: int = columns.PIPED) -> str:
     """Return the results as a table with the first ``SHOWN`` of each kind, and a summary."""
     seen: Counter[str] = Counter()
     shown = []
@@ -98,7 +99,7 @@ def as_text(results: Sequence[Result]) -> str:
         if seen[result.id] <= SHOWN:
             shown.append(result)
     left = [f"{count - SHOWN} of {id}" for id, count in seen.items() if count > SHOWN]
-    table, _, _ = findings.as_text(shown).rpartition("\n")
+    table, _, _ = findings.as_text(shown, width).rpartition("\n")
     more = [f"not shown: {', '.join(left)} (--json has them all)"] if left else []
     return "\n".join([table, *more, findings.summary(results)])
 
