@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,3 +130,24 @@ def test_the_table_of_deps_is_the_one_that_decides() -> None:
         )
         for name, one in local_names.DIRECTORIES.items()
     }
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["clean", "with changes"])
+def test_the_lines_for_undoing_bring_tracked_files_back(tmp_path: Path, changed: bool) -> None:
+    text = (ROOT / "docs/vm.md").read_text()
+    keep, undo = re.findall(r"^    (.*refs/before-agent.*?) +#", text, re.MULTILINE)
+
+    def sh(line: str) -> None:
+        identity = "-c user.name=me -c user.email=me@example.org"
+        subprocess.run(["sh", "-ec", line.replace("git stash", f"git {identity} stash")],
+                       cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
+
+    sh("git init -q && mkdir sub && echo 1 >a && echo 1 >sub/b && git add . && "
+       "git -c user.name=me -c user.email=me@example.org commit -qm first")  # fmt: skip
+    if changed:
+        sh("echo 2 >a && echo 3 >c && git add c")
+    sh(keep)
+    sh("rm a && echo agent >sub/b && echo agent >new")
+    sh(undo)
+    sh(f"test $(cat a) = {1 + changed} && test $(cat sub/b) = 1 && test -e new")
+    sh("test $(cat c) = 3" if changed else "test ! -e c")
