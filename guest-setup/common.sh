@@ -132,8 +132,3 @@ add_packages() {
 is_ours() {
     [[ ! -L "$1" ]] && grep -qsF "\"$PREFIX/lib\"" "$1"
 }
-
-same_as_checkout() {
-    diff -rq --exclude=__pycache__ --exclude=tests \
-        "$CHECKOUT/gitguardfs" "$PREFIX/lib/gitguardfs" >/dev/null 2>&1
-}
