@@ -26,9 +26,14 @@ heading() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 good() { printf '%s%s%s\n' "$green" "$*" "$plain"; }
 bad() { printf '%s%s%s\n' "$red" "$*" "$plain"; }
 warn() { printf '%s: warning: %s\n' "${0##*/}" "$*" >&2; }
+say_why() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() {
-    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    say_why "$@"
     exit 1
+}
+wrong_usage() {
+    say_why "$@"
+    exit 2
 }
 
 # Prints a command as a user would type it: quotes only where the shell needs them.
@@ -126,9 +131,4 @@ add_packages() {
 # Succeeds if install.sh wrote this launcher.
 is_ours() {
     [[ ! -L "$1" ]] && grep -qsF "\"$PREFIX/lib\"" "$1"
-}
-
-same_as_checkout() {
-    diff -rq --exclude=__pycache__ --exclude=tests \
-        "$CHECKOUT/gitguardfs" "$PREFIX/lib/gitguardfs" >/dev/null 2>&1
 }

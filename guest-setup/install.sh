@@ -21,9 +21,10 @@ LAUNCHERS=(
 RUNTIME_DEBIAN=(fuse3 python3 python3-pyfuse3 python3-trio python3-click)
 BUILD_DEBIAN=(fuse3 libfuse3-dev gcc python3-dev python3-venv pkg-config)
 BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
-FROM_PYPI=('pyfuse3>=3.2' trio click)
+OLDEST_PYFUSE3=3.2
+FROM_PYPI=("pyfuse3>=$OLDEST_PYFUSE3" trio click)
 
-SYSTEM_PYTHON=/usr/bin/python3
+SYSTEM_PYTHON=${SYSTEM_PYTHON:-/usr/bin/python3}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
@@ -65,9 +66,23 @@ all_obtainable() {
 
 distribution_has_packages() {
     find_missing debian "${RUNTIME_DEBIAN[@]}"
-    [[ ${#missing[@]} -gt 0 ]] || return 0
-    refresh_lists debian
-    all_obtainable "${missing[@]}"
+    if [[ ${#missing[@]} -gt 0 ]]; then
+        refresh_lists debian
+        all_obtainable "${missing[@]}" || return
+    fi
+    pyfuse3_is_new_enough
+}
+
+# Without package lists, as in a dry run, nothing is known of it.
+pyfuse3_is_new_enough() {
+    local version
+    version=$(LC_ALL=C apt-cache policy python3-pyfuse3 2>/dev/null |
+        sed -nE '/\(none\)/d; s/^ +(Installed|Candidate): //p')
+    version=${version%%$'\n'*}
+    [[ -n "$version" ]] || return 0
+    dpkg --compare-versions "$version" ge "$OLDEST_PYFUSE3" && return
+    echo "The distribution's python3-pyfuse3 is $version: building a newer one instead."
+    return 1
 }
 
 require_python() {
@@ -89,12 +104,18 @@ build_venv() {
         fedora) add_packages fedora "${BUILD_FEDORA[@]}" ;;
     esac
     require_python
+    interpreter=$VENV/bin/python3
     venv_works && return
     echo "Building pyfuse3 in $VENV; this takes a minute."
     run mkdir -p "$PREFIX"
     run "$SYSTEM_PYTHON" -I -m venv --clear "$VENV"
-    run "$VENV/bin/python3" -I -m pip install --no-cache-dir --disable-pip-version-check -q \
-        "${FROM_PYPI[@]}"
+    if ! run "$interpreter" -I -m pip install --no-cache-dir --disable-pip-version-check -q \
+        "${FROM_PYPI[@]}"; then
+        warn "pyfuse3 could not be built: root's guards do without it, but a user's mount needs it"
+        add_packages "$family" python3-click
+        interpreter=$SYSTEM_PYTHON
+        return
+    fi
     run chown -R root:root "$VENV"
     run chmod -R go-w "$VENV"
 }
@@ -107,7 +128,6 @@ prepare_python() {
         interpreter=$SYSTEM_PYTHON
     else
         build_venv "$family"
-        interpreter=$VENV/bin/python3
     fi
 }
 
@@ -372,7 +392,7 @@ main() {
             --uninstall) uninstall=yes ;;
             --venv) want_venv=yes ;;
             -h | --help) usage && exit ;;
-            *) die "unknown argument $1 (see --help)" ;;
+            *) wrong_usage "unknown argument $1 (see --help)" ;;
         esac
         shift
     done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs gitguardfs from a checkout, then shows a demonstration.
+# Shows on one screen what gitguardfs does. It runs a copy of the checkout, and installs none.
 set -euo pipefail
 umask 022
 # The demonstration compares messages.
@@ -8,8 +8,7 @@ export LC_ALL=C
 # shellcheck source=common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-GITGUARDFS=$BIN/gitguardfs
-
+PYTHON=/usr/bin/python3
 # The owner that files on a share from a Mac usually have.
 HOST_UID=501
 HOST_GID=20
@@ -18,95 +17,50 @@ usage() {
     cat <<END
 Usage: sudo ${0##*/}
 
-Installs gitguardfs when it is missing or older than this checkout. Then shows on a small
-project in a temporary directory what an agent can and cannot do, and cleans up.
-docs/guest.md says how to mount and guard the share of a virtual machine.
+Shows on a small project in a temporary directory how an agent works in it and commits, what is
+refused to it, and how the host takes its commit. Nothing of it stays, and gitguardfs is not
+installed: only the packages of the distribution that it needs, git and python3-click.
 END
 }
 
-# --- installing -------------------------------------------------------------------------
-
-install_if_needed() {
-    local arguments=()
-    # If another program has this name, install.sh refuses.
-    if same_as_checkout && is_ours "$GITGUARDFS" && "$GITGUARDFS" --version >/dev/null 2>&1; then
-        return
-    fi
-    # An installation with a virtual environment keeps it.
-    [[ ! -d "$PREFIX/venv" ]] || arguments+=(--venv)
-    # Run by bash: a checkout on a share may be mounted noexec.
-    bash "$SETUP_DIR/install.sh" ${arguments[@]+"${arguments[@]}"}
-}
-
-# --- the demonstration ------------------------------------------------------------------
-
 demo=''
 failures=0
-step_failures=0
+missing=()
 
-take_off() {
-    umount "$1" 2>/dev/null || umount -l "$1" 2>/dev/null || true
-}
+# --- who runs what ------------------------------------------------------------------------
 
-remove_demo() {
-    [[ -n "$demo" ]] || return 0
-    # If the output is closed (| head), even cd fails; this function must still run to its end.
-    set +e
-    exec >/dev/null
-    cd /
-    take_off "$demo/projects"
-    # Twice: a daemon that crashed leaves its seal on the share.
-    take_off "$demo/share"
-    take_off "$demo/share"
-    # rm must not go through a mount that could not be unmounted.
-    rm -rf --one-file-system -- "$demo"
-}
-
-choose_agent() {
-    agent=$(getent passwd 1000 | cut -d: -f1 || true)
-    agent=${agent:-nobody}
-    agent_uid=$(id -u "$agent")
-    agent_gid=$(id -g "$agent")
+# Prints a shell function for a program of gitguardfs.
+program() {
+    printf '%s() { %s -I -c %q "$@"; }\n' "$1" "$PYTHON" \
+        "import sys; sys.path.insert(0, '$demo/lib'); from gitguardfs.commands.$2 import main; main()"
 }
 
 run_as() {
     local uid=$1 gid=$2 home=$3 directory=$4 command=$5
     cd "$directory" && setpriv --reuid="$uid" --regid="$gid" --clear-groups \
-        env -i HOME="$home" PATH="$PATH" LC_ALL=C sh -c "$command" 2>&1 </dev/null
+        env -i HOME="$home" PATH="$PATH" LC_ALL=C sh -c "$programs$command" 2>&1 </dev/null
 }
 
 as() {
     case "$1" in
-        root) (cd "$demo/projects/hello" && sh -c "$2" 2>&1 </dev/null) ;;
-        agent) (run_as "$agent_uid" "$agent_gid" /nonexistent "$demo/projects/hello" "$2") ;;
+        root) (cd "$demo" && sh -c "$programs$2" 2>&1 </dev/null) ;;
+        agent) (run_as "$agent_uid" "$agent_gid" "$demo/agent" "$demo/projects/hello" "$2") ;;
         host) (run_as "$HOST_UID" "$HOST_GID" "$demo/host" "$demo/host/projects/hello" "$2") ;;
     esac
 }
 
-step() {
-    heading "$*"
-    step_failures=0
-}
-
-end_step() {
-    if [[ "$step_failures" -eq 0 ]]; then
-        good ok
-    else
-        bad FAILED
-        failures=$((failures + 1))
-    fi
-}
-
 unexpected() {
     bad "  expected: $1"
-    step_failures=$((step_failures + 1))
+    failures=$((failures + 1))
 }
 
-# Shows a command and runs it; sets `status` to its status and `output` to its output.
+say() { printf '%s%s%s\n' "$bold" "$*" "$plain"; }
+
+# Shows a command, runs it and shows its output; sets `status` and `output`.
 show() {
     status=0
-    printf '$ %s\n' "$2"
-    output=$(as "$1" "$2") || status=$?
+    printf '%-6s %s\n' "$1\$" "$2"
+    output=$(as "$1" "$2" | sed '/^$/d') || status=$?
     [[ -z "$output" ]] || printf '%s\n' "$output"
 }
 
@@ -121,180 +75,117 @@ allowed() {
     done
 }
 
-# refused WHO COMMAND [PATTERN]: it fails, and for no other reason than a refusal.
+# refused WHO COMMANDS: each of them fails, and for no other reason than a refusal.
 refused() {
-    local reason="${3:-}.*Permission denied"
     show "$1" "$2"
-    if [[ "$status" -eq 0 ]] || ! grep -qE "$reason" <<<"$output"; then
+    if [[ "$status" -eq 0 ]] || grep -vq ': Permission denied$' <<<"$output"; then
         unexpected "Permission denied"
     fi
 }
 
+# --- the demonstration --------------------------------------------------------------------
+
+remove_demo() {
+    [[ -n "$demo" ]] || return 0
+    # If the output is closed (| head), even cd fails; this function must still run to its end.
+    set +e
+    trap '' HUP INT PIPE TERM
+    exec >/dev/null 2>&1
+    cd /
+    as root 'unmount projects'
+    umount -l "$demo"
+    rmdir "$demo"
+}
+
 add_tools() {
-    local family packages=() tool
-    for tool in git gcc make; do
-        command -v "$tool" >/dev/null || packages+=("$tool")
-    done
-    [[ ${#packages[@]} -gt 0 ]] || return 0
+    local family said
     family=$(os_family)
-    # Debian's gcc only recommends the headers of the C library.
-    if [[ "$family" == debian && " ${packages[*]} " == *" gcc "* ]]; then
-        packages+=(libc6-dev)
-    fi
-    add_packages "$family" "${packages[@]}"
+    command -v git >/dev/null || missing+=(git)
+    "$PYTHON" -I -c 'import click' 2>/dev/null || missing+=(python3-click)
+    [[ ${#missing[@]} -gt 0 ]] || return 0
+    echo "Installing ${missing[*]} ..."
+    said=$(add_packages "$family" "${missing[@]}" 2>&1) || die "$said"
 }
 
-write_project() {
-    cat >hello.c <<'END'
-#include <stdio.h>
-
-int main(void)
-{
-    puts("Hello from the host");
-    return 0;
-}
-END
-    printf 'CC = gcc\nhello: hello.c\n' >Makefile
-    echo hello >.gitignore
-    mkdir docs
-    echo 'A small project.' >docs/README
-}
-
-# The host's side is a home that only its owner may enter: on a real host it would be out of reach.
-# A bind mount of it stands for the share. It is private, or the seal over the share would appear on
-# the host's side as well.
-make_project() {
-    demo=$(mktemp -d /var/tmp/gitguardfs-demo.XXXXXX)
-    chmod 755 "$demo"
-    mkdir -p "$demo/share" "$demo/projects" "$demo/host/projects/hello"
-    (cd "$demo/host/projects/hello" && write_project)
-    chown -R "$HOST_UID:$HOST_GID" "$demo/host"
-    chmod 700 "$demo/host"
-    mount --bind --make-private "$demo/host/projects" "$demo/share"
-    as host 'git config --global user.name Host && git config --global user.email host@example.org &&
-        git config --global init.defaultBranch main && git init -q && git add . &&
-        git commit -q -m "A first version"'
-}
-
-step_prepare() {
-    step "A project as the host has it (uid $HOST_UID, as on a Mac), shared with this machine"
-    make_project
-    allowed host 'git log --oneline' 'A first version'
-    allowed host 'ls -lan' "$HOST_UID +$HOST_GID .* hello\.c"
-    end_step
-}
-
-mount_demo() {
-    # The agent's own ids are mapped back, or two ids of the share would be shown as one.
-    local map="$HOST_UID/$agent_uid:@$HOST_GID/@$agent_gid"
-    ((agent_uid == HOST_UID)) || map+=":$agent_uid/$HOST_UID"
-    ((agent_gid == HOST_GID)) || map+=":@$agent_gid/@$HOST_GID"
-    local command=("$GITGUARDFS" --seal --map "$map" "$demo/share" "$demo/projects")
-    printf '$ %s\n' "$(quoted gitguardfs "${command[@]:1}")"
-    "${command[@]}" || {
-        bad FAILED
-        exit 1
-    }
-}
-
-step_mount() {
-    step "1. Root mounts the guarded view: the files are $agent's, .git is closed"
-    mount_demo
-    allowed root 'ls -ld hello.c .git' "$agent .* hello\.c" '^d---------.* root +root .* \.git$'
-    end_step
-}
-
-step_work() {
-    step "2. The agent ($agent) works as usual"
-    allowed agent "sed -i s/host/agent/ hello.c"
-    allowed agent make
-    allowed agent ./hello 'Hello from the agent'
-    end_step
-}
-
-step_read() {
-    step "3. It cannot read the repository"
-    refused agent 'cat .git/config'
-    refused agent 'ls .git'
-    if as agent 'unshare -Ur true' >/dev/null; then
-        refused agent 'unshare -Ur cat .git/config'
-    else
-        echo '(unshare -Ur: user namespaces are closed to users here)'
-    fi
-    refused agent "cat $demo/share/hello/.git/config"
-    end_step
-}
-
-step_tamper() {
-    step "4. It cannot change, move or remove it"
-    refused agent 'echo evil > .git/hooks/pre-commit'
-    refused agent 'mv .git x'
-    refused agent 'rm -rf .git'
-    end_step
-}
-
-step_plant() {
-    step "5. It cannot plant one"
-    refused agent 'mkdir docs/.git'
-    refused agent 'mkdir prepared && mv prepared docs/.git' 'docs/\.git'
-    refused agent 'ln -s ../prepared docs/.git'
-    refused agent 'cd prepared && echo "ref: refs/heads/main" > HEAD && mkdir objects && mkdir refs' \
-        'refs'
-    allowed agent 'rm -r prepared'
-    end_step
-}
-
-step_host() {
-    step "6. The host reviews and commits the agent's work, on its own side"
-    allowed host 'git status --short' '^ M hello\.c$'
-    allowed host 'ls -ln hello.c' "$HOST_UID +$HOST_GID"
-    allowed host 'git commit -a -m "Greet from the agent"' '1 file changed'
-    allowed host 'git log --oneline' 'Greet from the agent' 'A first version'
-    allowed host 'git fsck'
-    end_step
-}
-
-step_unmount() {
-    step "7. Root unmounts"
-    printf '$ umount %s\n' "$demo/projects"
-    umount "$demo/projects" || unexpected "success"
-    [[ -z "$(ls -A "$demo/projects")" ]] || unexpected "an empty mount point"
-    end_step
+# Everything is in a file system that this mount namespace alone has: no process could hold the share
+# before it is sealed. The host's side is a home that only its owner may enter: on a real host it
+# would be out of reach. A bind mount of it stands for the share.
+prepare() {
+    agent=$(getent passwd 1000 | cut -d: -f1 || true)
+    agent=${agent:-nobody}
+    agent_uid=$(id -u "$agent")
+    agent_gid=$(id -g "$agent")
+    demo=$(mktemp -d /run/gitguardfs-demo.XXXXXX)
+    mount -n -i -t tmpfs -o mode=755 demonstration "$demo"
+    programs=$(program gitguardfs gitguardfs && program gitguard gitguard && program unmount umount)
+    programs+=$'\n'
+    mkdir -p "$demo"/{lib,share,projects,repositories,agent,host/projects/hello/docs}
+    cp -RL "$CHECKOUT/gitguardfs" "$demo/lib"
+    chmod -R u=rwX,go=rX "$demo/lib"
+    cd "$demo"
+    echo 'Hello from the host' >host/projects/hello/hello.txt
+    echo 'A small project.' >host/projects/hello/docs/README
+    printf '[user]\nname = %s\nemail = %s@example.org\n[init]\ndefaultBranch = main\n' \
+        You you >host/.gitconfig
+    printf '[user]\nname = %s\nemail = %s@example.org\n' "$agent" agent >agent/.gitconfig
+    chown -R "$agent_uid:$agent_gid" agent
+    chown -R "$HOST_UID:$HOST_GID" host
+    chmod 700 host
+    mount -n --bind host/projects share
+    as host 'git init -q && git add . && git commit -q -m "A first version"' || die "git failed"
 }
 
 demonstrate() {
-    add_tools
-    choose_agent
+    # The agent's own ids are mapped back, or two ids of the share would be shown as one.
+    local map="$HOST_UID/$agent_uid:@$HOST_GID/@$agent_gid" said
+    ((agent_uid == HOST_UID)) || map+=":$agent_uid/$HOST_UID"
+    ((agent_gid == HOST_GID)) || map+=":@$agent_gid/@$HOST_GID"
+    said=$(as root "gitguardfs --seal --git private --private-store repositories --map $map \
+        share projects") || die "$said"
+    say "Your project (uid $HOST_UID, as on a Mac), shared with this machine. Root guards it:"
+    allowed agent 'ls -l .git hello.txt' "^-r--r--r-- .* $agent .* \.git" "$agent .* hello\.txt"
+    say "The agent ($agent) edits, and commits to a repository of its own:"
+    allowed agent "sed -i s/host/agent/ hello.txt && git commit -qam 'Greet from the agent'"
+    say "It reaches yours neither here nor on the share, and cannot make one:"
+    refused agent 'mv .git x; mkdir docs/.git'
+    refused agent "cat $demo/share/hello/.git/config"
+    say "You look at the commit, and take it:"
+    allowed host 'gitguard fetch --merge main' 'Greet from the agent' 'main is agent/main now'
+    as host 'git fsck && git diff --exit-code HEAD' >/dev/null || unexpected "a clean repository"
+}
+
+say_what_stays() {
+    local manager=apt
+    [[ "$(os_family)" != fedora ]] || manager=dnf
+    ((${#missing[@]} == 0)) || echo "Packages were added: $manager remove ${missing[*]}"
+    echo "Nothing of this stays, not even gitguardfs. Next: gitguard vm up (README.md)"
+}
+
+main() {
+    case "$#:${1-}" in
+        0: | 2:--in-namespace) ;;
+        1:-h | 1:--help) usage && exit ;;
+        *) wrong_usage "unknown argument $1 (see --help)" ;;
+    esac
+    need_root
+    if (($# == 0)); then
+        add_tools
+        exec unshare --mount --propagation private bash "$SETUP_DIR/quickstart.sh" --in-namespace \
+            "${missing[*]}"
+    fi
+    read -ra missing <<<"$2"
     trap remove_demo EXIT
     trap 'exit 129' HUP
     trap 'exit 130' INT
     trap 'exit 141' PIPE
     trap 'exit 143' TERM
-    step_prepare
-    step_mount
-    step_work
-    step_read
-    step_tamper
-    step_plant
-    step_host
-    step_unmount
-    if [[ "$failures" -gt 0 ]]; then
-        bad "Steps that did not go as they should: $failures"
+    prepare
+    demonstrate
+    if ((failures > 0)); then
+        bad "What did not go as it should: $failures"
         exit 1
     fi
-    heading "Next, in a virtual machine with a share (docs/guest.md), its agent being USER:"
-    echo "  sudo vm-mount --tag TAG --map-mount /home/USER/projects"
-}
-
-main() {
-    case "$#:${1-}" in
-        0:) ;;
-        1:-h | 1:--help) usage && exit ;;
-        *) die "unknown argument $1 (see --help)" ;;
-    esac
-    need_root
-    install_if_needed
-    demonstrate
+    say_what_stays
 }
 
 main "$@"

@@ -49,7 +49,7 @@ list_hosts() {
 add_wanted() {
     local step
     for step in ${1//,/ }; do
-        is_step "$step" || die "there is no step $step: --list names them"
+        is_step "$step" || wrong_usage "there is no step $step: --list names them"
         wanted+=("$step")
     done
 }
@@ -63,19 +63,19 @@ parse_options() {
             --dry-run) dry_run=yes ;;
             --list | --hosts) action=$1 ;;
             --user)
-                (($# > 1)) || die "--user needs a name"
+                (($# > 1)) || wrong_usage "--user needs a name"
                 user=$2
                 shift
                 ;;
             --only)
-                [[ $# -gt 1 && "$2" != -* ]] || die "--only needs steps: --list names them"
+                [[ $# -gt 1 && "$2" != -* ]] || wrong_usage "--only needs steps: --list names them"
                 while [[ $# -gt 1 && "$2" != -* ]]; do
                     add_wanted "$2"
                     shift
                 done
                 ;;
             -h | --help) usage && exit ;;
-            *) die "unknown argument $1 (see --help)" ;;
+            *) wrong_usage "unknown argument $1 (see --help)" ;;
         esac
         shift
     done
@@ -99,10 +99,11 @@ find_user() {
             die "only root can do this for $user; run it with sudo: sudo $0 --user $user"
     fi
     user=${user:-${SUDO_USER:-}}
-    [[ -n "$user" ]] || die "for which user? Give --user NAME"
-    entry=$(getent passwd "$user") || die "there is no user $user: useradd -m -s /bin/bash $user"
+    [[ -n "$user" ]] || wrong_usage "for which user? Give --user NAME"
+    entry=$(getent passwd "$user") ||
+        wrong_usage "there is no user $user: useradd -m -s /bin/bash $user"
     IFS=: read -r user _ uid gid _ home _ <<<"$entry"
-    ((uid != 0)) || die "this is for an ordinary user, not for root: give --user NAME"
+    ((uid != 0)) || wrong_usage "this is for an ordinary user, not for root: give --user NAME"
     [[ -d "$home" ]] || die "$user has no home: $home is missing"
 }
 

@@ -20,7 +20,7 @@ machines are among them, several run at a time. The tiers:
   mount          real mounts: conformance, attacks, faults, programs
   mount-pyfuse3  much of that again with --session pyfuse3
   packaging      the source distribution and its own tests, the wheel, the packages' files
-  quickstart     guest-setup/quickstart.sh, on the distribution's own packages
+  quickstart     guest-setup/quickstart.sh, with the distribution's own Python
   desktop        Debian 13: vm-setup.sh and its desktop under Xvfb; the Debian package
   egress         the allowlist proxy, before servers that record what they are sent
   guest          Debian 13 in a virtual machine with real 9p and virtiofs shares

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import TextIO
 
+from gitguardfs.base import columns
 from gitguardfs.base.errors import GitguardExit, counted, shown
 
 
@@ -108,21 +109,27 @@ def as_json(results: Sequence[Result]) -> str:
     return json.dumps(rows, indent=2)
 
 
-def as_text(results: Sequence[Result]) -> str:
-    """Return lines of status, id and title; below each its detail and hint; then the summary."""
-    width = max((len(result.id) for result in results), default=0)
+def as_text(results: Sequence[Result], width: int = columns.PIPED) -> str:
+    """Return lines of status, id and title; below each its detail and hint; then the summary.
+
+    They keep to ``width`` columns, but for a longer hint: it may be a command to be pasted.
+    """
+    longest = max((len(result.id) for result in results), default=0)
+    indent = " " * (7 + 2 + longest + 2)
     lines = []
     for result in results:
-        line = f"{result.status.value:<7}  {result.id:<{width}}  {shown(result.title)}"
+        title = shown(result.title)
         if result.severity is not None:
-            line += f" [{result.severity.name.lower()}]"
+            title += f" [{result.severity.name.lower()}]"
         if result.status is Status.OK and result.detail:
-            line += f" ({shown(result.detail)})"
-        lines.append(line)
-        indent = " " * (7 + 2 + width + 2)
+            title += f" ({shown(result.detail)})"
+        begin = f"{result.status.value:<7}  {result.id:<{longest}}  "
+        lines += columns.hanging(begin, title, width)
         if result.status is not Status.OK:
-            lines += [f"{indent}{shown(text)}" for text in (result.detail,) if text]
-            lines += [f"{indent}-> {shown(text)}" for text in (result.hint,) if text]
+            lines += columns.hanging(indent, shown(result.detail), width)
+            if result.hint:
+                hint = f"-> {shown(result.hint)}"
+                lines.append((indent if len(indent) + len(hint) <= width else "  ") + hint)
     return "\n".join([*lines, summary(results)])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -78,6 +80,36 @@ def _offer(word: str, names: list[str], aliases: dict[str, str]) -> str:
     for name in similar(word, [*names, *aliases]):
         offers.setdefault(aliases.get(name, name), name)  # the best name of each command
     return f". Did you mean {' or '.join(map(repr, offers.values()))}?" if offers else ""
+
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+CURRENT = "the current directory"
+
+
+def in_project(default: str = "") -> Decorator:
+    """Return a decorator that adds ``PROJECT`` and ``--project DIR``, which say the same.
+
+    They give the argument ``project``: None if neither was given, for which ``default`` says in
+    words what counts then. Without ``default`` the command needs one of them.
+    """
+    text = "The same as PROJECT." + (f"  [default: {default}]" if default else "")
+
+    def decorated(function: Function) -> Function:
+        @click.argument("place", metavar="[PROJECT]" if default else "PROJECT", required=False)
+        @click.option("--project", metavar="DIR", help=text)
+        @functools.wraps(function)
+        def called(*context: Any, place: str | None, project: str | None, **given: Any) -> Any:
+            if place is not None and project is not None:
+                raise click.UsageError("PROJECT and --project say the same: give one of them")
+            found = project if place is None else place
+            if not (found or default):
+                raise click.UsageError("Missing argument 'PROJECT'.")
+            return function(*context, project=found, **given)
+
+        return called
+
+    return decorated
 
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from gitguardfs.base import findings, quote
+from gitguardfs.base import columns, findings, quote
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result, Row, Severity, Status
 from gitguardfs.base.walk import Unread
-from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
+from gitguardfs.commands.command_line import FAIL_ON, JSON, Command, in_project
 from gitguardfs.doctor import (
     attack_checks,
     link_checks,
@@ -42,7 +42,7 @@ Examples:
   sudo gitguard doctor /srv/src --attack      also the attacks on .git
   gitguard doctor --host ~/projects           the host's side of a share
 
---attack makes a directory in MOUNTPOINT for the attacks and removes it again. On existing
+--attack makes a directory in the view for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
 docs/doctor.md of the source has all checks.
 
@@ -50,7 +50,7 @@ docs/doctor.md of the source has all checks.
 Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 """
 
-AUDIT = "gitguard audit DIR, for each directory that is shared"
+AUDIT = "gitguard audit PROJECT, for each directory that is shared"
 MOUNTED = Row("guard.mounted", "a guard is mounted", "no guard is mounted")
 AGENTS_USER = Row(
     "run.user", "the agent's user is known", "the agent's user is not known for certain"
@@ -61,13 +61,13 @@ TRIED = Row(
 
 
 @click.command(cls=Command, epilog=EPILOG)
-@click.argument("path", metavar="[MOUNTPOINT]", required=False)
+@in_project("every guard of this system")
 @click.option(
     "--user",
     metavar="USER",
-    help="The agent's user, by name or number. Default: the owner of MOUNTPOINT's root.",
+    help="The agent's user, by name or number. Default: the owner of its view's root.",
 )
-@click.option("--host", is_flag=True, help="Check the host's side; MOUNTPOINT is what is shared.")
+@click.option("--host", is_flag=True, help="Check the host's side of what is shared.")
 @click.option(
     "--attack",
     is_flag=True,
@@ -76,9 +76,9 @@ TRIED = Row(
 @JSON
 @FAIL_ON
 def command(
-    path: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
+    project: str | None, user: str | None, as_json: bool, host: bool, attack: bool, fail_on: str
 ) -> int:
-    """Check, as the agent's user, that a project is guarded and the guard cannot be bypassed.
+    """Check, as the agent's user, that PROJECT is guarded and the guard cannot be bypassed.
 
     Checks the mount, tries to reach the raw share, and checks whether the user can become root.
     With --attack it also carries out the known attacks on .git.
@@ -93,9 +93,9 @@ def command(
     progress = findings.ProgressLine(sys.stderr)
     try:
         if host:
-            results = examine_host(path, user, caller, progress.say)
+            results = examine_host(project, user, caller, progress.say)
         else:
-            results = examine(path, user, caller, attack=attack, say=progress.say)
+            results = examine(project, user, caller, attack=attack, say=progress.say)
     finally:
         progress.clear()
     if not attack and not host:
@@ -103,11 +103,11 @@ def command(
     if as_json:
         click.echo(findings.as_json(results))
     else:
-        click.echo(findings.as_text(results))
+        click.echo(findings.as_text(results, columns.width_of(sys.stdout)))
     if not attack and not host and not as_json:
         click.echo("attacks not tried (--attack)")
     if host and not as_json:
-        click.echo(f"next: {quote.shell(['gitguard', 'audit', path]) if path else AUDIT}")
+        click.echo(f"next: {quote.shell(['gitguard', 'audit', project]) if project else AUDIT}")
     return findings.exit_code(results, fail_on)
 
 
@@ -271,7 +271,7 @@ def _opened(path: str, given: str) -> Iterator[int]:
     try:
         fd = open_directory(path, os.geteuid() == 0)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {given}", code=Exit.SYSTEM) from None
+        raise UserError(f"no such directory: {given}") from None
     except OSError as error:
         raise UserError(f"{given}: {error.strerror}", code=Exit.SYSTEM) from None
     try:
@@ -298,7 +298,6 @@ def choose_user(
         raise UserError(
             "root reaches the raw share by design",
             "--user NAME, with the user that the agent runs as",
-            Exit.SYSTEM,
         )
     if not is_root and user.uid != os.geteuid():
         raise UserError(f"only root can switch to {user.name}", "run it with sudo", Exit.SYSTEM)

@@ -98,10 +98,11 @@ EPILOG = """\b
 Examples:
   gitguard share ~/projects --tag projects    on the host
   sudo gitguard doctor /home/agent/projects   in the guest
-  gitguard audit ~/projects                   on the host, before git
+  gitguard audit                              on the host, before git
   gitguard doctor --help                      the same for each command
 
-README.md and docs/ of the source say more.
+--project DIR names the project in every command that is about one; most take the current
+directory without it. README.md and docs/ of the source say more.
 
 \b
 Exit codes: 0 done, 1 findings, 2 wrong usage, 3 anything else.

@@ -96,8 +96,12 @@ def _given(ctx: click.Context) -> RawOptions:
 def _fuse_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from gitguardfs.sessions.pyfuse3_session.session import versions
+    from gitguardfs.sessions.choice import INSTALL
 
+    try:
+        from gitguardfs.sessions.pyfuse3_session.session import versions
+    except ImportError as error:
+        raise UserError(str(error), INSTALL, Exit.SYSTEM) from None
     click.echo(versions())
     ctx.exit()
 
@@ -172,11 +176,7 @@ def _run(options: MountOptions) -> int:
     except (ImportError, UserError) as error:
         from gitguardfs.mounting import seal
 
-        hint = (
-            "guest-setup/install.sh of the source installs what is missing;"
-            " Debian's packages: python3-pyfuse3 python3-trio"
-        )
-        fault = error if isinstance(error, UserError) else UserError(str(error), hint, Exit.SYSTEM)
+        fault = UserError(str(error), code=Exit.SYSTEM) if isinstance(error, ImportError) else error
         raise seal.fail_closed(options.source, options.seal, fault) from None
     notify_socket = os.environ.get("NOTIFY_SOCKET")
     is_main = os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())  # systemd.exec(5)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 import click
 
-from gitguardfs.base import quote
+from gitguardfs.base import columns, quote
 from gitguardfs.base.constants import LOCAL_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.findings import ScanProgress
@@ -175,10 +175,12 @@ def _sizes(found: Iterable[Own]) -> list[int]:
 
 
 def _show(found: Sequence[Own], sizes: Sequence[int]) -> None:
-    width = max((len(one.state.value) for one in found), default=0)
-    for one, size in zip(found, sizes, strict=True):
-        columns = (f"{as_size(size):>8}", _day(one), f"{one.state.value:<{width}}")
-        click.echo("  ".join((*columns, shown(one.path))))
+    rows = [
+        (f"{as_size(size):>8}", _day(one), one.state.value, shown(one.path))
+        for one, size in zip(found, sizes, strict=True)
+    ]
+    for line in columns.table(rows, columns.width_of(sys.stdout)):
+        click.echo(line)
 
 
 def _day(own: Own) -> str:

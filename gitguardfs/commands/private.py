@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from contextlib import ExitStack
 
 import click
 
+from gitguardfs.base import columns
 from gitguardfs.base.constants import FSTYPE, PRIVATE_STORE
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.store_directory import remove_tree
-from gitguardfs.commands.command_line import JSON, CommandGroup
+from gitguardfs.commands.command_line import JSON, CommandGroup, in_project
 from gitguardfs.linux import mountinfo, safe_open
 from gitguardfs.options import accounts
 from gitguardfs.private import store
@@ -27,8 +29,8 @@ the human's .git, which it neither reads nor changes:
   root# gitguard private list           where the repositories are
   root# gitguard private reset ~/proj   the agent starts anew from the human's
   root# gitguard private remove ~/proj  also the copy of the human's branches
-PATH is the project in the guest, its path in the share, or its directory in
-the store. docs/private-git-store.md of the source says what is kept there.
+PROJECT is its path in the guest or in the share, or its directory in the
+store. docs/private-git-store.md of the source says what is kept there.
 
 \b
 Exit codes: 0 done, 2 wrong usage, 3 anything else.
@@ -42,7 +44,6 @@ _STORE = click.option(
     help="The store that gitguardfs --private-store names. Default: your own; root's is"
     f" {PRIVATE_STORE}.",
 )
-_PATH = click.argument("path", metavar="PATH")
 _YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
@@ -75,36 +76,39 @@ def list_(store_path: str | None, as_json: bool) -> None:
         ]
         click.echo(json.dumps(rows, indent=2))
         return
+    listed = []
     for one in found:
         agent = accounts.find(str(one.uid)).name + (" (reset)" if one.is_reset else "")
         agent += " (former)" if one.is_former else ""
-        click.echo(f"{shown(one.share)}  {shown(one.work_tree)}  {agent}  {one.path}")
+        listed.append((shown(one.share), shown(one.work_tree), agent, one.path))
+    for line in columns.table(listed, columns.width_of(sys.stdout)):
+        click.echo(line)
 
 
 @command.command(short_help="Delete the agent's repository, with its commits.")
-@_PATH
+@in_project()
 @_STORE
 @_YES
-def reset(path: str, store_path: str | None, yes: bool) -> None:
+def reset(project: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository. The next use makes one anew, from what the human has.
 
     Commits that the human has not fetched are lost, but for .gitguard/agent.bundle in the project.
     """
-    _delete(path, store_path, yes, "the agent's repository", store.AGENT)
+    _delete(project, store_path, yes, "the agent's repository", store.AGENT)
 
 
 @command.command(short_help="Delete the agent's repository and the copy of the human's branches.")
-@_PATH
+@in_project()
 @_STORE
 @_YES
-def remove(path: str, store_path: str | None, yes: bool) -> None:
+def remove(project: str, store_path: str | None, yes: bool) -> None:
     """Delete the agent's repository and the copy of the human's branches.
 
     If the project is still there, the next use makes both anew. The human's own repository on the
     host is never touched.
     """
     _delete(
-        path, store_path, yes, "the agent's repository and the copy of the human's branches", ""
+        project, store_path, yes, "the agent's repository and the copy of the human's branches", ""
     )
 
 

@@ -16,7 +16,7 @@ from gitguardfs.base.similar import similar
 
 ALIKE = 0.8
 """How like two options must be for one to be offered for the other: --protct for --protect."""
-DIRECTORIES = ("DIR", "DIRECTORY", "SOURCE", "MOUNTPOINT", "PATH", "PATH...", "REPO", "FROM", "TO")
+DIRECTORIES = ("DIR", "PROJECT", "SOURCE", "MOUNTPOINT", "PATH", "PATH...", "FROM", "TO")
 FILES = ("FILE", "IMAGE")
 """Metavars of values that a shell completes: directories, files."""
 

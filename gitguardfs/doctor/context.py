@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gitguardfs.base.constants import FSTYPE, MAX_ID, SYSTEM_PATH
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base.errors import UserError
 from gitguardfs.base.findings import Result
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
@@ -51,7 +51,7 @@ def find_user(name: str, groups_of: Groups = os.getgrouplist) -> User:
     except accounts.OutOfRangeError:
         raise UserError(f"no user can have the number {name}", f"0 to {MAX_ID}") from None
     except accounts.UnknownAccountError as error:
-        raise UserError(error.message, code=Exit.SYSTEM) from None
+        raise UserError(error.message) from None
     groups = tuple(groups_of(found.name, found.gid))
     return User(found.uid, found.gid, groups, found.name, found.exists)
 

@@ -114,6 +114,19 @@ def test_what_serves_requests_loads_no_session_and_no_command() -> None:
     assert not loaded_after(f"import {modules}").intersection({"pyfuse3", "trio", "click"})
 
 
+def test_nothing_on_the_host_needs_pyfuse3_or_trio() -> None:
+    """They are built with a compiler there, and a Mac has none of them."""
+    hosts = [path for path in SOURCES if path.is_relative_to(PACKAGE / "host")]
+    modules = sorted(
+        ".".join(("gitguardfs", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in [*hosts, *(PACKAGE / "commands").glob("*.py")]
+        if path.stem != "__init__"
+    )
+    absent = "sys.modules.update(pyfuse3=None, trio=None)"
+    loaded = loaded_after(f"{absent}; import {', '.join(modules)}")
+    assert {"click", "mitmproxy", "yaml"} <= loaded  # all was there but these two
+
+
 def test_a_start_loads_no_large_module_that_mounting_does_not_need() -> None:
     """After a crash the agent waits for it."""
     loaded = loaded_after("import gitguardfs.commands.gitguardfs, gitguardfs.mounting.run")

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import click
 
-from gitguardfs.base import findings
+from gitguardfs.base import columns, findings
 from gitguardfs.base.constants import FSTYPE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.findings import Result
-from gitguardfs.commands.command_line import FAIL_ON, JSON, Command
+from gitguardfs.commands.command_line import CURRENT, FAIL_ON, JSON, Command, in_project
 from gitguardfs.host.audit.audit import Audit
 from gitguardfs.host.audit.git_config import Git
 from gitguardfs.host.audit.search import search
@@ -26,13 +26,14 @@ SHOWN = 20
 """How many findings of one kind are printed, to fit a screen; --json lists all."""
 EPILOG = """\b
 Examples:
-  gitguard audit ~/projects
+  gitguard audit                                the current directory
+  gitguard audit ~/projects                     all repositories in it
   gitguard audit ~/projects --protect .husky    with a rule of the guard
   gitguard audit ~/projects --json --fail-on low
 
 Run it on the host, on the directory itself, not on a guarded view of it. The audit changes nothing
 and runs nothing of a repository: no hook, filter, alias, pager or fsmonitor. Run by root, it first
-switches to the owner of DIR. docs/audit.md of the source has all kinds of findings.
+switches to the owner of PROJECT. docs/audit.md of the source has all kinds of findings.
 
 \b
 Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
@@ -40,7 +41,7 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 
 
 @click.command(cls=Command, epilog=EPILOG)
-@click.argument("directory", metavar="DIR")
+@in_project(CURRENT)
 @click.option(
     "--protect",
     metavar="GLOB",
@@ -56,22 +57,23 @@ Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else.
 @JSON
 @FAIL_ON
 def command(
-    directory: str,
+    project: str | None,
     protect: tuple[str, ...],
     deny: tuple[str, ...],
     hide: tuple[str, ...],
     as_json: bool,
     fail_on: str,
 ) -> int:
-    """Find what an agent in DIR could use on the host without touching .git.
+    """Find what an agent in PROJECT could use on the host without touching .git.
 
-    Checks every repository below DIR: configuration, hooks and helpers that run files of the
-    work tree, git directories in unusual places, symlinks that lead out of DIR, credentials and
-    secrets. Each finding comes with its fix: a command, or a rule for the guard.
+    Checks every repository in and below PROJECT: configuration, hooks and helpers that run files
+    of the work tree, git directories in unusual places, symlinks that lead out of PROJECT,
+    credentials and secrets. Each finding comes with its fix: a command, or a rule for the guard.
     """
     for glob in (*deny, *protect, *hide):
         check_glob(glob)
     guard = RuleSet(GuardRules(deny=deny, protect=protect, hide=hide))
+    directory = project or "."
     top = _open(directory)
     progress = findings.ScanProgress(sys.stderr)
     try:
@@ -83,11 +85,12 @@ def command(
     finally:
         os.close(top)
         progress.line.clear()
-    click.echo(findings.as_json(results) if as_json else as_text(results))
+    width = columns.width_of(sys.stdout)
+    click.echo(findings.as_json(results) if as_json else as_text(results, width))
     return findings.exit_code(results, fail_on)
 
 
-def as_text(results: Sequence[Result]) -> str:
+def as_text(results: Sequence[Result], width: int = columns.PIPED) -> str:
     """Return the results as a table with the first ``SHOWN`` of each kind, and a summary."""
     seen: Counter[str] = Counter()
     shown = []
@@ -96,7 +99,7 @@ def as_text(results: Sequence[Result]) -> str:
         if seen[result.id] <= SHOWN:
             shown.append(result)
     left = [f"{count - SHOWN} of {id}" for id, count in seen.items() if count > SHOWN]
-    table, _, _ = findings.as_text(shown).rpartition("\n")
+    table, _, _ = findings.as_text(shown, width).rpartition("\n")
     more = [f"not shown: {', '.join(left)} (--json has them all)"] if left else []
     return "\n".join([table, *more, findings.summary(results)])
 
@@ -105,7 +108,7 @@ def _open(directory: str) -> int:
     try:
         return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"no such directory: {directory}", code=Exit.SYSTEM) from None
+        raise UserError(f"no such directory: {directory}") from None
     except OSError as error:
         raise UserError(f"{directory}: {error.strerror}", code=Exit.SYSTEM) from None
 

@@ -17,7 +17,7 @@ import click
 
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, counted, shown
 from gitguardfs.base.quote import shell_printable
-from gitguardfs.commands.command_line import Command
+from gitguardfs.commands.command_line import CURRENT, Command
 from gitguardfs.host.commands.shared_options import size
 from gitguardfs.host.fetch import bundle, merging, summary
 from gitguardfs.host.fetch.bundle import HEADS, TAGS, Written
@@ -54,8 +54,10 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
 
 
 @click.command(cls=Command, epilog=EPILOG)
-@click.argument("repository", metavar="[REPO]", default=".")
+@click.argument("place", metavar="[PROJECT]", required=False)
 @click.argument("branches", metavar="[BRANCH...]", nargs=-1)
+@click.option("--project", metavar="DIR", help="The same as PROJECT; all arguments are then"
+              f" BRANCHes.  [default: {CURRENT}]")  # fmt: skip
 @click.option("--merge", metavar="BRANCH", help="Then merge agent/BRANCH into the branch that is"
               " checked out: history and index move, no file is written.")  # fmt: skip
 @click.option("--expect", metavar="COMMIT", help="With --merge: only if agent/BRANCH is this"
@@ -65,8 +67,9 @@ Exit codes: 0 done, 1 a conflict, 2 wrong usage, 3 anything else.
 @size("--limit", "The largest bundle that is read.", "512M")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
 def command(
-    repository: str,
+    place: str | None,
     branches: tuple[str, ...],
+    project: str | None,
     merge: str | None,
     expect: str | None,
     drop: bool,
@@ -75,10 +78,13 @@ def command(
 ) -> int:
     """Fetch what an agent committed in its own repository (--git private).
 
-    The agent's git writes its commits to REPO/.gitguard/agent.bundle. This command checks that file
-    as hostile input and fetches its branches to agent/BRANCH. REPO is the repository of the current
-    directory if you name none.
+    The agent's git writes its commits to PROJECT/.gitguard/agent.bundle. This command checks that
+    file as hostile input and fetches its branches to agent/BRANCH. PROJECT is the repository of the
+    current directory if you name none.
     """
+    if project is not None and place is not None:
+        branches = (place, *branches)
+    repository = project or place or "."
     wanted = _Wanted(branches, merge, expect)
     if expect is not None and merge is None:
         hint = "gitguard fetch --merge BRANCH --expect COMMIT"
@@ -86,12 +92,13 @@ def command(
     if expect is not None and len(expect) not in WHOLE:
         raise UserError("--expect takes the whole id of a commit", "gitguard fetch prints it")
     if drop and branches:
-        raise UserError("--drop removes all branches of the agent's", "gitguard fetch REPO --drop")
+        raise UserError("--drop removes all branches of the agent's", "gitguard fetch --drop")
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) ignores SIGHUP
             signal.signal(number, _interrupt)
     if not os.path.isdir(repository):
-        hint = f"gitguard fetch . {shlex.quote(shown(repository))} fetches a branch of that name"
+        branch = shlex.quote(shown(repository))
+        hint = f"gitguard fetch --project . {branch} fetches a branch of that name"
         raise UserError(f"no such directory: {repository}", hint)
     found = find_repository(repository, os.environ)
     if found.agent in found.remotes():

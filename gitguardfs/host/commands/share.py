@@ -13,7 +13,7 @@ import click
 from gitguardfs.base import installation
 from gitguardfs.base.constants import UTM_TAG
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.commands.command_line import RespelledCommand
+from gitguardfs.commands.command_line import CURRENT, RespelledCommand, in_project
 from gitguardfs.host.audit import trust
 from gitguardfs.host.commands.shared_options import choice, cpus, size
 from gitguardfs.host.share import share_settings
@@ -56,7 +56,7 @@ OTHERWISE = "; --elsewhere if another machine has it"
 
 
 @click.command(cls=RespelledCommand, epilog=EPILOG)
-@click.argument("directory", required=False)
+@in_project(CURRENT)
 @click.option("--tag", metavar="TAG", default=UTM_TAG, show_default=True,
               help="The name by which the guest mounts the share: 31 bytes at most.")  # fmt: skip
 @choice("--transport", kind=Transport, default=Transport.P9, text="What carries the share.")
@@ -68,26 +68,26 @@ OTHERWISE = "; --elsewhere if another machine has it"
 @size("--memory", "The machine's memory.  [default: 2G]")
 @cpus("The machine's processors.  [default: 2]")
 @click.option(
-    "--disk", metavar="PATH", help="The machine's disk.  [default: agent.qcow2 beside DIRECTORY]"
+    "--disk", metavar="PATH", help="The machine's disk.  [default: agent.qcow2 beside PROJECT]"
 )
 @choice("--network", kind=MachineNetwork,
         text="What the machine may reach: open is the internet, your network and services on this "
         "machine's 127.0.0.1; restricted is nothing, with ssh as the way in.  "
         "[default: open]")  # fmt: skip
 @click.option("--elsewhere", is_flag=True,
-              help="DIRECTORY is on another machine, for example a Mac: do not check it "
+              help="PROJECT is on another machine, for example a Mac: do not check it "
               "here.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print an object, commands as lists.")
 @click.option(
     "--bundle",
     metavar="FILE",
-    help="Write a tar of gitguardfs itself, which a guest installs; without DIRECTORY.",
+    help="Write a tar of gitguardfs itself, which a guest installs; without PROJECT.",
 )
 @click.pass_context
 def command(
     ctx: click.Context,
     /,
-    directory: str | None,
+    project: str | None,
     tag: str,
     transport: Transport,
     hypervisor: Hypervisor,
@@ -98,17 +98,18 @@ def command(
     bundle: str | None,
     **machine: Any,
 ) -> int:
-    """Show how to share DIRECTORY with a virtual machine, and what to do in the guest then.
+    """Show how to share PROJECT with a virtual machine, and what to do in the guest then.
+
+    PROJECT is the directory of one project, or of several.
 
     Changes nothing, unless --run starts the guard on the host or --bundle writes FILE.
     """
     if bundle is not None:
         given = click.core.ParameterSource.COMMANDLINE
         if any(ctx.get_parameter_source(name) is given for name in ctx.params if name != "bundle"):
-            raise UserError("--bundle FILE goes alone", "run gitguard share DIRECTORY besides")
+            raise UserError("--bundle FILE goes alone", "run gitguard share PROJECT besides")
         return _write_bundle(bundle)
-    if directory is None:
-        raise click.UsageError("Missing argument 'DIRECTORY'.")
+    directory = project or "."
     stated = {name: value for name, value in machine.items() if value is not None}
     if stated and hypervisor != Hypervisor.QEMU:
         raise UserError(f"--{next(iter(stated))} is for a machine that QEMU starts", "--for qemu")

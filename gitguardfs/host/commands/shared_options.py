@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -11,17 +10,17 @@ import click
 
 from gitguardfs.base.size import mebibytes
 from gitguardfs.commands.command_line import (
+    CURRENT,
     GUARD_OPTIONS,
     LOCAL_OR_DEPS,
     NO_LOCAL,
+    Decorator,
+    Function,
     local_names,
 )
 from gitguardfs.host.share.directory import secrets_in
 from gitguardfs.options.guarded_share import DEFAULT_LOCAL, with_local
 from gitguardfs.options.parsing import split_values
-
-Function = Callable[..., Any]
-Decorator = Callable[[Function], Function]
 
 
 def _converted(convert: Function) -> Function:
@@ -54,7 +53,7 @@ def cpus(text: str, default: int | None = None) -> Decorator:
 
 
 PROJECT = click.option(
-    "--project", metavar="DIR", default=".", help="The project.  [default: the current directory]"
+    "--project", metavar="DIR", default=".", help=f"The project.  [default: {CURRENT}]"
 )
 
 

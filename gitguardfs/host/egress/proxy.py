@@ -42,7 +42,7 @@ MAX_DATA = 1 << 30
 MAX_MESSAGE = 1 << 16
 """Characters of a message that are logged. mitmproxy logs a line that is no HTTP whole; a
 traceback is shorter than this."""
-EXTRA_HINT = "in a checkout of gitguardfs: pipx install --force '.[vm]'"
+EXTRA_HINT = "in a checkout of gitguardfs: pipx install --force --system-site-packages '.[vm]'"
 
 OPTIONS: dict[str, Any] = {
     "listen_host": HOST,

@@ -179,7 +179,7 @@ def find_repository(directory: str, environment: Mapping[str, str]) -> HostRepos
         "--git-common-dir", "--git-path", "objects", "--show-object-format", allowed=(0, 128),
     )  # fmt: skip
     if found.code != 0:
-        hint = "name the project: gitguard fetch DIRECTORY"
+        hint = "name the project: gitguard fetch --project DIR"
         if "dubious ownership" in found.reason:
             hint = "run gitguard fetch as the user who owns the project"
         raise UserError(f"{directory}: {found.reason}", hint, Exit.SYSTEM)

@@ -799,9 +799,9 @@ def test_the_command_reports_as_text_and_json_and_by_its_exit_code(
         assert said.returncode == 1
         assert "finding  guard.mounted" in said.stdout
         assert said.stdout.splitlines()[-1] == "attacks not tried (--attack)"
-    assert run("/nowhere/at/all").returncode == GitguardExit.FAILED
+    assert run("/nowhere/at/all").returncode == GitguardExit.USAGE
     refused = run(guarded.path, "--user", "root")
-    assert refused.returncode == GitguardExit.FAILED and "by design" in refused.stderr
+    assert refused.returncode == GitguardExit.USAGE and "by design" in refused.stderr
 
 
 @pytest.mark.usefixtures("few")

@@ -707,15 +707,27 @@ def test_a_guard_that_does_not_start_leaves_open_what_was_not_to_be_sealed(here:
         assert _mounts_at(here / "source") == []
 
 
-def test_without_the_pyfuse3_that_it_needs_the_source_is_sealed(here: Path) -> None:
+def _without_pyfuse3(here: Path, *options: str) -> subprocess.CompletedProcess[str]:
     code = (
-        "import sys\nsys.modules['pyfuse3'] = None\n"
+        "import sys\nsys.modules.update(pyfuse3=None, trio=None)\n"
         "from gitguardfs.commands.gitguardfs import main\nmain()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, here / "source", here / "view", "--seal", "--session=pyfuse3"],
+    return subprocess.run(
+        [sys.executable, "-c", code, here / "source", here / "view", "--seal", *options],
         env=ENVIRONMENT, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_without_pyfuse3_a_mount_of_roots_goes_on_with_a_warning(here: Path) -> None:
+    done = _without_pyfuse3(here)
+    assert done.returncode == 0 and "warning: no pyfuse3 and trio here" in done.stderr, done.stderr
+    assert (here / "view/file").read_text() == "text"
+    _umount(here / "view")
+    _ended(here)
+
+
+def test_without_the_pyfuse3_that_it_needs_the_source_is_sealed(here: Path) -> None:
+    done = _without_pyfuse3(here, "--session=pyfuse3")
     assert done.returncode == 2, done.stderr
     assert "python3-pyfuse3" in done.stderr and "is sealed" in done.stderr
     assert _mounts_at(here / "source") == [["ramfs", SEAL]]

@@ -2,17 +2,20 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+from gitguardfs.host.share.packages import PACKAGES
 from gitguardfs.names import local_names
 from tests.support.commands import PROGRAMS, NamedCommand, every_command
 from tests.support.documents import broken_links
 
 ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text()
 DOCUMENTS = sorted(
     path
     for pattern in ("*.md", "docs/*.md", "packaging/*.md")
@@ -129,3 +132,36 @@ def test_the_table_of_deps_is_the_one_that_decides() -> None:
         )
         for name, one in local_names.DIRECTORIES.items()
     }
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["clean", "with changes"])
+def test_the_lines_for_undoing_bring_tracked_files_back(tmp_path: Path, changed: bool) -> None:
+    text = (ROOT / "docs/vm.md").read_text()
+    keep, undo = re.findall(r"^    (.*refs/before-agent.*?) +#", text, re.MULTILINE)
+
+    def sh(line: str) -> None:
+        identity = "-c user.name=me -c user.email=me@example.org"
+        subprocess.run(["sh", "-ec", line.replace("git stash", f"git {identity} stash")],
+                       cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
+
+    sh("git init -q && mkdir sub && echo 1 >a && echo 1 >sub/b && git add . && "
+       "git -c user.name=me -c user.email=me@example.org commit -qm first")  # fmt: skip
+    if changed:
+        sh("echo 2 >a && echo 3 >c && git add c")
+    sh(keep)
+    sh("rm a && echo agent >sub/b && echo agent >new")
+    sh(undo)
+    sh(f"test $(cat a) = {1 + changed} && test $(cat sub/b) = 1 && test -e new")
+    sh("test $(cat c) = 3" if changed else "test ! -e c")
+
+
+def test_one_line_of_the_readme_installs_all_that_a_fresh_host_needs() -> None:
+    """With what pip builds pyfuse3 with, where the distribution has none."""
+    build = re.findall(r"BUILD_FEDORA=\(fuse3 (.*)\)", SCRIPTS["install.sh"])
+    for family, manager, pyfuse3 in (
+        ("debian", "apt", ["python3-pyfuse3", "python3-trio"]),
+        ("fedora", "dnf", build[0].split()),
+    ):
+        [line] = re.findall(rf"^    sudo .*\b{manager} install -y (.*)", README, re.MULTILINE)
+        needed = {PACKAGES[name][family] for name in ("qemu-system-x86_64", "qemu-img", "ssh")}
+        assert set(line.split()) == {"git", "pipx", *pyfuse3, *needed}

@@ -4,14 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 
 from gitguardfs.base.errors import Exit
 from gitguardfs.base.installation import PACKAGE_PARENT
-from gitguardfs.commands.gitguard import COMMANDS
+from gitguardfs.commands.gitguard import COMMANDS, group
 from gitguardfs.commands.run import of_gitguard
 from gitguardfs.commands.run import run as run_command
 
@@ -54,13 +54,41 @@ def test_help_is_whole_once_and_no_wider_than_a_terminal(command: list[str]) -> 
     [["bogus"], ["--bogus"], ["share"], ["share", "/", "--bogus"], ["units", "--check"],
      ["share", "/dev/null/none"], ["doctor", "--bogus"], ["doctor", ""],
      ["audit", "/", "--protect", "a/b"], ["audit", "/", "--hide", ""],
-     ["fetch", "/nonexistent"], ["fetch", "--expect", "1234567890"]],
+     ["share", "a", "--project", "b"], ["private", "reset"], ["private", "reset", "--project", ""],
+     ["fetch", "/nonexistent"], ["audit", "/nonexistent"], ["doctor", "/nonexistent"],
+     ["doctor", "/", "--user", "no-such-user"], ["doctor", "--host", "/nonexistent"],
+     ["fetch", "--expect", "1234567890"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
     done = run("gitguard", *arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+WITHOUT_PROJECT = {
+    *("units", "private list", "local list", "local prune", "local move", "vm images list"),
+    *("vm images prune", "vm list"),
+}
+"""Commands of gitguard that are not about one project."""
+
+
+def _leaves(words: list[str], command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(words), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if (found := command.get_command(context, name)) is not None:
+            yield from _leaves([*words, name], found)
+
+
+def test_one_word_says_in_all_commands_where_the_project_is() -> None:
+    for name, command in _leaves([], group):
+        options = {text for one in command.params for text in one.opts}
+        assert ("--project" in options) == (name not in WITHOUT_PROJECT), name
+        named = {one.metavar for one in command.params if isinstance(one, click.Argument)}
+        assert not named & {"DIR", "[DIR]", "DIRECTORY", "[DIRECTORY]", "[REPO]", "[MOUNTPOINT]"}
 
 
 def has_click(python: str) -> bool:
@@ -126,6 +154,7 @@ def test_names_that_similar_programs_use_lead_to_ours(words: str, command: str) 
         ["gitguard", "units", "t", "-m", "", "-mm", "/v"], ["gitguard", "lima", "--output", ""],
         ["gitguard", "krun", "run", "--project", ""], ["gitguard", "vm", "status", "--project", ""],
         ["gitguard", "doctor", ""], ["gitguard", "audit", ""], ["gitguard", "fetch", ""],
+        ["gitguard", "share", "--project", ""], ["gitguard", "fetch", "--project", "", "main"],
     ],
     ids=" ".join,
 )  # fmt: skip

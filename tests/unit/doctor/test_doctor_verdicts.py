@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pyfuse3  # noqa: F401
@@ -453,6 +454,6 @@ def test_the_users_own_environment_counts_as_git_takes_it(
 
 @given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
-    shown = findings.as_text([Result("x", Status.FINDING, text, text, text)])
+    shown = findings.as_text([Result("x", Status.FINDING, text, text, text)], sys.maxsize)
     assert all(line.isprintable() for line in shown.split("\n"))
     assert len(shown.split("\n")) <= 4

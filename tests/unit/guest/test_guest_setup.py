@@ -19,11 +19,16 @@ CHANGING = (
 
 APT_WITH_EVERYTHING = """
 if [ $# -eq 1 ]; then echo ' 500 http://deb.example.org stable/main amd64 Packages'; exit; fi
-printf '%s:\\n  Installed: (none)\\n  Candidate: 1.0\\n' "$2"
+printf '%s:\\n  Installed: (none)\\n  Candidate: 3.2.1-2+b1\\n' "$2"
 """
+APT_WITH_AN_OLD_PYFUSE3 = APT_WITH_EVERYTHING.replace("3.2.1", "3.1.0")
 APT_WITHOUT_PYFUSE3 = f"""
 if [ "${{2:-}}" = python3-pyfuse3 ]; then exit; fi
 {APT_WITH_EVERYTHING}
+"""
+PYTHON_WITHOUT_PIP = """
+[ "$3" = venv ] || exec /usr/bin/python3 "$@"
+mkdir -p "$5/bin" && ln -s /bin/false "$5/bin/python3"
 """
 NOTHING_IS_INSTALLED = "exit 1"
 EVERYTHING_IS_INSTALLED = "printf installed"
@@ -91,8 +96,11 @@ class Guest:
     def system(self, os_release: str) -> None:
         self.os_release.write_text(os_release)
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *arguments: str, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         environment = {
+            **variables,
             "PATH": f"{self.bin}:{os.environ['PATH']}",
             "OS_RELEASE": str(self.os_release),
             "FSTAB": str(self.os_release.parent / "fstab"),
@@ -140,7 +148,7 @@ def guest(tmp_path: Path) -> Guest:
 @pytest.mark.parametrize("script", [INSTALL, QUICKSTART])
 def test_an_unknown_option_is_refused_by_name(guest: Guest, script: str) -> None:
     result = guest.run(script, "--frobnicate")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert "--frobnicate" in result.stderr
     assert not guest.changes.exists()
 
@@ -164,6 +172,15 @@ def test_without_a_pyfuse3_package_a_virtual_environment_is_built(guest: Guest) 
     wanted = ["fuse3", "libfuse3-dev", "gcc", "python3-dev", "python3-venv", "pkg-config"]
     assert packages(plan, "apt-get") == wanted
     assert "python3-pyfuse3" in plan
+
+
+def test_a_pyfuse3_package_that_is_too_old_is_not_taken(guest: Guest) -> None:
+    guest.tool("apt-cache", APT_WITH_AN_OLD_PYFUSE3)
+    for is_installed in (NOTHING_IS_INSTALLED, EVERYTHING_IS_INSTALLED):
+        guest.tool("dpkg-query", is_installed)
+        plan = guest.plan(INSTALL)
+        assert "python3-pyfuse3 is 3.1.0-2+b1" in plan
+        assert "'pyfuse3>=3.2'" in plan and "python3-pyfuse3" not in packages(plan, "apt-get")
 
 
 def test_fedora_builds_a_virtual_environment(guest: Guest) -> None:
@@ -229,6 +246,17 @@ def test_installing_twice_leaves_one_clean_package(root_guest: Guest) -> None:
         "bin/gitguard", "bin/gitguardfs", "bin/vm-mount", "sbin/umount.fuse.gitguardfs",
         *(f"lib/gitguardfs/lib/guest-setup/{name}.sh" for name in scripts),
     } <= set(files)  # fmt: skip
+
+
+def test_where_pyfuse3_cannot_be_built_it_is_left_out(root_guest: Guest) -> None:
+    root_guest.system(FEDORA)
+    root_guest.tool("rpm", "exit 0")
+    root_guest.tool("python", PYTHON_WITHOUT_PIP)
+    python = str(root_guest.bin / "python")
+    done = root_guest.run(INSTALL, SYSTEM_PYTHON=python)
+    assert done.returncode == 0, done.stderr
+    assert "pyfuse3 could not be built" in done.stderr and f"run by {python}" in done.stdout
+    assert "lib/gitguardfs/venv" not in root_guest.installed()
 
 
 def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:

@@ -35,11 +35,13 @@ def world() -> Iterator[World]:
     shutil.rmtree(directory)
 
 
-def run(world: World, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(
+    world: World, *arguments: str | Path, at: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from gitguardfs.commands.gitguard import main; main()", "audit",
          *map(str, arguments)],
-        capture_output=True, text=True, env={**os.environ, "HOME": str(world.home)},
+        capture_output=True, text=True, env={**os.environ, "HOME": str(world.home)}, cwd=at,
     )  # fmt: skip
 
 
@@ -55,10 +57,11 @@ def test_exit_codes_and_words(world: World) -> None:
     assert done.returncode == GitguardExit.FINDINGS
     assert "[high]" in done.stdout and "core.pager = ./x\\x1b[31m" in done.stdout
     assert "\x1b" not in done.stdout
-    assert run(world).returncode == GitguardExit.USAGE
+    assert run(world, at=world.share).stdout == run(world, "--project", world.share).stdout
+    assert str(world.share) in run(world, at=world.share).stdout
     for path in (world.share / "nothing", world.project / "file"):
         done = run(world, path)
-        assert done.returncode == GitguardExit.FAILED
+        assert done.returncode == GitguardExit.USAGE
         assert done.stderr == f"gitguard: no such directory: {path}\n"
 
 

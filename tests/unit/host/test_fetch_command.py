@@ -77,7 +77,7 @@ def test_only_branches_that_are_named(world: World) -> None:
     assert done.returncode == 3 and "no branch fuor" in done.stderr
     assert "there is one, three, two" in done.stderr
     done = world.fetch("one")
-    assert done.returncode == 2 and "gitguard fetch . one" in done.stderr
+    assert done.returncode == 2 and "gitguard fetch --project . one" in done.stderr
 
 
 def test_the_summary(world: World) -> None:
@@ -146,7 +146,7 @@ def test_nothing_is_new(world: World) -> None:
         assert "no commit that you do not have" in report["notes"][0]
         assert "agent/topic stays" in report["notes"][1] and "--drop" in report["notes"][1]
         assert report["removed"] == ({} if words else {"refs/remotes/agent/main": first})
-    done = world.fetch(".", "topic")
+    done = world.fetch("--project", ".", "topic")
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr
     done = world.fetch("--merge", "topic")
     assert done.returncode == 3 and "the agent has no branch topic" in done.stderr

@@ -66,6 +66,17 @@ def gitguard_share(*arguments: str | Path) -> str:
     return done.output
 
 
+def test_the_current_directory_is_shared_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    expected = gitguard_share(tmp_path / "project")
+    assert str(tmp_path / "project") in expected
+    assert gitguard_share() == expected
+    assert gitguard_share("--project", ".") == expected
+
+
 # What is refused
 
 VIRTIOFS, LIBVIRT, ON_HOST = Transport.VIRTIOFS, Hypervisor.LIBVIRT, GuardPlacement.HOST
@@ -189,7 +200,7 @@ def test_the_printed_commands_close_a_directory_that_is_there(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["absent"], [".", "--tag", ""], [".", "--transport", "nfs"], [], ["--for", "utm"]]
+    "arguments", [["absent"], [".", "--tag", ""], [".", "--transport", "nfs"], ["--elsewhere"]]
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, arguments: list[str]) -> None:
     done = subprocess.run(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from gitguardfs.base import columns
 from gitguardfs.base.errors import shown
 from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.vm.common import NeedsExtra
@@ -44,10 +47,8 @@ def list_() -> None:
         for one in stored
     ]  # fmt: skip
     click.echo(f"in {shown(cache)}:" if rows else f"there is nothing in {shown(cache)}")
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    for line in columns.table(rows, columns.width_of(sys.stdout)):
+        click.echo(line)
     if errors:
         raise errors[0]
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import click
 
+from gitguardfs.base import columns
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.commands.command_line import JSON
 from gitguardfs.host.commands.vm.common import PROJECT, NeedsExtra
@@ -54,7 +55,7 @@ def status(project: str | None, as_json: bool) -> None:
     from gitguardfs.host.vm.status import facts
 
     found = facts(state.existing(project))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    width = columns.width_of(sys.stdout)
     text = json.dumps(found, indent=2) + "\n" if as_json else status_text.text(found, width)
     click.echo(text, nl=False)
 
