@@ -156,9 +156,10 @@ swap_package() {
 
 install_scripts() {
     [[ ! "$SETUP_DIR" -ef "$SCRIPTS" ]] || return 0
-    run install -d -o root -g root -m 0755 "$SCRIPTS"
+    run install -d -o root -g root -m 0755 "$SCRIPTS" "$SCRIPTS/agents"
     run install -o root -g root -m 0644 "$SETUP_DIR"/{common,steps}.sh "$SCRIPTS"
     run install -o root -g root -m 0755 "$SETUP_DIR"/{install,refuse-removal,vm-apps}.sh "$SCRIPTS"
+    run install -o root -g root -m 0644 "$SETUP_DIR"/agents/*.toml "$SCRIPTS/agents"
 }
 
 # Completion comes from the programs themselves. Without it the guard works as well.

@@ -3,7 +3,7 @@
 # which is done as that user. Sourced after common.sh.
 #
 # The caller declares STEPS (names, in the order in which they run), ABOUT and HOSTS (by name) and a
-# function step_NAME for each.
+# function step_NAME for each, or step_other for the rest. Without --only the steps of USUAL run, or all.
 
 user='' uid='' gid='' home=''
 assume_yes=no
@@ -56,7 +56,7 @@ add_wanted() {
 
 # Parses the options; sets `wanted` to the steps in their order, each once.
 parse_options() {
-    local action='' asked step
+    local action='' asked step usual=" ${USUAL[*]-${STEPS[*]}} "
     while (($#)); do
         case "$1" in
             -y | --yes) assume_yes=yes ;;
@@ -82,7 +82,8 @@ parse_options() {
     asked=" ${wanted[*]-} "
     wanted=()
     for step in "${STEPS[@]}"; do
-        [[ "$asked" != *[a-z]* || "$asked" == *" $step "* ]] && wanted+=("$step")
+        [[ "$asked" == *[a-z]* ]] || asked=$usual
+        [[ "$asked" == *" $step "* ]] && wanted+=("$step")
     done
     case "$action" in
         --list) list_steps && exit ;;
@@ -157,6 +158,6 @@ run_steps() {
     local step
     for step in "${wanted[@]}"; do
         heading "$step: ${ABOUT[$step]}"
-        "step_$step"
+        if declare -F "step_$step" >/dev/null; then "step_$step"; else step_other "$step"; fi
     done
 }

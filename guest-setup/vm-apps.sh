@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tools for a developer or an agent, in the user's own account: Go, Node, the Claude CLI and others.
+# Tools for a developer, and agents, in the user's own account. What an agent needs is in its file:
+# agents/NAME.toml here, or one of the user's own that gitguard vm puts into /etc/gitguard-vm/agents.
 set -euo pipefail
 umask 022
 
@@ -8,11 +9,14 @@ umask 022
 # shellcheck source=steps.sh
 . "$SETUP_DIR/steps.sh"
 
-STEPS=(go node claude ghostty lf fzf)
+STEPS=(go node uv)
+# steps.sh reads it.
+# shellcheck disable=SC2034
+USUAL=(go node claude ghostty lf fzf)
 declare -A ABOUT=(
     [go]="Go's newest release, checked by the list of checksums at go.dev"
     [node]="nvm, pinned by its checksum, and Node's newest LTS, checked by nodejs.org's checksums"
-    [claude]="the Claude CLI, from the npm registry, which gives npm its checksum"
+    [uv]="uv, from PyPI, checked by its list of checksums"
     [ghostty]="Ghostty, a terminal, where the distribution has it"
     [lf]="lf, a file manager for the terminal: the distribution's, or built by Go, checked by sum.golang.org"
     [fzf]="fzf, a fuzzy finder: the distribution's"
@@ -21,13 +25,20 @@ declare -A ABOUT=(
 # shellcheck disable=SC2034
 declare -A HOSTS=(
     [go]="go.dev dl.google.com" [node]="github.com codeload.github.com nodejs.org"
-    [claude]=registry.npmjs.org [ghostty]=packages [lf]="packages proxy.golang.org sum.golang.org"
-    [fzf]=packages
+    [uv]="pypi.org files.pythonhosted.org" [ghostty]=packages
+    [lf]="packages proxy.golang.org sum.golang.org" [fzf]=packages
 )
+# What an agent is installed from, by what it needs; uv fetches a Python if the system has another.
+declare -A REGISTRY=(
+    [node]=registry.npmjs.org
+    [uv]="pypi.org files.pythonhosted.org releases.astral.sh github.com
+        release-assets.githubusercontent.com"
+)
+declare -A AGENT=() # by NAME.KEY, what an agent's file says
+AGENT_FILES=("$SETUP_DIR"/agents/*.toml /etc/gitguard-vm/agents/*.toml)
 
 NVM_VERSION=0.40.6
 NVM_SHA256=17302cad7feedb1ad33ba738f93d2176a90970724f22de119603624fcbdec1a2
-CLAUDE_PACKAGE=@anthropic-ai/claude-code
 LF_VERSION=r41
 
 # Reads the list of releases; prints version and checksum of the newest stable one for Linux.
@@ -48,7 +59,29 @@ except (ValueError, KeyError, TypeError):
     valid = False
 sys.exit(print(version, checksum) if valid else 1)
 '
-FOR_USER+=(NVM_VERSION NVM_SHA256 CLAUDE_PACKAGE LF_VERSION GO_NEWEST)
+
+# Reads PyPI's list of uv's files; prints address and checksum of the newest one for this machine.
+UV_NEWEST='
+import json, re, sys
+
+def newest(files, machine):
+    found = []
+    for file in files:
+        name = re.fullmatch(r"uv-([0-9]+(?:\.[0-9]+)+)-py3-none-manylinux[a-z0-9_.]+\.whl", file["filename"])
+        if name and f"_{machine}." in file["filename"] and not file["yanked"]:
+            version = tuple(map(int, name[1].split(".")))
+            found.append((version, file["url"], file["hashes"]["sha256"]))
+    return max(found)[1:]
+
+try:
+    url, checksum = newest(json.load(sys.stdin)["files"], sys.argv[1])
+    valid = re.fullmatch(r"https://files\.pythonhosted\.org/[A-Za-z0-9/_.+-]+", url)
+    valid = valid and re.fullmatch(r"[0-9a-f]{64}", checksum)
+except (ValueError, KeyError, TypeError):
+    valid = False
+sys.exit(print(url, checksum) if valid else 1)
+'
+FOR_USER+=(NVM_VERSION NVM_SHA256 LF_VERSION GO_NEWEST UV_NEWEST AGENT)
 
 # shellcheck disable=SC2034
 TOOLS_DEBIAN=(curl ca-certificates tar gzip xz-utils python3 libatomic1)
@@ -75,9 +108,28 @@ again at any time: what is there already is left alone or brought up to date.
 
 Behind a proxy: sudo https_proxy=http://HOST:PORT http_proxy=http://HOST:PORT $0
 
-Steps:
+Steps; without --only: ${USUAL[*]}
 $(list_steps)
 TEXT
+}
+
+# Reads what is said before the tables of an agent's file: each line is KEY = "TEXT" or KEY = ["TEXT", ...].
+read_agent() {
+    local line name=${1##*/}
+    name=${name%.toml}
+    [[ "$name" =~ ^[a-z][a-z0-9-]*$ ]] || die "$1: an agent's name has small letters, digits and -"
+    ! declare -F "step_$name" >/dev/null || die "$1: $name is the name of a tool"
+    while IFS= read -r line && [[ "$line" != "["* ]]; do
+        if [[ "$line" =~ ^([a-z]+)\ =\ \"([^\"]*)\"$ ]]; then
+            AGENT[$name.${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+        elif [[ "$line" =~ ^([a-z]+)\ =\ \[(.*)\]$ ]]; then
+            AGENT[$name.${BASH_REMATCH[1]}]=${BASH_REMATCH[2]//[\",]/}
+        fi
+    done <"$1"
+    ABOUT[$name]=${AGENT[$name.about]:-an agent}
+    # shellcheck disable=SC2034
+    HOSTS[$name]=${REGISTRY[${AGENT[$name.needs]:-none}]:-}
+    is_step "$name" || STEPS+=("$name")
 }
 
 # --- as the user --------------------------------------------------------------------------------
@@ -93,14 +145,14 @@ open_work() {
     trap 'rm -rf -- "$work"' EXIT
 }
 
-# fetch URL FILE
+# fetch URL FILE [OPTION of curl...]
 fetch() {
     local quiet=(--silent --show-error)
     [[ ! -t 2 ]] || quiet=(--progress-bar)
     echo "fetching $1"
     # A transfer that stalls for a minute is aborted.
     curl "${quiet[@]}" --fail --location --proto '=https' --tlsv1.2 --retry 2 --connect-timeout 30 \
-        --speed-limit 1 --speed-time 60 --output "$2" --url "$1" ||
+        --speed-limit 1 --speed-time 60 --output "$2" --url "$1" "${@:3}" ||
         die "cannot fetch $1: is its host allowed (--hosts)? Nothing was installed"
 }
 
@@ -193,17 +245,62 @@ install_node() {
     fi
 }
 
-install_claude() {
-    local version
-    if [[ -x "$home/.local/bin/claude" ]]; then
-        echo "installed already; claude update brings it up to date"
+install_uv() {
+    local found url sum place
+    open_work
+    fetch https://pypi.org/simple/uv/ "$work/list" --header 'Accept: application/vnd.pypi.simple.v1+json'
+    found=$(python3 -I -c "$UV_NEWEST" "$(uname -m)" <"$work/list") ||
+        die "PyPI's list at https://pypi.org/simple/uv/ has no uv for $(uname -m), or is not as expected"
+    read -r url sum <<<"$found"
+    place=$home/.local/opt/uv-$sum
+    if [[ -x "$place/uv" ]]; then
+        echo "installed already: $("$place/uv" --version)"
+    else
+        fetch "$url" "$work/archive"
+        verify "$work/archive" "$sum" "$url"
+        python3 -I -m zipfile -e "$work/archive" "$work/wheel"
+        mkdir -- "$work/uv"
+        mv -- "$work"/wheel/uv-*.data/scripts/uv* "$work/uv"
+        chmod 755 -- "$work/uv"/*
+        "$work/uv/uv" --version || die "the uv from $url does not start"
+        mv -T --backup=numbered -- "$work/uv" "$place"
+    fi
+    link_tool "$place/uv"
+    [[ ! -e "$place/uvx" ]] || link_tool "$place/uvx"
+}
+
+# update_command AGENT: prints the command that brings an installed agent up to date.
+update_command() {
+    local packages=${AGENT[$1.packages]}
+    if [[ "${AGENT[$1.needs]}" == node ]]; then
+        echo "npm install --global --prefix $home/.local $packages"
+    else
+        echo "uv tool upgrade ${packages%% *}"
+    fi
+}
+
+# install_agent NAME: by npm or uv, as its file says.
+install_agent() {
+    local program=$home/.local/bin/${AGENT[$1.command]} package with=() words version
+    read -ra words <<<"${AGENT[$1.packages]:-}"
+    ((${#words[@]})) || die "the file of $1 names no packages: install ${AGENT[$1.command]} by hand"
+    if [[ -x "$program" ]]; then
+        echo "installed already; $(update_command "$1") brings it up to date"
         return
     fi
-    command -v npm >/dev/null || die "the Claude CLI needs Node: --only node claude"
-    npm install --global --prefix "$home/.local" --no-fund --no-audit --loglevel=warn \
-        "$CLAUDE_PACKAGE" || die "npm could not install $CLAUDE_PACKAGE"
-    version=$("$home/.local/bin/claude" --version) ||
-        die "the installed command does not start: $home/.local/bin/claude --version"
+    if [[ "${AGENT[$1.needs]}" == node ]]; then
+        command -v npm >/dev/null || die "$1 needs Node: --only node $1"
+        npm install --global --prefix "$home/.local" --no-fund --no-audit --loglevel=warn \
+            "${words[@]}" || die "npm could not install ${words[*]}"
+    else
+        command -v uv >/dev/null || die "$1 needs uv: --only uv $1"
+        for package in "${words[@]:1}"; do
+            with+=(--with "$package")
+        done
+        [[ -z "${AGENT[$1.python]:-}" ]] || with+=(--python "${AGENT[$1.python]}")
+        uv tool install ${with[@]+"${with[@]}"} "${words[0]}" || die "uv could not install ${words[*]}"
+    fi
+    version=$("$program" --version) || die "the installed command does not start: $program --version"
     echo "$version is in $home/.local/bin"
 }
 
@@ -238,7 +335,16 @@ step_node() {
     user_step install_node "fetch nvm $NVM_VERSION, check it, unpack it as $home/.nvm; nvm install --lts"
 }
 
-step_claude() { user_step install_claude "npm install $CLAUDE_PACKAGE below $home/.local"; }
+step_uv() { user_step install_uv "fetch uv from PyPI, check it, unpack it below $home/.local/opt"; }
+
+# An agent's.
+step_other() {
+    if [[ "$dry_run" == yes ]]; then
+        echo "would, as $user: install ${AGENT[$1.packages]} by ${AGENT[$1.needs]} below $home/.local"
+    else
+        as_user install_agent "$1"
+    fi
+}
 
 # To know this on Fedora, lists may have to be fetched; a dry run assumes that the package exists.
 distribution_has() {
@@ -281,7 +387,7 @@ step_fzf() { from_distribution fzf || die "this distribution has no package fzf"
 # Programs that are needed to fetch, unpack and start the tools.
 add_needed() {
     local family tool
-    [[ " ${wanted[*]} " == *\ go\ * || " ${wanted[*]} " == *\ node\ * ]] || return 0
+    [[ " ${wanted[*]} " =~ \ (go|node|uv)\  ]] || return 0
     if [[ "$EUID" -eq 0 || "$dry_run" == yes ]]; then
         family=$(os_family)
         local -n needed=TOOLS_${family^^}
@@ -295,6 +401,11 @@ add_needed() {
 }
 
 main() {
+    local file
+    for file in "${AGENT_FILES[@]}"; do
+        [[ ! -e "$file" ]] || read_agent "$file"
+    done
+    STEPS+=(ghostty lf fzf)
     parse_options "$@"
     os_family >/dev/null
     find_user
@@ -306,4 +417,4 @@ main() {
     echo "$user finds the commands after the next login (~/.local/bin)."
 }
 
-main "$@"
+[[ "$0" != "${BASH_SOURCE[0]}" ]] || main "$@" # sourced: only the functions

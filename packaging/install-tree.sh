@@ -44,12 +44,13 @@ sys.exit($2())
 END
 }
 
-install -d "$destdir$modules/guest-setup"
+install -d "$destdir$modules/guest-setup/agents"
 cp -RL gitguardfs "$destdir$modules/"
 find "$destdir$modules" -depth -type d -name __pycache__ -exec rm -rf '{}' ';'
 chmod -R u=rwX,go=rX "$destdir$modules"
 install -m 0644 guest-setup/{common,steps}.sh "$destdir$modules/guest-setup"
 install -m 0755 guest-setup/{install,refuse-removal,vm-apps}.sh "$destdir$modules/guest-setup"
+install -m 0644 guest-setup/agents/*.toml "$destdir$modules/guest-setup/agents"
 
 # At the same places as in the repository, so that their links lead to each other.
 documents=$destdir/usr/share/doc/gitguardfs

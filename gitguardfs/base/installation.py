@@ -24,7 +24,10 @@ PACKAGE_PARENT = os.path.dirname(PACKAGE_DIRECTORY)
 
 PACKAGE = "gitguardfs"
 SCRIPTS = "guest-setup"
-SCRIPT_NAMES = ("common.sh", "install.sh", "refuse-removal.sh", "steps.sh", "vm-apps.sh")
+AGENT_NAMES = ("aider", "claude", "codex", "opencode")
+"""Agents that a guest can have; each has a file that says what it needs."""
+SCRIPT_NAMES = ("common.sh", "install.sh", "refuse-removal.sh", "steps.sh", "vm-apps.sh",
+                *(f"agents/{name}.toml" for name in AGENT_NAMES))  # fmt: skip
 BUNDLE_TIME = 946684800
 """The time of all files in a bundle: 2000-01-01, since tar warns of files from 1970."""
 _PACKED = (".py", "py.typed", ".sh", ".cjs", ".service", ".txt", ".yaml", ".md",
@@ -78,7 +81,7 @@ def copy_to(directory: str, parent: str = PACKAGE_PARENT) -> bool:
     try:
         new = os.path.join(work, "new")
         shutil.copytree(os.path.join(parent, PACKAGE), f"{new}/{PACKAGE}", ignore=_left_out)
-        os.mkdir(f"{new}/{SCRIPTS}")
+        os.makedirs(f"{new}/{SCRIPTS}/agents")
         for name in SCRIPT_NAMES:
             shutil.copy(os.path.join(scripts, name), f"{new}/{SCRIPTS}/{name}")
         if os.path.isdir(directory):

@@ -81,6 +81,21 @@ GET https://registry.yarnpkg.com/*
 HEAD https://registry.yarnpkg.com/*
 """
 
+_NODE = """\
+# Node, by nvm: nvm's archive at GitHub, and Node's releases.
+GET https://github.com/nvm-sh/nvm/archive/*
+GET https://codeload.github.com/nvm-sh/nvm/*
+GET https://nodejs.org/dist/*
+HEAD https://nodejs.org/dist/*
+"""
+
+_UV = """\
+# uv: the Pythons that it installs, from its makers or GitHub. uv itself and packages are at PyPI.
+GET https://releases.astral.sh/github/python-build-standalone/*
+GET https://github.com/astral-sh/python-build-standalone/releases/download/*
+GET https://release-assets.githubusercontent.com/github-production-release-asset/*
+"""
+
 _CRATES = """\
 # cargo: the index and the crates; rustup: toolchains.
 GET https://index.crates.io/*
@@ -102,6 +117,8 @@ PRESETS: Mapping[str, str] = {
     "google": _GOOGLE,
     "github-read": _GITHUB_READ,
     "npm": _NPM,
+    "node": _NODE,
+    "uv": _UV,
     "crates": _CRATES,
     "go": _GO,
 }

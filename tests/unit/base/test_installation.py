@@ -35,11 +35,11 @@ def test_a_checkout_is_copied_without_what_is_made_of_it(tmp_path: Path) -> None
 def test_a_wheel_has_what_a_guest_needs() -> None:
     """``pip`` puts data-files below the prefix; package data goes with the package."""
     tool = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert tool["data-files"] == {
-        f"share/{installation.PACKAGE}/{installation.SCRIPTS}": [
-            f"{installation.SCRIPTS}/{name}" for name in installation.SCRIPT_NAMES
-        ]
-    }
+    expected: dict[str, list[str]] = {}
+    for name in installation.SCRIPT_NAMES:
+        path = f"{installation.SCRIPTS}/{name}"
+        expected.setdefault(f"share/{installation.PACKAGE}/{os.path.dirname(path)}", []).append(path)
+    assert tool["data-files"] == expected
     package = REPOSITORY / "gitguardfs"
     listed = {
         path for pattern in tool["package-data"]["gitguardfs"] for path in package.glob(pattern)

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,49 @@ CLAUDE = archive(
         "c.js": "#!/usr/bin/env node\nconsole.log('claude 9.9.9')\n",
     },
 )
+
+
+UV_SCRIPT = """#!/bin/sh
+case "$*" in
+    --version) echo uv 0.10.2 ;;
+    "tool install --with pip --python 3.12 aider-chat")
+        cd ~/.local/bin && printf '#!/bin/sh\\necho aider 9.9\\n' >aider && chmod 755 aider ;;
+    *) exit 1 ;;
+esac
+"""
+UV_URL = "files.pythonhosted.org/packages/uv.whl"
+
+
+def wheel() -> bytes:
+    """A wheel of uv with a program, as PyPI's: no file in it is executable."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in ("uv", "uvx"):
+            archive.writestr(f"uv-0.10.2.data/scripts/{name}", UV_SCRIPT)
+    return packed.getvalue()
+
+
+WHEEL = wheel()
+
+
+def uv_files(checksum: str = "", url: str = f"https://{UV_URL}") -> bytes:
+    """PyPI's list of uv's files: not in order, with other machines' and a withdrawn one."""
+    machine = os.uname().machine
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[machine]
+
+    def file(version: str, machine: str, yanked: bool = False) -> dict[str, object]:
+        tags = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
+        return {
+            "filename": f"uv-{version}-py3-none-{tags}.whl",
+            "yanked": yanked,
+            "hashes": {"sha256": checksum or sha256(WHEEL)},
+            "url": url if version == "0.10.2" else "https://files.pythonhosted.org/no",
+        }
+
+    found = [file("0.10.2", machine), file("0.9.30", machine), file("0.11.0", other),
+             file("0.11.0", machine, True), {"filename": "uv-0.11.0.tar.gz"},
+             {"filename": f"uv-0.11.0-py3-none-musllinux_1_1_{machine}.whl"}]  # fmt: skip
+    return json.dumps({"files": found}).encode()
 
 
 def sha256(data: bytes) -> str:
@@ -162,7 +206,7 @@ class User:
 def user() -> Iterator[User]:
     with area() as place:
         hosts = subprocess.run(
-            [SETUP / "vm-apps.sh", "--hosts", "--only", "go", "node", "claude"],
+            [SETUP / "vm-apps.sh", "--hosts", "--only", "go", "node", "claude", "uv"],
             check=True, capture_output=True, text=True,
         ).stdout.split()  # fmt: skip
         with internet(place, hosts) as net:
@@ -174,6 +218,8 @@ def user() -> Iterator[User]:
                 "codeload.github.com/nvm": NVM_ARCHIVE,
                 f"registry.npmjs.org/{PACKAGE.replace('/', '%2f')}": registry_entry(),
                 "registry.npmjs.org/claude.tgz": CLAUDE,
+                "pypi.org/simple/uv/": uv_files(),
+                UV_URL: WHEEL,
             }
             yield User(place, net)
 
@@ -307,6 +353,40 @@ def test_an_nvm_with_another_checksum_is_not_installed(user: User) -> None:
     failed(user.run("node"), "does not have the checksum")
     assert not (user.home / ".nvm").exists() and not (user.home / "pwned").exists()
     assert user.left() == []
+
+
+def test_uv_is_fetched_checked_and_installs_an_agent(user: User) -> None:
+    done = user.run("uv", "aider")
+    assert done.returncode == 0, done.stderr
+    assert (user.says("uv", "--version"), user.says("aider")) == ("uv 0.10.2", "aider 9.9")
+    assert user.net.fetched == ["pypi.org/simple/uv/", UV_URL]
+    user.net.fetched.clear()
+    done = user.run("uv", "aider")
+    assert "installed already: uv 0.10.2" in done.stdout
+    assert "uv tool upgrade aider-chat brings it up to date" in done.stdout
+    assert user.net.fetched == ["pypi.org/simple/uv/"]
+    assert not [name for name in user.left() if "~" in name]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"<html>", b"{}", b'{"files": []}', uv_files(checksum="x"),
+     uv_files(url="https://elsewhere.test/uv.whl")],
+)  # fmt: skip
+def test_a_list_of_uvs_files_that_is_not_one_is_refused(user: User, content: bytes) -> None:
+    user.net.pages["pypi.org/simple/uv/"] = content
+    failed(user.run("uv"), "or is not as expected")
+    assert user.net.fetched == ["pypi.org/simple/uv/"] and user.left() == []
+
+
+def test_a_uv_with_another_checksum_is_not_installed(user: User) -> None:
+    user.net.pages[UV_URL] = WHEEL + b"x"
+    failed(user.run("uv"), "does not have the checksum")
+    assert user.left() == []
+
+
+def test_an_agent_names_what_it_needs(user: User) -> None:
+    failed(user.run("aider"), "aider needs uv: --only uv aider")
 
 
 @pytest.mark.skipif(shutil.which("npm") is None, reason="needs npm")
