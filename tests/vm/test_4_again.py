@@ -17,6 +17,27 @@ fallocate -l $((free - 1000000)) ~/fill
 """
 """And nothing of the disk is left, but what is kept for root."""
 
+OWN_AGENT = """
+about = "the test's agent"
+command = "python3"
+allow = ["POST {url}/v1/messages?key=* private-address"]
+rules = ".mine/AGENTS.md"
+[environment]
+MODEL_URL = "{url}/v1/messages"
+[files]
+".mine/settings.json" = '{{"trusted": ["@PROJECT@"]}}'
+"""
+ASK = """
+import json, os, sys, urllib.error, urllib.request
+trusted = json.load(open(os.path.expanduser("~/.mine/settings.json")))["trusted"]
+url = os.environ["MODEL_URL"] + "?key=" + os.environ["MODEL_KEY"]
+try:
+    urllib.request.urlopen(url, data=b"{}")
+except urllib.error.HTTPError as error:  # the registry's own
+    print(f"trusts {trusted[0]}: {error.code}")
+sys.exit(3)
+"""
+
 
 def test_leaving_stops_everything(host: World, first: Session) -> None:
     running = first
@@ -82,6 +103,40 @@ def test_another_project_starts_from_what_was_set_up(host: World, first: Session
     after = (ready / "disk.qcow2").stat()
     assert (after.st_size, after.st_mtime_ns) == (disk.st_size, disk.st_mtime_ns)
     assert "nothing to delete" in other.vm("images", "prune").stdout
+    assert other.vm("reset", "-y").returncode == 0
+
+
+def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
+    host: World, first: Session
+) -> None:
+    """Python stands for the agent, the registry for its model. It needs no other ready disk."""
+    ready, url, value = host.ready_disks(), host.registry.url, "the-key-of-the-model"
+    with as_host():
+        (host.place / "home/mine.toml").write_text(OWN_AGENT.format(url=url))
+    other = host.other("with-agent")
+    place = ("--host", url.removeprefix("https://"), "--query", "key")
+    done = other.vm("secret", "set", "MODEL_KEY", *place, typed=f"{value}\n")
+    assert done.returncode == 0, done.stderr
+    session = other.up(
+        *OPTIONS, "--image", str(host.image), "--upstream-ca", str(host.registry.certificate),
+        "--agent", str(host.place / "home/mine.toml"), what="first boot with an agent",
+    )  # fmt: skip
+    assert host.ready_disks() == ready
+    done = other.vm("run", "mine", "--", "-c", ASK)
+    assert (done.returncode, done.stdout) == (3, "trusts /home/agent/projects/with-agent: 404\n")
+    assert f"POST /v1/messages?key={value} HTTP/1.1" in host.registry.seen
+    assert "python3 starts the test's agent" in other.sh("gitguard-agent hello 2>&1")
+    assert "git push" in other.sh("cat ~/.mine/AGENTS.md")
+    other.sh('echo \'{"trusted": ["/own"]}\' >~/.mine/settings.json; gitguard-agent prepare')
+    assert "/own" in other.sh("cat ~/.mine/settings.json")
+    places = "/etc /home /var/log /proc/[0-9]*/environ"
+    assert other.sh(f"grep -rlsI {value} {places} || true", root=True) == ""
+    assert "vm-apps" in other.sh("vm-apps --help") and "mine" in other.sh("vm-apps --list")
+    assert session.leave() == 0
+    without = other.up("--agent", "none", what="boot without the agent")
+    assert other.sh('echo "${MODEL_URL:-none}"') == "none"
+    assert "/v1/messages" not in (other.state / "allowlist.txt").read_text()
+    assert without.leave() == 0
     assert other.vm("reset", "-y").returncode == 0
 
 

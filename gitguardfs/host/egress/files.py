@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.egress import allowlist_lock
@@ -37,21 +38,26 @@ class StateFiles:
 
 
 def create_files(
-    state_dir: Path, added: Sequence[str] = (), of_config: Sequence[str] | None = None
+    state_dir: Path,
+    added: Sequence[str] = (),
+    of_config: Sequence[str] | None = None,
+    of_agent: Sequence[str] | None = None,
 ) -> None:
     """Create the directory and the allowlist if they are missing, and append what is ``added``.
 
     That are names of presets, and lines in normal form. A block whose first line is in the file
-    already is not appended again, nor is such a line. What gitguard.toml allows, ``of_config``,
-    replaces what it allowed before; None leaves that. Raises UserError if an editor changes the
-    file meanwhile; OSError.
+    already is not appended again, nor is such a line. What gitguard.toml and the agent allow,
+    ``of_config`` and ``of_agent``, replaces what each allowed before; None leaves that. Raises
+    UserError if an editor changes the file meanwhile; OSError.
     """
     path = StateFiles(state_dir).allowlist
     config_files.make_private_directory(state_dir)
     with allowlist_lock.held(state_dir):
         before, text = _old_text(path)
-        ours = "" if of_config is None else _block(of_config)
-        text, theirs = without_config(text)
+        blocks = []
+        for source, wanted in ((_CONFIG, of_config), (_AGENT, of_agent)):
+            text, old = _without_block(text, source)
+            blocks.append(old if wanted is None else _block(wanted, source))
         for name in added:
             if name not in PRESETS:
                 if parse_line(name) not in Allowlist.parse(text).rules:
@@ -61,31 +67,54 @@ def create_files(
             if heading not in text.split("\n"):
                 gap = "\n" if text.endswith("\n") or not text else "\n\n"
                 text += f"{gap}{heading}\n{PRESETS[name]}"
-        block = theirs if of_config is None else ours
-        _write(path, before, f"{_ended(text)}{block}" if block else text)
+        for block in filter(None, blocks):
+            text = f"{_ended(text)}{block}"
+        _write(path, before, text)
 
 
-_BEGIN = """
+class _Source(NamedTuple):
+    """The first and the last line of a part of the allowlist that each start writes anew."""
+
+    begin: str
+    end: str
+
+
+_CONFIG = _Source(
+    """
 # From gitguard.toml: gitguard vm up writes these lines anew, gitguard vm config edit changes them.
-"""
-_END = "# End of the lines from gitguard.toml.\n"
+""",
+    "# End of the lines from gitguard.toml.\n",
+)
+_AGENT = _Source(
+    """
+# For the agent: gitguard vm up writes these lines anew, --agent none or another one changes them.
+""",
+    "# End of the lines for the agent.\n",
+)
 
 
-def _block(wanted: Sequence[str]) -> str:
+def _block(wanted: Sequence[str], source: _Source) -> str:
     """Return the part of the allowlist with these presets and lines; "" for none."""
     parts = (f"# {name}\n{PRESETS[name]}" if name in PRESETS else f"{name}\n" for name in wanted)
-    return f"{_BEGIN}{''.join(parts)}{_END}" if wanted else ""
+    return f"{source.begin}{''.join(parts)}{source.end}" if wanted else ""
 
 
-def without_config(text: str) -> tuple[str, str]:
-    """Return an allowlist's text without the part of gitguard.toml, and that part.
+def _without_block(text: str, source: _Source) -> tuple[str, str]:
+    """Return an allowlist's text without the part from a source, and that part.
 
     Without its last line, which the user may have deleted, nothing tells where it ends: then its
     lines are the user's.
     """
-    before, begin, rest = text.partition(_BEGIN)
-    inside, end, after = rest.partition(_END)
+    before, begin, rest = text.partition(source.begin)
+    inside, end, after = rest.partition(source.end)
     return (before + after, begin + inside + end) if end else (before + rest, "")
+
+
+def without_blocks(text: str) -> str:
+    """Return an allowlist's text without the parts that each start writes anew."""
+    for source in (_CONFIG, _AGENT):
+        text, _ = _without_block(text, source)
+    return text
 
 
 def _ended(text: str) -> str:

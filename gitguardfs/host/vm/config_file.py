@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gitguardfs.base.errors import UserError, shown
+from gitguardfs.base.installation import AGENT_NAMES
 from gitguardfs.base.paths import lies_in
 from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.vm import images, ready, settings
+from gitguardfs.host.vm import agents, images, ready, settings
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import BY_KEY, UP_OPTIONS, Kind, UpOption, from_toml, of_key
@@ -113,12 +114,19 @@ def _checked(state: State, option: UpOption, value: Any) -> Any:
                 "leave it out: gitguard vm up asks for it once, and keeps it in your keyring",
             )
         return proxy.setting
-    if option.kind is Kind.FILE or (option.key == "image" and not images.is_fetched(value)):
+    if (
+        option.kind is Kind.FILE
+        or (option.key == "image" and not images.is_fetched(value))
+        or (option.key == "agent" and agents.is_path(value))
+    ):
         path = os.path.expanduser(value)
         if not os.path.isabs(path):
-            names = [] if option.kind is Kind.FILE else images.NAMES
+            names, others = {
+                "image": (images.NAMES, ", name or URL of one"),
+                "agent": ([*AGENT_NAMES], ", and no name of one"),
+            }.get(option.key, ([], ""))
             raise UserError(
-                f"{option.key} {value!r} is no absolute path{', name or URL of one' * bool(names)}",
+                f"{option.key} {value!r} is no absolute path{others}",
                 did_you_mean(value, names) or f"begin it with / or ~/, for example {option.line}",
             )
         if not os.path.exists(path):
@@ -127,6 +135,8 @@ def _checked(state: State, option: UpOption, value: Any) -> Any:
             )
         if option.key == "image" and not state.has_disk:
             ready.check_image(state, path)
+        if option.key == "agent":
+            agents.load(path, state.project)
         return path
     return value
 
@@ -153,7 +163,7 @@ def _parsed(path: str, text: str) -> dict[str, tuple[int, Any]]:
             last = text.rstrip().count("\n") + 1
             what, line = (what, last) if unfinished > last else ("value without end", unfinished)
         raise UserError(
-            f"{shown(path)}:{line}: {what}", f"a line is KEY = VALUE, as in {UP_OPTIONS[1].line}"
+            f"{shown(path)}:{line}: {what}", f"a line is KEY = VALUE, as in {BY_KEY['memory'].line}"
         ) from None
     # Others are in a table, which is a key that does not exist.
     return {key: (line, values[key]) for key, line in lines.items() if key in values}

@@ -27,6 +27,7 @@ from gitguardfs.host.share import qemu
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
+    agents,
     company_proxy,
     config_file,
     ending,
@@ -137,6 +138,7 @@ def up(state: State, arguments: UpArguments) -> int:
     check_installed(*programs)
     trusted_programs.check(state.project, *programs)
     authority = _authority(arguments, state.project)
+    agents.load(arguments.settings.agent, state.project)  # its mistakes are said before a start
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
     if not state.has_disk:
@@ -163,10 +165,11 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
         owner = os.stat(exported)
+        agent = agents.load(arguments.settings.agent, state.project)
         own = provision.guest_files(
             arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
         )
-        seed.write(state.seed, provision.content(state.name, own, pairs, ca))
+        seed.write(state.seed, provision.content(state.name, own, pairs, ca, agent))
         launch = Launch(
             state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
         )
@@ -176,7 +179,8 @@ def up(state: State, arguments: UpArguments) -> int:
         settings.save(state, arguments.settings, arguments.remembered, arguments.file_keys)
         with open(state.ready, "wb"):
             pass
-        return _session_in(state, guest, arguments.words)
+        first = "" if agent is None else agents.PREPARE if arguments.words else agents.HELLO
+        return _session_in(state, guest, arguments.words, first)
 
 
 def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> None:
@@ -193,15 +197,29 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
         tuple(dict.fromkeys((*saved.file_keys, *arguments.file_keys))),
     )
     is_new = not state.files.allowlist.exists()
-    create_files(state.files.directory, arguments.allow, arguments.file_allow)
-    if is_new and not (arguments.allow or arguments.file_allow):
+    for_agent = _allowed_for_agent(state, new)
+    create_files(state.files.directory, arguments.allow, arguments.file_allow, for_agent)
+    if is_new and not (arguments.allow or arguments.file_allow or for_agent):
         print(
             "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
-            f" the VM and use, for example, --allow anthropic. Presets: {', '.join(PRESETS)}",
+            " the VM and use, for example, --agent claude, or --allow anthropic. Presets:"
+            f" {', '.join(PRESETS)}",
             file=sys.stderr,
         )
     if authority is not None:
         config_files.put(state.files.upstream_ca, authority or None)
+
+
+def _allowed_for_agent(state: State, new: Settings) -> tuple[str, ...]:
+    """Return presets and lines for the agent. UserError, OSError.
+
+    A VM that was made without the agent also needs what that is installed from.
+    """
+    agent = agents.load(new.agent, state.project)
+    if agent is None:
+        return ()
+    install = () if ready.has_agent(state, agent) else agent.install.presets
+    return (*agent.allow, *install)
 
 
 def _authority(arguments: UpArguments, project: str) -> bytes | None:
@@ -253,12 +271,12 @@ def refuse_root() -> None:
         )
 
 
-def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...]) -> int:
-    """Run the shell or the command in the guest; return its exit status."""
+def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...], first: str = "") -> int:
+    """Run the shell or the command in the guest, after ``first``; return its exit status."""
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     # In a session with a terminal, that is the agent's.
     with watching.reported(state, at_once=not terminal and sys.stderr.isatty()):
-        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT))
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT, first))
         try:
             status = process.wait()
         finally:

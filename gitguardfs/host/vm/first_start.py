@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress.allowlist import CREATED_TEXT
-from gitguardfs.host.egress.files import read_allowlist, without_config
+from gitguardfs.host.egress.files import read_allowlist, without_blocks
 from gitguardfs.host.vm import keys, logs, secret_changes, settings
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State, remove
@@ -54,6 +54,6 @@ def _has_choices(state: State) -> bool:
     return (
         remembered != Settings(state.project)
         or any(os.path.lexists(path) for path in (files.upstream_ca, files.upstream_proxy))
-        or (files.allowlist.exists() and without_config(read_allowlist(files))[0] != CREATED_TEXT)
+        or (files.allowlist.exists() and without_blocks(read_allowlist(files)) != CREATED_TEXT)
         or bool(secrets.load(files.directory))
     )  # fmt: skip

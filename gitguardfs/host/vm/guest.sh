@@ -15,6 +15,8 @@ TOLD=/run/gitguard-vm.told # the host knows how this start has ended; the unit o
 FAILURE=/run/gitguard-vm.failure # why it has failed
 STATE=/var/lib/gitguard-vm
 MOUNTS=/proc/mounts
+AGENT_PROGRAM=/usr/local/bin/gitguard-agent
+ENVIRONMENT=/etc/environment
 PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
     iproute2)
@@ -115,8 +117,9 @@ await_proxy() {
 }
 
 install_packages() {
-    local package missing=() apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
-    for package in "${PACKAGES[@]}"; do
+    local package missing=() for_agent apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
+    read -ra for_agent <<<"${AGENT_PACKAGES:-}"
+    for package in "${PACKAGES[@]}" "${for_agent[@]}"; do
         [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
             missing+=("$package")
     done
@@ -147,6 +150,29 @@ install_gitguardfs() {
     # Compile once, before the guard starts: an emulated guest takes long for that.
     /usr/bin/python3 -I -m compileall -q "$PREFIX/lib/gitguardfs" || true
     note gitguardfs
+}
+
+# As the agent's user: what registries have must not run as root. The authority of this one guest is
+# nowhere in its own files.
+install_agent() {
+    local bundle=${SEED%/*}/bundle.pem
+    [[ -e "$AGENT_PROGRAM" ]] || return 0
+    say "installing the agent"
+    tell "step the agent is installed"
+    await_proxy
+    # shellcheck disable=SC2153
+    cat "$BUNDLE" "$SEED/ca.pem" >"$bundle"
+    (
+        set -a
+        # shellcheck disable=SC1090
+        . <(sed "s#$BUNDLE#$bundle#" "$ENVIRONMENT")
+        HOME=$(getent passwd "$AGENT" | cut -d: -f6)
+        export NPM_CONFIG_CAFILE=$bundle
+        cd "$HOME"
+        # shellcheck disable=SC2016
+        setpriv --reuid "$AGENT" --regid "$AGENT" --init-groups --no-new-privs \
+            sh -c '"$1" install && rm -rf ~/.npm/_cacache ~/.nvm/.cache ~/.cache' sh "$AGENT_PROGRAM"
+    ) || fail "the agent could not be installed, see mitmdump.log"
 }
 
 launcher() {
@@ -194,6 +220,7 @@ setup() {
     use_https_mirrors
     install_packages
     install_gitguardfs
+    install_agent
     keep_spare
     note shared
     # cloud-init still writes when this program ends.

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gitguardfs.base import installation, quote, secret_names
 from gitguardfs.base.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
@@ -20,6 +22,9 @@ from gitguardfs.host.vm import guest_secrets, guest_tools
 from gitguardfs.host.vm.qemu_command import GUEST_ADDRESS, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.names.rules import GitMode
+
+if TYPE_CHECKING:
+    from gitguardfs.host.vm.agents import Agent
 
 PROXY = guest_tools.PROXY
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
@@ -188,6 +193,7 @@ def files(
     ca: str | None = None,
     service: str = "",
     secrets: tuple[Secret, ...] = (),
+    agent: Agent | None = None,
 ) -> list[GuestFile]:
     """Return all files for the guest. ``units`` has the texts of share and guard, by path.
 
@@ -201,7 +207,8 @@ def files(
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
         GuestFile(
             guest_secrets.ENVIRONMENT,
-            _environment_file() + guest_secrets.environment(secrets),
+            _environment_file(agent.environment if agent else ())
+            + guest_secrets.environment(secrets),
         ),
         GuestFile("/etc/systemd/system.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
         GuestFile("/etc/systemd/user.conf.d/50-gitguard-vm.conf", _systemd("Manager")),
@@ -216,9 +223,13 @@ def files(
         GuestFile("/etc/claude-code/CLAUDE.md", rules),
         GuestFile("/etc/claude-code/managed-settings.json", _managed_settings()),
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
+        *(
+            GuestFile(path, *file)
+            for path, file in (agent.guest_files(view) if agent else {}).items()
+        ),
         *(GuestFile(path, content) for path, content in guest_tools.files(ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
-        GuestFile(CONFIG, _config(settings, view, service)),
+        GuestFile(CONFIG, _config(settings, view, service, agent)),
         GuestFile(HIDDEN_NAMES, _hidden_names(settings, view)),
         GuestFile("/etc/profile.d/gitguard-vm.sh", _PROFILE),
         GuestFile(PROGRAM, installation.text("host/vm/guest.sh"), 0o755),
@@ -274,9 +285,9 @@ _PROFILE = f"""\
 _JOURNAL = "[Journal]\nStorage=volatile\nRuntimeMaxUse=16M\n"
 
 
-def _environment_file() -> str:
+def _environment_file(more: Iterable[tuple[str, str]]) -> str:
     # pam_env(8) takes a value within double quotes literally.
-    variables = {"PATH": SYSTEM_PATH, **environment()}
+    variables = {"PATH": SYSTEM_PATH, **environment(), **dict(more)}
     lines = [f'{name}="{value}"' for name, value in variables.items()]
     return "\n".join(lines) + "\n"
 
@@ -336,7 +347,7 @@ def _managed_settings() -> str:
     return json.dumps(rules, indent=2) + "\n"
 
 
-def _config(settings: Settings, view: str, service: str) -> str:
+def _config(settings: Settings, view: str, service: str, agent: Agent | None) -> str:
     values = {
         "AGENT": AGENT,
         "BUNDLE": BUNDLE,
@@ -347,5 +358,6 @@ def _config(settings: Settings, view: str, service: str) -> str:
         "SERVICE": service,
         "GIT": settings.git_mode,
         "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
+        "AGENT_PACKAGES": " ".join(agent.install.debian_packages if agent else ()),
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

@@ -16,7 +16,8 @@ from gitguardfs.base import installation
 from gitguardfs.base.constants import AGENT_HOME, PROJECT_SHARE
 from gitguardfs.guest import systemd
 from gitguardfs.host.credentials.secrets import Secret
-from gitguardfs.host.vm import seed
+from gitguardfs.host.vm import agents, seed
+from gitguardfs.host.vm.agents import Agent
 from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, files
 from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
@@ -32,7 +33,9 @@ HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """The path of the guest's host key."""
 
 
-def content(name: str, own: list[GuestFile], keys: Keys, ca: str) -> dict[str, bytes]:
+def content(
+    name: str, own: list[GuestFile], keys: Keys, ca: str, agent: Agent | None = None
+) -> dict[str, bytes]:
     """Return the files of the seed for the VM ``name``, with which each of its starts begins.
 
     ``own`` has the files that ``guest_files`` returns. Raises UserError, OSError.
@@ -41,23 +44,28 @@ def content(name: str, own: list[GuestFile], keys: Keys, ca: str) -> dict[str, b
     return {
         "files.tar": archive,
         "files.digest": seed.digest({"": archive}),
-        **_for_setup(ca, shared_content()),
+        **_for_setup(ca, shared_content(agent.for_ready_disk if agent else None)),
     }
 
 
-def disk_content(name: str, keys: Keys, ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
+def disk_content(
+    name: str, keys: Keys, ca: str, shared: dict[str, bytes], agent: Agent | None = None
+) -> dict[str, bytes]:
     """Return the files of the seed for a disk that VMs will share. Raises OSError."""
     return {
         "is-shared": b"yes\n",
         **_for_setup(ca, shared),
-        **seed.cloud_init_files(name, _login(keys), _shared_files()),
+        **seed.cloud_init_files(name, _login(keys), _shared_files(agent)),
     }
 
 
 @functools.cache
-def shared_content() -> dict[str, bytes]:
-    """Return the files of a setup that no VM differs in, with the same bytes each time. OSError."""
-    return {"files": _archive(_shared_files()), seed.PAYLOAD: installation.bundle()}
+def shared_content(agent: Agent | None = None) -> dict[str, bytes]:
+    """Return the files of a setup that no VM with this agent, of a ready disk, differs in.
+
+    They have the same bytes each time. Raises OSError.
+    """
+    return {"files": _archive(_shared_files(agent)), seed.PAYLOAD: installation.bundle()}
 
 
 def _login(keys: Keys) -> seed.GuestKeys:
@@ -87,15 +95,16 @@ def guest_files(
     """
     view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, owner))
-    return files(settings, view, units, ca, systemd.service_name(view), secrets)
+    agent = agents.load(settings.agent, settings.project)
+    return files(settings, view, units, ca, systemd.service_name(view), secrets, agent)
 
 
-def _shared_files() -> list[GuestFile]:
+def _shared_files(agent: Agent | None) -> list[GuestFile]:
     settings = Settings("/project")
     view = view_of(settings.project)
     units = systemd.files(_guarded_share(settings, AGENT_IDS))
     del units[systemd.drop_in_name(view)]
-    return files(settings, view, units)
+    return files(settings, view, units, agent=agent)
 
 
 def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:

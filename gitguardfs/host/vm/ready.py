@@ -25,8 +25,19 @@ from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.files import StateFiles, create_files, read_allowlist
 from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.egress.start import StartedProxy
-from gitguardfs.host.vm import fetching, images, keys, logs, provision, running, seed, settings
+from gitguardfs.host.vm import (
+    agents,
+    fetching,
+    images,
+    keys,
+    logs,
+    provision,
+    running,
+    seed,
+    settings,
+)
 from gitguardfs.host.vm import state as states
+from gitguardfs.host.vm.agents import Agent
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.launch import Launch, boot
 from gitguardfs.host.vm.settings import Settings
@@ -64,6 +75,8 @@ class ReadyDisk:
     image: Image
     stamps: Stamps
     """The stamps of the disk and of the image's files when the disk was made."""
+    agent: str = ""
+    """What of an agent is installed, as Install.text; "" for none."""
 
     @property
     def disk(self) -> str:
@@ -84,8 +97,9 @@ def at(directory: str) -> ReadyDisk | None:
         os.stat(os.path.join(directory, DISK))
         image = Image(**made["image"])
         return ReadyDisk(
-            directory, str(made["wanted"]), str(made["source"]), image, dict(made["stamps"])
-        )
+            directory, str(made["wanted"]), str(made["source"]), image, dict(made["stamps"]),
+            str(made["agent"]),
+        )  # fmt: skip
     return None
 
 
@@ -122,6 +136,16 @@ def disk_for(state: State, wanted: Settings, cache: str) -> Image:
         )
     images.ensure_overlay(image, state.disk, ready.disk)
     return image
+
+
+def has_agent(state: State, agent: Agent) -> bool:
+    """Return whether the VM has this agent from its ready disk, or will get it so."""
+    if not os.path.exists(state.disk) or not agent.install.packages:
+        return True
+    try:
+        return _below(state).agent == agent.install.text
+    except UserError:
+        return False  # the start will say what is wrong
 
 
 def _below(state: State) -> ReadyDisk:
@@ -197,7 +221,9 @@ def ensure(image: Image, size: Settings, files: StateFiles, cache: str) -> Ready
 
     If another command is making it, wait for that.
     """
-    shared = provision.shared_content()
+    loaded = agents.load(size.agent, size.project)
+    agent = loaded.for_ready_disk if loaded else None
+    shared = provision.shared_content(agent)
     directory = os.path.join(cache, key(image, shared))
     while (found := at(directory)) is None and os.path.lexists(directory):
         directory += "-"  # the one of that name is damaged, and VMs may use it
@@ -205,7 +231,7 @@ def ensure(image: Image, size: Settings, files: StateFiles, cache: str) -> Ready
         make_private_directory(os.path.realpath(cache))
         with fetching.locked(f"{directory}.lock", "another command is setting up this guest"):
             if not os.path.lexists(directory):
-                _make(image, size, files, shared, directory)
+                _make(image, size, files, shared, directory, agent)
         found = at(directory)
     if found is None:
         raise UserError(
@@ -217,7 +243,12 @@ def ensure(image: Image, size: Settings, files: StateFiles, cache: str) -> Ready
 
 
 def _make(
-    image: Image, size: Settings, files: StateFiles, shared: dict[str, bytes], directory: str
+    image: Image,
+    size: Settings,
+    files: StateFiles,
+    shared: dict[str, bytes],
+    directory: str,
+    agent: Agent | None,
 ) -> None:
     """Set a guest up, and give the result its name. The caller holds the lock of that name."""
     images.check_boots(image)
@@ -226,14 +257,14 @@ def _make(
     states.check_socket(state, "XDG_CACHE_HOME")
     clear(state)
     fetching.require_room(cache, MIN_FREE_BYTES, "setting the guest up may take")
-    print(
-        "setting up the guest: this is done once for this image and this version of gitguardfs",
-        file=sys.stderr,
-    )
+    which = f", this version of gitguardfs and {agent.name}" if agent else (
+        " and this version of gitguardfs"
+    )  # fmt: skip
+    print(f"setting up the guest: this is done once for this image{which}", file=sys.stderr)
     stamps = _stamps(image)
     make_private_directory(state.files.directory)
     try:
-        _set_up(state, image, size, files, shared)
+        _set_up(state, image, size, files, shared, agent)
     except UserError as error:
         with suppress(OSError):
             logs.delete_others(state)
@@ -257,6 +288,7 @@ def _make(
         "image": dataclasses.asdict(image),
         "stamps": {DISK: _stamp(os.path.join(done, DISK)), **stamps},
         "gitguardfs": gitguardfs.__version__,
+        "agent": agent.install.text if agent else "",
     }
     text = json.dumps(made, indent=2) + "\n"
     config_files.put(os.path.join(done, RECORD), text, 0o400)
@@ -266,19 +298,24 @@ def _make(
 
 
 def _set_up(
-    state: State, image: Image, size: Settings, files: StateFiles, shared: dict[str, bytes]
+    state: State,
+    image: Image,
+    size: Settings,
+    files: StateFiles,
+    shared: dict[str, bytes],
+    agent: Agent | None,
 ) -> None:
     """Boot a machine without the project, whose guest sets itself up and shuts down. UserError.
 
     It has keys and an authority of its own. Its proxy reaches servers as that of ``files`` does,
-    and allows packages, and what ``files`` allows to read.
+    and allows packages, what the agent is installed from, and what ``files`` allows to read.
     """
     with ExitStack() as stack:
         lock = running.take_lock(state)
         stack.callback(os.close, lock)
         pairs = keys.ensure(state)
         own = state.files
-        create_files(own.directory)
+        create_files(own.directory, agent.install.presets if agent else ())
         rules = Allowlist.parse(read_allowlist(files)).rules
         with own.allowlist.open("a") as allowlist:
             allowlist.writelines(f"{r.line}\n" for r in rules if r.method in ("GET", "HEAD"))
@@ -296,7 +333,7 @@ def _set_up(
             with suppress(FileNotFoundError):
                 os.unlink(state.disk)
             images.ensure_overlay(image, state.disk)
-            seed.write(state.seed, provision.disk_content(state.name, pairs, ca, shared))
+            seed.write(state.seed, provision.disk_content(state.name, pairs, ca, shared, agent))
 
         small = dataclasses.replace(
             size, memory=min(size.memory, MOST_MEMORY), cpus=min(size.cpus, MOST_CPUS)

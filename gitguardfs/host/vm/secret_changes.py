@@ -119,13 +119,22 @@ def check_name(name: str) -> None:
             "it is a variable in the guest: letters, digits and _, such as EXAMPLE_TOKEN"
         )  # fmt: skip
         raise UserError(f"{shown(name)} cannot be the name of a secret", why)
-    if name.upper() in {known.upper() for known in environment()} or _RESERVED.fullmatch(
-        name.upper()
-    ):
+    if is_reserved(name):
         raise UserError(
             f"{name} cannot be the name of a secret: programs in the guest need that variable",
             "choose another name",
         )
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether the guest or its programs need this variable for themselves."""
+    known = {variable.upper() for variable in environment()}
+    return name.upper() in known or _RESERVED.fullmatch(name.upper()) is not None
+
+
+def holds_key(text: str) -> bool:
+    """Return whether a text has a word that begins like a key or token."""
+    return re.search(rf"(?<![A-Za-z0-9_-])(?:{_KEY.pattern})", text) is not None
 
 
 def _check_no_key(text: str) -> None:

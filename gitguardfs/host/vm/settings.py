@@ -13,6 +13,7 @@ from typing import Any
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.vm import ports
 from gitguardfs.host.vm.state import State
+from gitguardfs.host.vm.up_options import NO_AGENT
 from gitguardfs.names.rules import HIDE, GuardRules, RuleSet
 from gitguardfs.options import config_files
 from gitguardfs.options.guarded_share import DEFAULT_GIT, DEFAULT_LOCAL
@@ -52,6 +53,8 @@ class Settings:
     """Ports that lead into the guest while the VM runs, as ports.parsed() reads them."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
+    agent: str = NO_AGENT
+    """The name of the agent that it has, or the path of a file of the user's that describes one."""
 
     def __post_init__(self) -> None:
         if self.memory < MIN_MEMORY_MIB:

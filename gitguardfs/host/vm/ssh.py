@@ -90,17 +90,19 @@ def command(
     return [*words, *more, HOST_ALIAS, *([] if remote is None else [remote])]
 
 
-def session(guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str) -> list[str]:
+def session(
+    guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str, first: str = ""
+) -> list[str]:
     """Return the command for a shell in the project, or for ``words`` there.
 
     A single word is a line for the guest's shell, as for ssh; several are a command with arguments.
-    It begins once the guest's clock is not behind that of this machine.
+    It begins once the guest's clock is not behind that of this machine, with the line ``first``.
     """
     in_step = shlex.quote(_IN_STEP.format(int(time.time()) - _CLOCK_TOLERANCE))
     where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
     line = words[0] if len(words) == 1 else shlex.join(words)
     remote = f"{where} && {line}" if words else f'{where} && exec "$SHELL" -l'
-    remote = f"sh -c {in_step}; {remote}"
+    remote = "; ".join(filter(None, (f"sh -c {in_step}", first, remote)))
     return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
 
 

@@ -13,6 +13,7 @@ from gitguardfs.host.credentials.secrets import why_suspended
 from gitguardfs.host.egress.reports import ignored_text
 from gitguardfs.host.vm.running import DISK_IS_FULL
 from gitguardfs.host.vm.status import BOTH, TO_HOST
+from gitguardfs.host.vm.up_options import NO_AGENT
 
 HEADING = "What crosses the border: on the left this machine, on the right the guest"
 LEGEND = "<-- and --> show who opens a connection, or which way data goes; <-> is both ways"
@@ -62,6 +63,8 @@ def _head(facts: dict[str, Any]) -> dict[str, str]:
     else:
         hardened = ", hardened" if own["hardened"] else ""
         rows["image"] = own["image"]
+        if own["agent"] != NO_AGENT:
+            rows["agent"] = own["agent"]
         rows["machine"] = f"{counted(own['cpus'], 'processor')}, {own['memory']} MiB{hardened}"
     return {**rows, "state": vm["directory"]}
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from gitguardfs.base.errors import UserError
+from gitguardfs.base.installation import AGENT_NAMES
 from gitguardfs.base.secret_names import HIDDEN_TEXT
 from gitguardfs.base.similar import did_you_mean
 from gitguardfs.base.size import mebibytes
@@ -78,7 +79,12 @@ class UpOption:
         return f"{self.key} = {self.example}"
 
 
+NO_AGENT = "none"
+"""The value of ``--agent`` for none."""
+
 UP_OPTIONS = (
+    UpOption("agent", f"An agent at the prompt: {', '.join(AGENT_NAMES)} or {NO_AGENT}; or a file "
+             "of your own that says what one needs.", '"claude"', "AGENT", default=NO_AGENT),
     UpOption("image", "A name (debian-13), a qcow2 or raw file, a directory with a kernel, or "
              "URL#sha512=HEX.", '"~/my-image.qcow2"', "IMAGE", default="debian-13"),
     UpOption("memory", "The guest's memory, such as 8G or 4096M.", '"8G"', "SIZE", Kind.SIZE,

@@ -43,6 +43,7 @@ def write(state: State, text: str | bytes) -> None:
 
 
 EVERY_KEY = {
+    "agent": ('"claude"', "claude"),
     "image": ('"~/my.img"', None),
     "memory": ('"4G"', 4096),
     "cpus": ("3", 3),
@@ -87,7 +88,7 @@ def test_without_the_file_nothing_is_set(state: State) -> None:
     [
         ("cpus = 2\n\ncpu = 3\n", 3, r"unknown key 'cpu' \(did you mean cpus\?\)"),
         ("git_name = 'x'", 1, r"unknown key 'git_name' \(did you mean git-name\?\)"),
-        ("xyz = 1", 1, r"unknown key 'xyz' \(the keys are image, memory, .*git-email\)"),
+        ("xyz = 1", 1, r"unknown key 'xyz' \(the keys are agent, image, .*git-email\)"),
         ("# x\n[vm]\ncpus = 2", 2, r"unknown key 'vm' \(the keys are"),
         ("cpus = '2'", 1, r"cpus must be a number \(for example cpus = 4\)"),
         ("cpus = true", 1, "cpus must be a number"),
@@ -107,6 +108,8 @@ def test_without_the_file_nothing_is_set(state: State) -> None:
         ("publish = ['x']", 1, "'x' is not a port"),
         ("allow = ['npn']", 1, r"unknown preset 'npn' \(did you mean npm\?\)"),
         ("\nallow = ['GET x']", 2, "not a line of an allowlist: GET x"),
+        ("agent = 'cluade'", 1, "agent 'cluade' is no absolute path, and no name of one"),
+        ("agent = '~/my.img'", 1, ".*/my.img: an agent's name has small letters"),
         ("image = 'my.img'", 1, "image 'my.img' is no absolute path, name or URL of one"),
         ("image = 'debain-13'", 1, r"image 'debain-13' is no .* \(did you mean debian-13\?\)"),
         ("cpus = 1\nimage = '/etc/passwd'", 2, "the image /etc/passwd is no disk that can boot"),
@@ -258,7 +261,7 @@ def test_a_block_without_its_end_takes_no_line_of_the_users(
     write(state, "allow = ['GET https://file.test/x']")
     start(state, monkeypatch)
     path = state.files.allowlist
-    path.write_text(path.read_text().replace(files._END, "GET https://own.test/1"))
+    path.write_text(path.read_text().replace(files._CONFIG.end, "GET https://own.test/1"))
     for _ in range(2):
         start(state, monkeypatch)
     write(state, "")
@@ -353,7 +356,7 @@ def test_show_says_where_each_value_is_from(
     rows = dict(re.findall(r"(?m)^(\S+) = .*  # (.*)$", said))
     assert rows == {
         **dict.fromkeys(("image", "guard", "git", "local", "hardened", "publish"), "default"),
-        **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show"), "default"),
+        **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show", "agent"), "default"),
         "memory": "remembered", "cpus": "line 1", "hide": "line 2 and remembered",
         "allow": "line 3", "upstream-proxy": "remembered",
     }  # fmt: skip

@@ -178,6 +178,44 @@ def test_a_guest_that_is_killed_at_any_moment_starts_by_cloud_init_or_by_its_uni
     assert int(count) > 1
 
 
+INSTALL = """
+    await_proxy() { :; }
+    tell() { echo "tell $*" >>calls; }
+    getent() { echo "agent:x:1000:1000::$PWD/home:/bin/bash"; }
+    setpriv() { echo "$*" | grep -o '.*--no-new-privs' >>"${BUNDLE%/*}/calls"; shift 6; "$@"; }
+    AGENT=agent BUNDLE=$PWD/bundle AGENT_PROGRAM=$PWD/program ENVIRONMENT=$PWD/environment
+    mkdir -p home/.npm/_cacache home/.cache
+    echo authorities >bundle
+    echo ours >seed/ca.pem
+    printf '%s="%s"\\n' SSL_CERT_FILE "$BUNDLE" JAVA_TOOL_OPTIONS '-Da=b -Dc=d' >environment
+"""
+SHOW = """#!/bin/sh
+echo "$1: $SSL_CERT_FILE $NPM_CONFIG_CAFILE $JAVA_TOOL_OPTIONS in $PWD"; cat "$SSL_CERT_FILE"
+"""
+
+
+def test_an_agent_is_installed_as_its_user_who_trusts_this_one_guests_proxy(tmp_path: Path) -> None:
+    (tmp_path / "program").write_text(SHOW)
+    (tmp_path / "program").chmod(0o755)
+    done = run(tmp_path, f"{INSTALL} install_agent; ls -A home; cat bundle calls")
+    bundle, home = tmp_path / "bundle.pem", tmp_path / "home"
+    assert done.stdout.splitlines()[1:] == [
+        f"install: {bundle} {bundle} -Da=b -Dc=d in {home}", "authorities", "ours",
+        ".npm", "authorities",
+        "tell step the agent is installed",
+        "--reuid agent --regid agent --init-groups --no-new-privs",
+    ]  # fmt: skip
+
+
+def test_an_agent_that_cannot_be_installed_ends_the_setup(tmp_path: Path) -> None:
+    done = run(
+        tmp_path, f"{INSTALL} install_agent; ls calls; ln -s /bin/false program; install_agent"
+    )
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].endswith("failed: the agent could not be installed, see"
+                                                 " mitmdump.log")  # fmt: skip
+
+
 IN_THE_WAY = {
     "nothing": "",
     "a file for the parent": "touch home/projects",

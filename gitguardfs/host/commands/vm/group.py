@@ -9,7 +9,8 @@ from gitguardfs.host.commands.vm import config, egress, guest, images, machine, 
 
 EPILOG = """\b
 Examples:
-  gitguard vm up --allow anthropic          a shell in the guest
+  gitguard vm up --agent claude             a shell in the guest, with the Claude CLI
+  gitguard vm run claude                    the agent itself
   gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs
   gitguard vm watch                         what the proxy blocks, as it comes
@@ -31,7 +32,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
 """Names that similar programs use."""
 COMMANDS = (
-    up.up, guest.ssh, guest.forward, guest.ssh_config,
+    up.up, guest.run, guest.ssh, guest.forward, guest.ssh_config,
     machine.list_, machine.status, machine.logs, machine.stop, machine.reset,
     config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
     images.images,

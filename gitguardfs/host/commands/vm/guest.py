@@ -15,6 +15,13 @@ Examples:
   gitguard vm ssh --root 'apt update && apt install npm'  as the guest's root
 """
 
+RUN_EPILOG = """\b
+Examples:
+  gitguard vm run claude                         in the running VM, or in one that ends with it
+  gitguard vm run codex -- exec 'mend the tests' with arguments
+  gitguard vm run ~/my-agent.toml                an agent that your own file describes
+"""
+
 FORWARD_EPILOG = """\b
 Examples:
   gitguard vm forward 3000         127.0.0.1:3000 leads to port 3000 of the guest
@@ -50,6 +57,39 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     user = keys.ADMIN if root else keys.AGENT
     return subprocess.call(ssh_command.session(guest, words, terminal, user))
+
+
+@click.command(
+    cls=NeedsExtra,
+    short_help="Start the agent in the VM.",
+    epilog=RUN_EPILOG,
+    context_settings=WORDS,
+)
+@PROJECT
+@click.argument("agent", metavar="AGENT")
+@click.argument("words", metavar="[-- ARGS...]", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, ...]) -> int:
+    """Start an agent in the VM, with its terminal here; return its exit status.
+
+    If the VM does not run, this starts it like `vm up --agent AGENT`, and stops it afterwards.
+    """
+    import subprocess
+
+    from gitguardfs.host.commands.vm.up import up
+    from gitguardfs.host.vm import agents, keys, running, state
+    from gitguardfs.host.vm import ssh as ssh_command
+
+    if agent == agents.NO_AGENT:
+        raise click.UsageError("name an agent")
+    where = state.find(project)
+    line = agents.run_words(words[1:] if words[:1] == ("--",) else words)
+    if not running.is_running(where):
+        return int(ctx.invoke(up, project=project, words=line, agent=agent))
+    agents.check_is_in(where, agent)
+    terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    guest = running.guest(where)
+    return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT))
 
 
 @click.command(

@@ -16,7 +16,8 @@ from gitguardfs.host.vm.up_options import LISTS, UP_OPTIONS, Kind, UpOption, all
 
 UP_EPILOG = """\b
 Examples:
-  gitguard vm up --allow anthropic --allow 'GET https://docs.example.org/*'
+  gitguard vm up --agent claude                 an agent, with its part of the allowlist
+  gitguard vm up --allow openai --allow 'GET https://docs.example.org/*'
   gitguard vm up --hide '*.pem' --hide data     hides these names too, from now on
   gitguard vm up --show .env.test               shows a name that is hidden by default
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
@@ -84,6 +85,7 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
 
     from gitguardfs.host.audit import trust
     from gitguardfs.host.vm import (
+        agents,
         config_file,
         driver,
         exposed_files,
@@ -99,6 +101,8 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
         why = "which has a VM" if where.has_disk else "for which you have a gitguard.toml"
         click.echo(f"sharing {shown(where.project)}, {why}", err=True)
     given["local"] = local_names(given["local"], no_local)
+    if given["agent"] is not None:
+        given["agent"] = agents.resolved(given["agent"])
     if given["image"] is not None:
         given["image"] = images.resolved(given["image"])
     if ignored := config_file.not_read(where):
