@@ -84,7 +84,8 @@ NO_AGENT = "none"
 
 UP_OPTIONS = (
     UpOption("agent", f"An agent at the prompt: {', '.join(AGENT_NAMES)} or {NO_AGENT}; or a file "
-             "of your own that says what one needs.", '"claude"', "AGENT", default=NO_AGENT),
+             "of your own that says what one needs.", '"claude"', "AGENT", default=NO_AGENT,
+             choices=(*AGENT_NAMES, NO_AGENT)),
     UpOption("image", "A name (debian-13), a qcow2 or raw file, a directory with a kernel, or "
              "URL#sha512=HEX.", '"~/my-image.qcow2"', "IMAGE", default="debian-13"),
     UpOption("memory", "The guest's memory, such as 8G or 4096M.", '"8G"', "SIZE", Kind.SIZE,

@@ -34,6 +34,7 @@ def completed(line: str, **variables: str) -> str:
         ("gitguard ", list(COMMANDS)),
         ("gitguard vm s", ["secret", "ssh", "ssh-config", "status", "stop"]),
         ("gitguard vm up --allow ", list(PRESETS)),
+        ("gitguard vm up --agent c", ["claude", "codex"]),
         ("gitguard share --for ", ["qemu", "libvirt", "utm"]),
         ("vm-mount --style s", ["systemd"]),
     ],
@@ -45,7 +46,8 @@ def test_words_are_completed(line: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "kind"),
     [("gitguardfs ", "dir"), ("gitguard share a", "dir"), ("vm-mount --map-mount ", "dir"),
-     ("gitguardfs --audit-log ", "file"), ("gitguard vm up --image ", "file")],
+     ("gitguardfs --audit-log ", "file"), ("gitguard vm up --image ", "file"),
+     ("gitguard vm up --agent ~/m", "file")],
 )  # fmt: skip
 def test_the_shell_completes_directories_and_files(line: str, kind: str) -> None:
     assert completed(line) == f"{kind},{line.split(' ')[-1]}\n"

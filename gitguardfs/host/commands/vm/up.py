@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from gitguardfs.base.errors import shown
 from gitguardfs.base.size import mebibytes
@@ -50,6 +51,11 @@ def _of_table(option: UpOption) -> Any:
             more["type"] = click.Choice(option.choices)
         case Kind.FILE:
             more["type"] = click.Path(exists=True, dir_okay=False)
+        case Kind.TEXT if option.choices:  # or a file
+            more["shell_complete"] = lambda _context, _param, begin: (
+                [name for name in option.choices if name.startswith(begin)]
+                or [CompletionItem(begin, type="file")]
+            )
         case Kind.ALLOWED:
             more["callback"] = lambda _context, _param, values: tuple(map(allowed, values))
             more["shell_complete"] = lambda _context, _param, begin: [
