@@ -224,7 +224,7 @@ def _value(key: str, value: Any) -> Any:
     else:
         parts = [None]
     if not all(isinstance(part, str) for part in parts):
-        what = {str: "a text", list: "a list of texts", dict: "a table of texts"}[kind]
+        what = {"list": "a list of texts", "dict": "a table of texts"}.get(kind.__name__, "a text")
         raise UserError(f"{key} must be {what}")
     if kind is dict:
         for name, text in value.items():

@@ -38,7 +38,9 @@ def test_a_wheel_has_what_a_guest_needs() -> None:
     expected: dict[str, list[str]] = {}
     for name in installation.SCRIPT_NAMES:
         path = f"{installation.SCRIPTS}/{name}"
-        expected.setdefault(f"share/{installation.PACKAGE}/{os.path.dirname(path)}", []).append(path)
+        expected.setdefault(f"share/{installation.PACKAGE}/{os.path.dirname(path)}", []).append(
+            path
+        )
     assert tool["data-files"] == expected
     package = REPOSITORY / "gitguardfs"
     listed = {

@@ -79,8 +79,9 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     from gitguardfs.host.commands.vm.up import up
     from gitguardfs.host.vm import agents, keys, running, state
     from gitguardfs.host.vm import ssh as ssh_command
+    from gitguardfs.host.vm.up_options import NO_AGENT
 
-    if agent == agents.NO_AGENT:
+    if agent == NO_AGENT:
         raise click.UsageError("name an agent")
     where = state.find(project)
     line = agents.run_words(words[1:] if words[:1] == ("--",) else words)

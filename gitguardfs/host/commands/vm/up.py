@@ -53,7 +53,7 @@ def _of_table(option: UpOption) -> Any:
             more["type"] = click.Path(exists=True, dir_okay=False)
         case Kind.TEXT if option.choices:  # or a file
             more["shell_complete"] = lambda _context, _param, begin: (
-                [name for name in option.choices if name.startswith(begin)]
+                [CompletionItem(name) for name in option.choices if name.startswith(begin)]
                 or [CompletionItem(begin, type="file")]
             )
         case Kind.ALLOWED:

@@ -15,19 +15,22 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 CONFIG = "/etc/gitguard-vm/agent.json"
 RULES = "/etc/gitguard-vm/AGENTS.md"
+Config = dict[str, Any]
+"""The content of CONFIG, as agents.py writes it."""
 END = 20
 """Characters of a key by which Claude Code remembers that the user has allowed its use."""
 
 
-def say(text):
+def say(text: str) -> None:
     """Print a line for the user."""
     print(text, file=sys.stderr, flush=True)
 
 
-def is_installed(config):
+def is_installed(config: Config) -> bool:
     """Return whether the agent's program is there; install it if not."""
     command, steps = config["command"], config["steps"]
     if shutil.which(command):
@@ -44,7 +47,7 @@ def is_installed(config):
     return False
 
 
-def prepare(config):
+def prepare(config: Config) -> None:
     """Write the settings that are not there, then run the agent's own lines."""
     home = os.path.expanduser("~")
     for path, text in config["files"].items():
@@ -59,22 +62,22 @@ def prepare(config):
         subprocess.run(words, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
 
 
-def filled(text, project):
+def filled(text: str, project: str) -> str:
     """Return a text with the project's path, and with the ends of variables, put in."""
 
-    def end_of(match):
+    def end_of(match: re.Match[str]) -> str:
         return quoted(os.environ.get(match[1], "")[-END:])
 
     text = text.replace("@PROJECT@", quoted(project))
     return re.sub("@END:([A-Za-z0-9_]+)@", end_of, text).lstrip("\n")
 
 
-def quoted(text):
+def quoted(text: str) -> str:
     """Return a text as it stands within the quotes of JSON and TOML."""
     return json.dumps(text)[1:-1]
 
 
-def write_settings(path, text):
+def write_settings(path: str, text: str) -> None:
     """Write a file that is not there; of JSON, what is not in the file."""
     path = os.path.realpath(path)
     if os.path.lexists(path):
@@ -95,7 +98,7 @@ def write_settings(path, text):
     os.replace(f"{path}.new", path)
 
 
-def merged(ours, theirs=None):
+def merged(ours: Any, theirs: Any = None) -> Any:
     """Return their value, with what only ours has: entries of tables, and of lists if not empty."""
     if isinstance(ours, dict) and isinstance(theirs or {}, dict):
         theirs = theirs or {}
@@ -106,7 +109,7 @@ def merged(ours, theirs=None):
     return ours if theirs is None else theirs
 
 
-def hello(config):
+def hello(config: Config) -> None:
     """Say how the agent starts, and about its key."""
     name, command = config["name"], config["command"]
     say(f"{command} starts {config['about']}; on your machine: gitguard vm run {name}")
@@ -120,7 +123,7 @@ def hello(config):
             say(f"Or log in here: {config['login']}")
 
 
-def main(words):
+def main(words: list[str]) -> int:
     """Do what the first word says; return the exit status."""
     with open(CONFIG) as file:
         config = json.load(file)
