@@ -9,7 +9,7 @@ from gitguardfs.host.commands.vm import config, egress, guest, images, machine, 
 
 EPILOG = """\b
 Examples:
-  gitguard vm up --agent claude             a shell in the guest, with the Claude CLI
+  gitguard vm up --agent claude             a shell in it, with an agent
   gitguard vm run claude                    the agent itself
   gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs

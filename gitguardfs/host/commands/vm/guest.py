@@ -17,9 +17,9 @@ Examples:
 
 RUN_EPILOG = """\b
 Examples:
-  gitguard vm run claude                         in the running VM, or in one that ends with it
-  gitguard vm run codex -- exec 'mend the tests' with arguments
-  gitguard vm run ~/my-agent.toml                an agent that your own file describes
+  gitguard vm run claude                          in a VM that runs, or is started
+  gitguard vm run codex -- exec 'mend the tests'  with arguments
+  gitguard vm run ~/my-agent.toml                 one that your own file describes
 """
 
 FORWARD_EPILOG = """\b
