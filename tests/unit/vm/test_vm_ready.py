@@ -3,6 +3,7 @@
 The machine that sets a guest up is left out here, and only here: tests/vm boots it.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from click.testing import CliRunner
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.commands.vm import group as command
 from gitguardfs.host.egress.files import StateFiles
-from gitguardfs.host.vm import image_store, images, ready, settings
+from gitguardfs.host.vm import agents, image_store, images, ready, settings
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.fetching import RemoteFile
 from gitguardfs.host.vm.images import Image
@@ -115,6 +116,20 @@ def test_whatever_a_disk_is_made_of_is_in_its_name(host: Host) -> None:
     names.append(ready.key(image, shared))
     assert len(set(names)) == len(names)
     assert ready.key(image, dict(reversed(shared.items()))) == names[-1]
+
+
+def test_an_agent_has_a_ready_disk_of_its_own_and_a_vm_over_it_has_the_agent(host: Host) -> None:
+    host.ensure()
+    wanted = dataclasses.replace(host.settings(), agent="codex")
+    state = host.vm("p")
+    codex, claude = (agents.load(name, state.project) for name in ("codex", "claude"))
+    assert codex is not None and claude is not None
+    assert ready.has_agent(state, claude)  # it will get it so
+    ready.disk_for(state, wanted, host.cache)
+    assert host.builds == 2 and len(host.names()) == 2
+    assert (ready.has_agent(state, codex), ready.has_agent(state, claude)) == (True, False)
+    shutil.rmtree(os.path.dirname(images.backing_of(state.disk)))
+    assert not ready.has_agent(state, codex)
 
 
 # Making it
