@@ -3,7 +3,7 @@
 import os
 
 from gitguardfs.host.vm.state import is_held
-from tests.support.repos import as_host
+from tests.support.repos import HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import Session, World, console, is_running, processes_of
 
@@ -80,6 +80,50 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     assert nodes == "root 666\nroot 666\ndisk 660"
     assert host.sh("systemctl --user is-active default.target") == "active"
     assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
+    assert session.leave() == 0
+
+
+def test_more_directories_come_to_a_vm_that_exists_and_go_again(host: World) -> None:
+    lib, data = host.other("lib").project, host.place / "project of data"
+    with as_host():
+        data.mkdir()
+        (lib / "node_modules").mkdir()
+    config = (lib / ".git/config").read_bytes()
+    options = ("--git", "private", "--share", f"{lib}:ro", "--share", str(data))
+    session = host.up(*options, what="boot with more directories")
+    # Guarded alike; the one to read is so for root too, and shows what is in it.
+    types = host.sh("for d in . ../lib '../project of data'; do findmnt -n -o FSTYPE -T \"$d\""
+                    " | tail -n 1; done")  # fmt: skip
+    assert types.split() == ["fuse.gitguardfs"] * 3
+    said = host.each(
+        "echo by the agent >'../project of data/new'; cat '../project of data/new'",
+        "cd ../lib && git log --oneline && ls", "touch ../lib/new", "cat ../lib/.git/config",
+        "mkdir '../project of data/.git'", "ls /var/lib/gitguardfs/shares",
+        "unshare -Urm mount -t 9p -o trans=virtio,version=9p2000.L"
+        " $(cat /sys/bus/virtio/drivers/9pnet_virtio/*/mount_tag | tr '\\0' '\\n' | grep share-"
+        " | head -n 1) /mnt",
+    )  # fmt: skip
+    assert said[0] == (0, "by the agent")
+    assert said[1][0] == 0 and "first" in said[1][1] and "node_modules" in said[1][1]
+    assert all(status != 0 and SECRET not in text for status, text in said[2:]), said
+    raw = 'for d in /var/lib/gitguardfs/shares/share-*; do findmnt -n -o FSTYPE "$d"; done'
+    assert "9p" in host.sh(raw, root=True)
+    assert host.ssh("touch ~agent/projects/lib/new", root=True).returncode != 0
+    assert (data / "new").stat().st_uid == HOST_UID
+    assert not (data / ".git").exists() and not (lib / "new").exists()
+    assert (lib / ".git/config").read_bytes() == config
+    shown = host.vm("status").stdout
+    assert f"{lib} <-> /home/agent/projects/lib" in shown and "read-only" in shown
+    assert session.leave() == 0
+    session = host.up("--share", "", "--share", str(data), what="boot with one of them")
+    assert host.sh("cat '../project of data/new'; ls -A ../lib") == "by the agent"
+    assert str(lib) not in host.vm("status").stdout
+    assert session.leave() == 0
+    os.rename(data, host.place / "unplugged")
+    session = host.up(what="boot without a directory that is gone")
+    assert f"{data} is gone" in session.said()
+    # No unit looks for what is no longer shared.
+    assert host.sh("systemctl --failed --no-legend --plain", root=True) == ""
     assert session.leave() == 0
 
 

@@ -19,11 +19,12 @@ FIRMWARE_PLACES = (
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9._-]*\Z", re.ASCII)
 
 
-def p9_share(exported: str, tag: str) -> list[str]:
+def p9_share(exported: str, tag: str, is_writable: bool = True) -> list[str]:
     """Return the arguments that share a directory with a machine by virtio-9p."""
     # security_model=mapped-xattr would hide owners and symlinks in attributes.
     path, name = quote.qemu(exported), quote.qemu(tag)
     options = f"path={path},mount_tag={name},security_model=none,multidevs=remap"
+    options += "" if is_writable else ",readonly=on"
     return ["-virtfs", f"local,{options},id={device_id(tag)}"]
 
 

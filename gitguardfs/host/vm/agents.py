@@ -20,6 +20,7 @@ from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.credentials.presets import PRESETS
 from gitguardfs.host.credentials.secrets import NAME
 from gitguardfs.host.vm import images, secret_changes, settings
+from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import NO_AGENT, allowed
 from gitguardfs.options import config_files
@@ -161,10 +162,16 @@ def check_is_in(state: State, word: str) -> None:
         )
 
 
-def load(setting: str, project: str) -> Agent | None:
+def of(own: Settings) -> Agent | None:
+    """Return the agent that the settings name; None for none. Raises UserError, OSError."""
+    return load(own.agent, own.project, *own.others_writable)
+
+
+def load(setting: str, project: str, *others: str) -> Agent | None:
     """Return the agent that a setting names; None for none.
 
-    A file in the project is refused: the agent could allow itself more. Raises UserError, OSError.
+    A file in the project or in ``others``, where the agent writes, is refused: it could allow
+    itself more. Raises UserError, OSError.
     """
     if setting == NO_AGENT:
         return None
@@ -172,7 +179,7 @@ def load(setting: str, project: str) -> Agent | None:
     if not is_path(setting):
         path = os.path.join(installation.script_directory(), "agents", f"{setting}.toml")
     else:
-        images.refuse_in_project("the agent's file", path, project)
+        images.refuse_in_project("the agent's file", path, project, *others)
     content = config_files.read(path)
     if content is None:
         raise UserError(f"the agent's file {shown(path)} is gone", "give --agent again")

@@ -20,7 +20,7 @@ from gitguardfs.base.installation import AGENT_NAMES
 from gitguardfs.base.paths import lies_in
 from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.vm import agents, images, ready, settings
+from gitguardfs.host.vm import agents, images, ready, settings, shares
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import BY_KEY, UP_OPTIONS, Kind, UpOption, from_toml, of_key
@@ -114,21 +114,14 @@ def _checked(state: State, option: UpOption, value: Any) -> Any:
                 "leave it out: gitguard vm up asks for it once, and keeps it in your keyring",
             )
         return proxy.setting
+    if option.kind is Kind.DIRECTORIES:
+        return shares.resolved((_absolute(option, one) for one in value), state.project)
     if (
         option.kind is Kind.FILE
         or (option.key == "image" and not images.is_fetched(value))
         or (option.key == "agent" and agents.is_path(value))
     ):
-        path = os.path.expanduser(value)
-        if not os.path.isabs(path):
-            names, others = {
-                "image": (images.NAMES, ", name or URL of one"),
-                "agent": ([*AGENT_NAMES], ", and no name of one"),
-            }.get(option.key, ([], ""))
-            raise UserError(
-                f"{option.key} {value!r} is no absolute path{others}",
-                did_you_mean(value, names) or f"begin it with / or ~/, for example {option.line}",
-            )
+        path = _absolute(option, value)
         if not os.path.exists(path):
             raise UserError(
                 f"{option.key} {path!r} does not exist", "correct the path, or take the key out"
@@ -139,6 +132,21 @@ def _checked(state: State, option: UpOption, value: Any) -> Any:
             agents.load(path, state.project)
         return path
     return value
+
+
+def _absolute(option: UpOption, value: str) -> str:
+    """Return an absolute path, or one below the home. Raises UserError for another."""
+    path = os.path.expanduser(value)
+    if not os.path.isabs(path):
+        names, others = {
+            "image": (images.NAMES, ", name or URL of one"),
+            "agent": ([*AGENT_NAMES], ", and no name of one"),
+        }.get(option.key, ([], ""))
+        raise UserError(
+            f"{option.key} {value!r} is no absolute path{others}",
+            did_you_mean(value, names) or f"begin it with / or ~/, for example {option.line}",
+        )
+    return path
 
 
 @contextmanager

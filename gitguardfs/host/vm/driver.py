@@ -46,6 +46,7 @@ from gitguardfs.host.vm import (
     running,
     seed,
     settings,
+    shares,
     ssh,
     trusted_programs,
     watching,
@@ -103,8 +104,12 @@ def up_arguments(state: State, given: dict[str, Any], words: tuple[str, ...] = (
     file = config_file.read(state)
     saved = settings.load_saved(state)
     own = config_file.of_settings(given)
+    own["share"] = shares.resolved(own.get("share") or (), state.project)
     remembered = settings.merged(saved.remembered, own)
-    new = config_file.merged(file, saved.remembered, own)
+    there = dataclasses.replace(saved.remembered, share=shares.present(saved.remembered.share))
+    new = config_file.merged(file, there, own)
+    shares.check(new.shares, states.own_directories())
+    images.refuse_in_project("gitguard.toml", state.config, state.project, *new.others_writable)
     # The disk stays one of the image that it was made from.
     remembered = dataclasses.replace(remembered, image=new.image)
 
@@ -134,11 +139,12 @@ def up(state: State, arguments: UpArguments) -> int:
     Raises UserError.
     """
     existing_directory(state.project)
+    others = arguments.settings.others_writable
     programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS)
     check_installed(*programs)
-    trusted_programs.check(state.project, *programs)
-    authority = _authority(arguments, state.project)
-    agents.load(arguments.settings.agent, state.project)  # its mistakes are said before a start
+    trusted_programs.check(state.project, *programs, others=others)
+    authority = _authority(arguments, state.project, *others)
+    agent = agents.of(arguments.settings)  # its mistakes are said before a start
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
     if not state.has_disk:
@@ -164,10 +170,9 @@ def up(state: State, arguments: UpArguments) -> int:
         proxy = StartedProxy(files.directory)
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
-        owner = os.stat(exported)
-        agent = agents.load(arguments.settings.agent, state.project)
+        owners = [(st.st_uid, st.st_gid) for st in (os.stat(one.directory) for one in exported)]
         own = provision.guest_files(
-            arguments.settings, ca, credentials.load(files.directory), (owner.st_uid, owner.st_gid)
+            arguments.settings, ca, credentials.load(files.directory), owners
         )
         seed.write(state.seed, provision.content(state.name, own, pairs, ca, agent))
         launch = Launch(
@@ -215,21 +220,21 @@ def _allowed_for_agent(state: State, new: Settings) -> tuple[str, ...]:
 
     A VM that was made without the agent also needs what that is installed from.
     """
-    agent = agents.load(new.agent, state.project)
+    agent = agents.of(new)
     if agent is None:
         return ()
     install = () if ready.has_agent(state, agent) else agent.install.presets
     return (*agent.allow, *install)
 
 
-def _authority(arguments: UpArguments, project: str) -> bytes | None:
+def _authority(arguments: UpArguments, *directories: str) -> bytes | None:
     """Return the content of --upstream-ca; None to leave the remembered one, b"" to forget it.
 
-    Raises UserError if it cannot be used, OSError.
+    The agent writes in ``directories``. Raises UserError if it cannot be used, OSError.
     """
     if not arguments.upstream_ca:
         return None if arguments.upstream_ca is None else b""
-    images.refuse_in_project("the authority", arguments.upstream_ca, project)
+    images.refuse_in_project("the authority", arguments.upstream_ca, *directories)
     with open(arguments.upstream_ca, "rb") as certificate:
         text = certificate.read()
     try:

@@ -50,8 +50,14 @@ def at_start(settings: Settings, is_first: bool) -> tuple[tuple[str, ...], list[
     """
     by_user = dataclasses.replace(settings, hide_secrets=False)
     by_default = dataclasses.replace(settings, hide=(), hide_secrets=True, show=())
-    paths, repositories = found(settings.project, by_user.hides)
-    tracked = tracked_files.hidden(settings.project, repositories, by_default.hides)
+    paths: dict[str, str] = {}  # each with its path in its share
+    tracked: dict[str, str] = {}
+    for share in settings.shares:
+        below, repositories = found(share.directory, by_user.hides)
+        named = tracked_files.hidden(share.directory, repositories, by_default.hides)
+        begin = "" if share.directory == settings.project else f"{share.directory}/"
+        paths |= {begin + path: path for path in below}
+        tracked |= {begin + path: name for path, name in named.items()}
     deleted = {
         path: name
         for path, name in tracked.items()
@@ -62,7 +68,7 @@ def at_start(settings: Settings, is_first: bool) -> tuple[tuple[str, ...], list[
         names = tuple(sorted({exact(name) for name in deleted.values()}))
         settings = dataclasses.replace(settings, show=(*settings.show, *names))
         deleted = {}
-    hidden = [path for path in paths if any(map(settings.hides, path.split("/")))]
+    hidden = [path for path, own in paths.items() if any(map(settings.hides, own.split("/")))]
     exposed = [path for path in paths if path not in hidden]
     said = []
     if exposed:

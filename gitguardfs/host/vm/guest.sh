@@ -4,7 +4,7 @@
 #   setup   once for a disk, by cloud-init: packages, gitguardfs, what a start needs
 #   finish  after setup: takes out what belongs to this one guest, since VMs share the disk
 #   start   early at each start: writes what this VM is given, if the last start had something else
-#   guard   later at each start: the guarded project; then the host is told
+#   guard   later at each start: the guarded directories; then the host is told
 #   end     tells the host that the start has failed, if these have ended and could not say so
 # Output goes to /var/log/gitguard-vm.log. Every step may be repeated.
 set -Eeuo pipefail
@@ -117,9 +117,8 @@ await_proxy() {
 }
 
 install_packages() {
-    local package missing=() for_agent apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
-    read -ra for_agent <<<"${AGENT_PACKAGES:-}"
-    for package in "${PACKAGES[@]}" "${for_agent[@]}"; do
+    local package missing=() apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
+    for package in "${PACKAGES[@]}" "${AGENT_PACKAGES[@]}"; do
         [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
             missing+=("$package")
     done
@@ -250,8 +249,17 @@ start() {
     say "starting"
     echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
     take_new_seed
-    make_view
+    begin_shares
     keep_spare
+}
+
+begin_shares() {
+    local path
+    for path in "$VIEW" "${MORE_VIEWS[@]}"; do make_view "$path"; done
+    # None of these units is enabled: it still would be when its directory is no longer shared.
+    # systemd may be executing itself anew and not answer. Then they begin with "guard".
+    ((${#MORE_SERVICES[@]} == 0)) || systemctl --no-block start "${MORE_SERVICES[@]}" ||
+        say "systemd does not answer"
 }
 
 take_new_seed() {
@@ -325,7 +333,7 @@ as_agent() {
         --inh-caps=+sys_resource --ambient-caps=+sys_resource "$@"
 }
 
-# The guard shows the project only in an empty directory whose path has no symlink of the agent's.
+# The guard shows a share only in an empty directory whose path has no symlink of the agent's.
 # What else the agent has put there is moved aside.
 make_view() {
     local said
@@ -343,7 +351,7 @@ make_view() {
             rmdir "$1" 2>/dev/null || move_aside "$1"
             mkdir "$1"
         }
-    ' bash "$VIEW" 2>&1) || fail "cannot make $VIEW: $said"
+    ' bash "$1" 2>&1) || fail "cannot make $1: $said"
     [[ -z "$said" ]] || say "$said"
 }
 
@@ -360,31 +368,36 @@ give_rules() {
 }
 
 guard() {
-    is_guarded || serve
-    is_guarded || fail "the project is not guarded"
+    local n
+    serve "$VIEW" "$SERVICE"
+    for n in "${!MORE_VIEWS[@]}"; do serve "${MORE_VIEWS[n]}" "${MORE_SERVICES[n]}"; done
     tell ready
     say "ready"
     [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
 }
 
-# Whether the view is there and answers.
+# Whether a view is there and answers.
 is_guarded() {
     local where type found=
     while read -r _ where type _; do
-        [[ "$where" != "${VIEW// /'\040'}" ]] || found=$type
+        [[ "$where" != "${1// /'\040'}" ]] || found=$type
     done <"$MOUNTS"
-    [[ "$found" == fuse.gitguardfs && -d "$VIEW" ]]
+    [[ "$found" == fuse.gitguardfs && -d "$1" ]]
 }
 
+# Has the service $2 show a guarded share at $1. It has begun already, unless it is the first start
+# of a project's, or "start" was that of an earlier version, which knew of one share only.
 serve() {
-    systemctl start "$SERVICE" ||
-        fail "the project is not guarded: $(journalctl -q -n 1 -o cat -u "$SERVICE")"
+    ! is_guarded "$1" || return 0
+    [[ -d "$1" ]] || make_view "$1"
+    systemctl start "$2" || fail "$1 is not guarded: $(journalctl -q -n 1 -o cat -u "$2")"
+    is_guarded "$1" || fail "$1 is not guarded"
 }
 
 # Makes the agent's repositories, so that nobody meets a slow first use of git.
 make_repositories() {
     touch "$STATE/has-git"
-    as_agent nice find "$VIEW" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
+    as_agent nice find "$VIEW" "${MORE_VIEWS[@]}" -maxdepth 3 -name .git -type f -exec head -c 1 {} + >/dev/null || true
 }
 
 end() { [[ -e "$TOLD" ]] || fail "$(cat "$FAILURE" 2>/dev/null || echo it was ended early)"; }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,20 +188,21 @@ class GuestFile:
 
 def files(
     settings: Settings,
-    view: str,
     units: dict[str, str],
     ca: str | None = None,
-    service: str = "",
+    services: Sequence[str] = (),
     secrets: tuple[Secret, ...] = (),
     agent: Agent | None = None,
 ) -> list[GuestFile]:
-    """Return all files for the guest. ``units`` has the texts of share and guard, by path.
+    """Return all files for the guest. ``units`` has the texts of shares and guards, by path.
 
-    A disk that VMs are to share has neither an authority ``ca`` (PEM), nor a ``service`` that
-    guards the project at ``view``, nor secrets. Raises OSError.
+    A disk that VMs are to share has neither an authority ``ca`` (PEM), nor ``services`` that guard
+    the shares, nor secrets. Raises OSError.
     """
     rules = agent_rules.text(GitMode(settings.git_mode), settings.local) + RULES
     rules += _RULES_OF_NAMES if settings.hide_secrets else ""
+    rules += _about_others(settings)
+    project, *_ = settings.shares
     return [
         *([] if ca is None else [GuestFile(CA_FILE, ca)]),
         GuestFile("/etc/sysctl.d/50-gitguard-vm.conf", f"kernel.panic = {PANIC_TIMEOUT}\n"),
@@ -225,12 +226,12 @@ def files(
         GuestFile("/etc/gitguard-vm/AGENTS.md", rules),
         *(
             GuestFile(path, *file)
-            for path, file in (agent.guest_files(view) if agent else {}).items()
+            for path, file in (agent.guest_files(project.view) if agent else {}).items()
         ),
         *(GuestFile(path, content) for path, content in guest_tools.files(ca).items()),
         GuestFile(BLOCKED_PROGRAM, _BLOCKED, 0o755),
-        GuestFile(CONFIG, _config(settings, view, service, agent)),
-        GuestFile(HIDDEN_NAMES, _hidden_names(settings, view)),
+        GuestFile(CONFIG, _config(settings, services, agent)),
+        GuestFile(HIDDEN_NAMES, _hidden_names(settings, *(one.view for one in settings.shares))),
         GuestFile("/etc/profile.d/gitguard-vm.sh", _PROFILE),
         GuestFile(PROGRAM, installation.text("host/vm/guest.sh"), 0o755),
         GuestFile("/etc/systemd/journald.conf.d/50-gitguard-vm.conf", _JOURNAL),
@@ -253,6 +254,15 @@ def files(
         ),
         *(GuestFile(f"{UNITS}/{path}", text) for path, text in units.items()),
     ]
+
+
+def _about_others(settings: Settings) -> str:
+    """Return the rule that names the shares besides the project; "" without any."""
+    rows = [
+        f"  - `{share.view}`" + ("" if share.is_writable else ", which you can only read")
+        for share in settings.shares[1:]
+    ]
+    return "\n".join(["- These are directories of the human's too:", *rows, ""]) if rows else ""
 
 
 def environment() -> dict[str, str]:
@@ -329,11 +339,11 @@ def _sshd() -> str:
     )
 
 
-def _hidden_names(settings: Settings, view: str) -> str:
+def _hidden_names(settings: Settings, *views: str) -> str:
     if not settings.hide_secrets:  # a file that another start has written would stay
         return ""
     values = {
-        "VIEW": shlex.quote(view),
+        "VIEWS": f"({shlex.join(views)})",
         "SHOW": f"({shlex.join(settings.show)})",
         "SECRETS": shlex.quote(secret_names.HIDDEN),
         "EXAMPLES": shlex.quote(secret_names.EXAMPLES),
@@ -347,7 +357,8 @@ def _managed_settings() -> str:
     return json.dumps(rules, indent=2) + "\n"
 
 
-def _config(settings: Settings, view: str, service: str, agent: Agent | None) -> str:
+def _config(settings: Settings, services: Sequence[str], agent: Agent | None) -> str:
+    view, *views = (share.view for share in settings.shares)
     values = {
         "AGENT": AGENT,
         "BUNDLE": BUNDLE,
@@ -355,9 +366,18 @@ def _config(settings: Settings, view: str, service: str, agent: Agent | None) ->
         "PROXY_ADDRESS": PROXY_ADDRESS,
         "PROXY_PORT": str(PROXY_PORT),
         "VIEW": view,
-        "SERVICE": service,
+        "SERVICE": services[0] if services else "",
         "GIT": settings.git_mode,
         "PANIC_TIMEOUT": str(PANIC_TIMEOUT),
-        "AGENT_PACKAGES": " ".join(agent.install.debian_packages if agent else ()),
     }
-    return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+    lists = {
+        "MORE_VIEWS": views,
+        "MORE_SERVICES": services[1:],
+        "AGENT_PACKAGES": agent.install.debian_packages if agent else (),
+    }
+    return "".join(
+        (
+            *(f"{name}={shlex.quote(value)}\n" for name, value in values.items()),
+            *(f"{name}=({shlex.join(words)})\n" for name, words in lists.items()),
+        )
+    )

@@ -1,31 +1,47 @@
-"""The guard on the host, for ``--guard host``: the guest gets a guarded view of the project."""
+"""The guard on the host, for ``--guard host``: the guest gets guarded views of directories."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from gitguardfs.base.errors import warn
+from gitguardfs.base.paths import checksum
 from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
 from gitguardfs.host.share.this_host import this_host
 from gitguardfs.host.vm import trusted_programs
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 
 
 @contextmanager
-def exported(settings: Settings, name: str) -> Iterator[str]:
-    """Yield the directory to share: the project, or with ``--guard host`` a view of it.
+def exported(settings: Settings, name: str) -> Iterator[tuple[Share, ...]]:
+    """Yield the shares: of the directories, or with ``--guard host`` of views of them.
 
-    Unmounts the view at the end. Raises UserError.
+    Unmounts the views at the end. Raises UserError.
     """
     if settings.guard != GuardPlacement.HOST:
-        yield settings.project
+        yield settings.shares
         return
+    project, *others = settings.shares
+    with ExitStack() as stack:
+        # Another VM may share the same directories.
+        names = [name, *(f"{checksum(project.directory)}-{one.tag}" for one in others)]
+        yield tuple(
+            dataclasses.replace(one, directory=stack.enter_context(_view(settings, one, own)))
+            for one, own in zip((project, *others), names, strict=True)
+        )
+
+
+@contextmanager
+def _view(settings: Settings, share: Share, name: str) -> Iterator[str]:
+    """Yield the mount point of a guarded view of a share's directory. Raises UserError."""
     spec = ShareSpec(
-        directory=settings.project,
+        directory=share.directory,
         tag=name,
         transport=Transport.P9,
         hypervisor=Hypervisor.QEMU,
@@ -34,7 +50,7 @@ def exported(settings: Settings, name: str) -> Iterator[str]:
         disk=os.devnull,
     )
     unmount, *arguments = share_settings.stop_on_host(spec)
-    trusted_programs.check(settings.project, unmount)
+    trusted_programs.check(settings.project, unmount, others=settings.others_writable)
     from gitguardfs.host.share import start_guard  # Linux only; ShareSpec has refused a Mac
 
     start_guard.start(spec)

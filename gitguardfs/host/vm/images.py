@@ -156,26 +156,28 @@ def _is_file(directory: str, name: str) -> bool:
     return os.path.isfile(os.path.join(directory, name))
 
 
-def refuse_in_project(what: str, path: str, project: str) -> None:
-    """Raise UserError if ``path``, or what it leads to, lies in the project.
+def refuse_in_project(what: str, path: str, project: str, *others: str) -> None:
+    """Raise UserError if ``path``, or what it leads to, lies in the project or in ``others``.
 
     The agent could change the file there. ``what`` begins the message, such as "the image".
     """
-    if lies_in(path, project):
-        raise UserError(
-            f"{what} {shown(path)} lies in the project, where the agent could change it",
-            "move it out of the project",
-        )
+    for directory in (project, *others):
+        if lies_in(path, directory):
+            where = "the project" if directory == project else f"the share {shown(directory)}"
+            raise UserError(
+                f"{what} {shown(path)} lies in {where}, where the agent could change it",
+                f"move it out of {where}",
+            )
 
 
-def refuse_image_in_project(image: Image, project: str) -> None:
-    """Raise UserError if a file of the image lies in the project.
+def refuse_image_in_project(image: Image, project: str, *others: str) -> None:
+    """Raise UserError if a file of the image lies in the project or in ``others``.
 
     The agent could write it, and so choose the guest's kernel or disk. Root of such a guest reaches
     the raw share.
     """
     for path in files_of(image):
-        refuse_in_project("the image", path, project)
+        refuse_in_project("the image", path, project, *others)
 
 
 def refuse_cache_around_project(cache: str, project: str) -> None:

@@ -16,12 +16,13 @@ from gitguardfs.base import installation
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.egress import die_with_parent
 from gitguardfs.host.egress.start import StartedProxy
-from gitguardfs.host.vm import accelerators, keys, provision, qmp, running, ssh, trusted_programs
+from gitguardfs.host.vm import accelerators, keys, qmp, running, ssh, trusted_programs
 from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.keys import Keys
 from gitguardfs.host.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
 
 ATTEMPTS = 2
@@ -41,8 +42,8 @@ class Launch:
     settings: Settings
     image: Image
     keys: Keys
-    exported: str | None
-    """The directory that is shared; None for none."""
+    exported: tuple[Share, ...]
+    """What is shared; nothing while a disk is made that VMs will share."""
     lock: int
     """The descriptor of the VM's lock, which QEMU inherits."""
     proxy: StartedProxy
@@ -73,9 +74,8 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
             wait = Boot(state, qemu, progress, here)
             try:
                 _ = launch.proxy.port  # its error is the first to say what is wrong
-                guest = ssh.SshGuest(
-                    launch.keys, wait.await_monitor(), provision.view_of(launch.settings.project)
-                )
+                view = launch.settings.shares[0].view
+                guest = ssh.SshGuest(launch.keys, wait.await_monitor(), view)
                 if launch.settings.hardened:
                     wait.await_ssh(guest.port)
                     attempt.enter_context(_tunnel(wait, guest, launch))
@@ -168,7 +168,7 @@ def _tunnel(wait: Boot, guest: ssh.SshGuest, launch: Launch) -> Iterator[None]:
     process = subprocess.Popen(
         die_with_parent.command(ssh.tunnel(guest, PROXY_ADDRESS, PROXY_PORT, launch.proxy.port)),
         stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL if launch.exported is None else None,
+        stderr=None if launch.exported else subprocess.DEVNULL,
         start_new_session=True,
     )
     assert process.stdin is not None

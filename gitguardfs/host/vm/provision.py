@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import io
-import os
-import re
+import itertools
 import tarfile
+from collections.abc import Iterable
 
 from gitguardfs.base import installation
-from gitguardfs.base.constants import AGENT_HOME, PROJECT_SHARE
 from gitguardfs.guest import systemd
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.vm import agents, seed
@@ -21,8 +20,8 @@ from gitguardfs.host.vm.agents import Agent
 from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, files
 from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
-from gitguardfs.host.vm.qemu_command import TAG
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 
 Ids = tuple[int, int]
@@ -87,38 +86,39 @@ def _for_setup(ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def guest_files(
-    settings: Settings, ca: str, secrets: tuple[Secret, ...] = (), owner: Ids = AGENT_IDS
+    settings: Settings, ca: str, secrets: tuple[Secret, ...] = (), owners: Iterable[Ids] = ()
 ) -> list[GuestFile]:
     """Return the files of a VM's guest but for those with keys.
 
-    ``owner`` is the user and group of the shared directory. Raises UserError, OSError.
+    ``owners`` has user and group of each shared directory. Raises UserError, OSError.
     """
-    view = view_of(settings.project)
-    units = systemd.files(_guarded_share(settings, owner))
-    agent = agents.load(settings.agent, settings.project)
-    return files(settings, view, units, ca, systemd.service_name(view), secrets, agent)
+    units: dict[str, str] = {}
+    for share, owner in zip(settings.shares, owners or itertools.repeat(AGENT_IDS), strict=False):
+        units |= systemd.files(_guarded_share(settings, share, owner))
+    services = [systemd.service_name(share.view) for share in settings.shares]
+    return files(settings, units, ca, services, secrets, agents.of(settings))
 
 
 def _shared_files(agent: Agent | None) -> list[GuestFile]:
     settings = Settings("/project")
-    view = view_of(settings.project)
-    units = systemd.files(_guarded_share(settings, AGENT_IDS))
-    del units[systemd.drop_in_name(view)]
-    return files(settings, view, units, agent=agent)
+    (share,) = settings.shares
+    units = systemd.files(_guarded_share(settings, share, AGENT_IDS))
+    del units[systemd.drop_in_name(share.view)]
+    return files(settings, units, agent=agent)
 
 
-def _guarded_share(settings: Settings, owner: Ids) -> GuardedShare:
-    """Return the project's share and its guard. Raises UserError for a view with too long a path.
+def _guarded_share(settings: Settings, share: Share, owner: Ids) -> GuardedShare:
+    """Return a share and its guard. Raises UserError for a view with too long a path.
 
     The numbers of ``owner`` are the same in the guest, since 9p passes them through.
     """
     return GuardedShare(
-        tag=TAG,
+        tag=share.tag,
         transport="9p",
-        mount=PROJECT_SHARE,
-        map_mount=view_of(settings.project),
+        mount=share.mount,
+        map_mount=share.view,
         map=owner_map(owner, AGENT_IDS),
-        options=mount_options(settings),
+        options=mount_options(settings, share.is_writable),
     )
 
 
@@ -132,22 +132,13 @@ def _login_files(name: str, keys: Keys) -> list[GuestFile]:
     ]
 
 
-def view_of(project: str) -> str:
-    """Return the view's path in the guest: the project's name, with unusual characters replaced.
-
-    Every tool that handles the path would have to quote control characters and the like.
-    """
-    name = re.sub(r"[^\w.+@ -]", "_", os.path.basename(project)).strip()
-    if not name.strip(".") or name.startswith("-"):
-        name = f"project{name}"
-    return f"{AGENT_HOME}/projects/{name}"
-
-
-def mount_options(settings: Settings) -> tuple[str, ...]:
-    """Return the options of the guard, unquoted."""
+def mount_options(settings: Settings, is_writable: bool = True) -> tuple[str, ...]:
+    """Return the options of a share's guard, unquoted."""
     options = [f"git={settings.git_mode}", *(f"hide={name}" for name in settings.hide)]
     if settings.hide_secrets:
         options += ["hide-secrets", *(f"show={name}" for name in settings.show)]
+    if not is_writable:  # QEMU refuses changes too; directories of the guest's own would stay empty
+        return (*options, "read-only")
     return with_local(tuple(options), settings.local)
 
 

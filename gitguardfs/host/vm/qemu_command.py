@@ -11,10 +11,9 @@ from gitguardfs.base import quote
 from gitguardfs.host.share import qemu
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
 
-TAG = "project"
-"""The mount tag of the share."""
 SEED_SERIAL = "gitguard-seed"
 """The serial number of the disk with the seed, by which the guest finds it."""
 CHANNEL = "gitguard"
@@ -45,8 +44,8 @@ class Machine:
 
     state: State
     image: Image
-    exported: str | None
-    """The directory that is shared: the project, or the guarded view of it; None for none."""
+    exported: tuple[Share, ...]
+    """The shares; with a guard on the host their directories are guarded views."""
     settings: Settings
     accelerator: str
     """``kvm``, ``hvf`` or ``tcg``."""
@@ -80,7 +79,11 @@ def command(machine: Machine) -> list[str]:
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
         *_network(machine),
-        *(() if machine.exported is None else qemu.p9_share(machine.exported, TAG)),
+        *(
+            word
+            for one in machine.exported
+            for word in qemu.p9_share(one.directory, one.tag, one.is_writable)
+        ),
         *(() if IS_MAC else ("-sandbox", _sandbox(machine))),
     ]
 

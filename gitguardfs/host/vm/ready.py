@@ -118,13 +118,14 @@ def disk_for(state: State, wanted: Settings, cache: str) -> Image:
     has booted. Raises UserError, OSError.
     """
     images.refuse_cache_around_project(cache, state.project)
+    others = wanted.others_writable
     if os.path.exists(state.disk):
-        ready = _below(state)
+        ready = _below(state, others)
         image = _unchanged_image(ready, wanted.image)
-        images.refuse_image_in_project(image, state.project)
+        images.refuse_image_in_project(image, state.project, *others)
     else:
         image = images.obtain(wanted.image, platform.machine(), cache)
-        images.refuse_image_in_project(image, state.project)
+        images.refuse_image_in_project(image, state.project, *others)
         ready = ensure(image, wanted, state.files, cache)
         settings.save_image(state, wanted.image)
     if _stamp(ready.disk) != ready.stamps.get(DISK):
@@ -148,13 +149,15 @@ def has_agent(state: State, agent: Agent) -> bool:
         return False  # the start will say what is wrong
 
 
-def _below(state: State) -> ReadyDisk:
+def _below(state: State, others: tuple[str, ...] = ()) -> ReadyDisk:
     """Return the ready disk below a VM's disk. Raises UserError if it is gone or damaged.
 
-    It may be in another cache: a VM keeps its ready disk when XDG_CACHE_HOME is another.
+    It may be in another cache: a VM keeps its ready disk when XDG_CACHE_HOME is another. The agent
+    writes in the project and in ``others``.
     """
     base = images.backing_of(state.disk)
-    images.refuse_in_project("the image", base, state.project)  # QEMU follows just this name
+    # QEMU follows just this name.
+    images.refuse_in_project("the image", base, state.project, *others)
     directory, name = os.path.split(base)
     found = at(directory) if name == DISK and _NAME.fullmatch(os.path.basename(directory)) else None
     if found is None:
@@ -221,7 +224,7 @@ def ensure(image: Image, size: Settings, files: StateFiles, cache: str) -> Ready
 
     If another command is making it, wait for that.
     """
-    loaded = agents.load(size.agent, size.project)
+    loaded = agents.of(size)
     agent = loaded.for_ready_disk if loaded else None
     shared = provision.shared_content(agent)
     directory = os.path.join(cache, key(image, shared))
@@ -338,7 +341,7 @@ def _set_up(
         small = dataclasses.replace(
             size, memory=min(size.memory, MOST_MEMORY), cpus=min(size.cpus, MOST_CPUS)
         )
-        launch = Launch(state, small, image, pairs, None, lock, proxy, prepare=prepare)
+        launch = Launch(state, small, image, pairs, (), lock, proxy, prepare=prepare)
         _, qemu = boot(stack, launch)
         try:
             status = qemu.wait(SHUTDOWN_LIMIT)

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from gitguardfs.base.errors import Exit, UserError
-from gitguardfs.host.vm import keys, provision, qmp, secret_changes, settings, trusted_programs
+from gitguardfs.host.vm import keys, qmp, secret_changes, settings, trusted_programs
 from gitguardfs.host.vm.ssh import SshGuest
 from gitguardfs.host.vm.state import State, is_held, remove, take
 
@@ -40,7 +40,8 @@ def guest(state: State, early: bool = False) -> SshGuest:
     Raises UserError if the VM is not running, if ssh or this program lies in the project, or if the
     project is not guarded yet; ``early`` permits the last.
     """
-    trusted_programs.check(state.project, trusted_programs.SSH)
+    own = settings.load(state)
+    trusted_programs.check(state.project, trusted_programs.SSH, others=own.others_writable)
     if not is_running(state):
         raise UserError("the VM is not running", "gitguard vm up starts it", Exit.SYSTEM)
     not_yet = UserError(
@@ -53,8 +54,7 @@ def guest(state: State, early: bool = False) -> SshGuest:
         port = qmp.ssh_port(state)
     except qmp.NoAnswerError:
         raise not_yet from None
-    view = provision.view_of(settings.load(state).project)
-    return SshGuest(keys.Keys(state.path(keys.DIRECTORY)), port, view)
+    return SshGuest(keys.Keys(state.path(keys.DIRECTORY)), port, own.shares[0].view)
 
 
 def resume_if_paused(state: State) -> None:

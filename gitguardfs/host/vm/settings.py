@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gitguardfs.base.errors import UserError
-from gitguardfs.host.vm import ports
+from gitguardfs.host.vm import ports, shares
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import NO_AGENT
 from gitguardfs.names.rules import HIDE, GuardRules, RuleSet
@@ -51,6 +52,8 @@ class Settings:
     """QEMU may start no program; the guest reaches the proxy by a reverse SSH tunnel."""
     publish: tuple[str, ...] = ()
     """Ports that lead into the guest while the VM runs, as ports.parsed() reads them."""
+    share: tuple[str, ...] = ()
+    """Directories that are shared besides the project, as shares.parsed() reads them."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
     agent: str = NO_AGENT
@@ -79,6 +82,7 @@ class Settings:
                         f"{option} {name!r} is not the name of a file", "use no /, \\ or comma"
                     )
         ports.merged((), self.publish)
+        shares.merged((), self.share)
         for value in (self.git_name, self.git_email):
             if not value.strip() or not value.isprintable():
                 raise UserError(f"{value!r} cannot be a name or address for git")
@@ -87,6 +91,16 @@ class Settings:
     def git_mode(self) -> str:
         """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """All directories that are shared, the project first."""
+        return shares.of_vm(self.project, self.share)
+
+    @property
+    def others_writable(self) -> tuple[str, ...]:
+        """The directories besides the project in which the agent may write."""
+        return tuple(one.directory for one in self.shares[1:] if one.is_writable)
 
     def hides(self, name: str) -> bool:
         """Return whether files and directories of this name are hidden from the agent."""
@@ -121,8 +135,8 @@ def load_saved(state: State) -> Saved:
     if content is None:
         return Saved(Settings(state.project), Settings(state.project))
     try:
-        # A VM that is older than these two settings goes on without them.
-        fields = {"hide_secrets": False, "show": [], **json.loads(content)}
+        # A VM that is older than these settings goes on without them.
+        fields = {"hide_secrets": False, "show": [], "share": [], **json.loads(content)}
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}
         without_file.pop("without_file", None)
@@ -163,13 +177,14 @@ def before_start(old: Settings, new: Settings) -> Settings:
     """Return the part of ``new`` to save before the VM has started with it.
 
     What protects the project is saved at once: no later start may have less. The rest is saved
-    only after the start: a size, an image or a port with which no VM starts must not make the next
-    start fail too.
+    only after the start: a size, an image, a port or a directory with which no VM starts must not
+    make the next start fail too.
     """
     publish = tuple(port for port in new.publish if port in old.publish)
     return dataclasses.replace(
-        new, memory=old.memory, cpus=old.cpus, image=old.image, publish=publish
-    )
+        new, memory=old.memory, cpus=old.cpus, image=old.image, publish=publish,
+        share=shares.kept(old.share, new.share),
+    )  # fmt: skip
 
 
 def save_image(state: State, image: str) -> None:
@@ -187,12 +202,12 @@ def save_image(state: State, image: str) -> None:
 def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
     """Return ``old`` with the values in ``layers`` that are not None. Raises UserError.
 
-    A later layer counts before an earlier one. Names to hide or to show and ports to publish are
-    added to those before; an empty one clears those. A name to hide is no longer one to show, and
-    the other way round.
+    A later layer counts before an earlier one. Names to hide or to show, ports to publish and
+    directories to share are added to those before; an empty one clears those. A name to hide is no
+    longer one to show, and the other way round.
     """
     wanted: dict[str, Any] = {}
-    hide, show, publish = old.hide, old.show, old.publish
+    hide, show, publish, share = old.hide, old.show, old.publish, old.share
     showing = []  # what each layer shows, and what is hidden then: a later one may hide more
     for layer in layers:
         given = {name: value for name, value in layer.items() if value is not None}
@@ -201,6 +216,8 @@ def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
         showing.append((shown, hide))
         published = given.pop("publish", ())
         publish = ports.merged(() if "" in published else publish, filter(None, published))
+        directories = given.pop("share", ())
+        share = shares.merged(() if "" in directories else share, filter(None, directories))
         wanted |= given
     for shown, hidden in showing:
         patterns = tuple(name for name in hide if name in hidden)
@@ -210,7 +227,7 @@ def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
                 f"--show {name}, but --hide hides that name: {' '.join(patterns)}",
                 "leave one of them out; gitguard vm up --hide '' clears the remembered ones",
             )
-    return dataclasses.replace(old, hide=hide, show=show, publish=publish, **wanted)
+    return dataclasses.replace(old, hide=hide, show=show, publish=publish, share=share, **wanted)
 
 
 def _added(

@@ -23,6 +23,7 @@ from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import checksum, is_inside, slug
 from gitguardfs.host.egress import allowlist_lock
 from gitguardfs.host.egress.files import StateFiles
+from gitguardfs.host.share import state as machines
 from gitguardfs.options.config_files import make_private_directory
 
 SOCKET_PATH_BYTES = 103
@@ -235,6 +236,16 @@ def is_held(path: str) -> bool:
 def cache_directory() -> str:
     """Return the directory of images, which all VMs share and ``vm reset`` keeps."""
     return os.path.join(platformdirs.user_cache_dir("gitguardfs", appauthor=False), "images")
+
+
+def own_directories() -> tuple[str, ...]:
+    """Return the directories on which all VMs rely: no VM may share one of them.
+
+    They have the state of VMs, secrets, the user's options, images, and what other machines of
+    gitguardfs start from.
+    """
+    state, cache = os.path.dirname(_vms_directory()), os.path.dirname(cache_directory())
+    return (state, cache, cache_directory(), _config_directory(), machines.directory())
 
 
 def _config_directory() -> str:

@@ -19,9 +19,10 @@ from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress import requests, upstream_proxy, usage
 from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.files import read_allowlist
-from gitguardfs.host.vm import ports, provision, qmp, running, settings
+from gitguardfs.host.vm import ports, qmp, running, settings
 from gitguardfs.host.vm.qemu_command import CHANNEL, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State, is_held
 from gitguardfs.options import config_files
 
@@ -61,7 +62,7 @@ def facts(state: State) -> dict[str, Any]:
         "settings": own and dataclasses.asdict(own) | {"git": own.git_mode},
         "border": {
             "settings_error": settings_error,
-            "shares": [] if own is None else [_share(own)],
+            "shares": [] if own is None else [_share(own, one) for one in own.shares],
             "ports": _ports(opened or [], () if own is None else own.publish),
             "ports_error": ports_error,
             "secrets": found_secrets or [],
@@ -88,11 +89,12 @@ def _state(state: State) -> str:
     return "paused" if word == qmp.IO_ERROR else word
 
 
-def _share(own: Settings) -> dict[str, Any]:
+def _share(own: Settings, share: Share) -> dict[str, Any]:
     return {
-        "host": own.project, "guest": provision.view_of(own.project), "writable": True,
-        "guard": own.guard, "git": own.git_mode, "hidden": own.hide, "local": own.local,
+        "host": share.directory, "guest": share.view, "writable": share.is_writable,
+        "guard": own.guard, "git": own.git_mode, "hidden": own.hide,
         "hides_secrets": own.hide_secrets, "shown": own.show,
+        "local": own.local if share.is_writable else (),
     }  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _rows(border: dict[str, Any], runs: bool) -> Iterator[Row]:
             yield Row(what, "not known", error)
     for share in border["shares"]:
         words = [
-            "writable",
+            "writable" if share["writable"] else "read-only",
             f"guarded {'on the host' if share['guard'] == 'host' else 'in the guest'}",
             f".git: {share['git']}",
             *([f"hidden: {' '.join(share['hidden'])}"] if share["hidden"] else []),

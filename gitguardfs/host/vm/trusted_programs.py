@@ -53,13 +53,19 @@ _BETWEEN = {"LD_PRELOAD": "[: ]", "LD_LIBRARY_PATH": "[:;]"}
 """Separators of the paths in a value (ld.so(8)), if not only a colon."""
 
 
-def check(project: str, *names: str) -> None:
+def check(project: str, *names: str, others: tuple[str, ...] = ()) -> None:
     """Raise UserError if gitguardfs, Python or one of the programs ``names`` lies in the project.
 
     The agent could change such a program, which then would run on the host. The same holds for what
-    environment variables name. ``project`` is resolved.
+    environment variables name, and for ``others``, where the agent writes too. All are resolved.
     """
-    _check_environment(project)
+    for directory in (project, *others):
+        where = "the project" if directory == project else f"the share {shown(directory)}"
+        _check(directory, where, names)
+
+
+def _check(directory: str, where: str, names: tuple[str, ...]) -> None:
+    _check_environment(directory, where)
     for what, path in (
         ("gitguardfs", os.path.dirname(os.path.abspath(gitguardfs.__file__))),
         ("gitguardfs", installation.PACKAGE_PARENT),
@@ -72,32 +78,32 @@ def check(project: str, *names: str) -> None:
             if not entry.endswith(_EDITABLE_HOOK)
         ),
     ):
-        if lies_in(path, project):
+        if lies_in(path, directory):
             raise UserError(
-                f"{what} lies in the project ({shown(path or '.')}), where the agent could"
+                f"{what} lies in {where} ({shown(path or '.')}), where the agent could"
                 " change it, and it runs on the host",
                 INSTALL,
                 Exit.SYSTEM,
             )
     for name in names:
-        if lies_in(path_of(name), project):
+        if lies_in(path_of(name), directory):
             raise UserError(
-                f"{name} lies in the project ({shown(path_of(name))}), where the agent could"
+                f"{name} lies in {where} ({shown(path_of(name))}), where the agent could"
                 " change it, and it runs on the host",
                 "remove that directory from PATH",
                 Exit.SYSTEM,
             )
 
 
-def _check_environment(project: str) -> None:
+def _check_environment(directory: str, where: str) -> None:
     for name, value in os.environ.items():
         if not value or not _VARIABLES.fullmatch(name):
             continue
         for path in re.split(_BETWEEN.get(name, ":"), value):
             is_path = "/" in path or name.endswith(_PATH_VARIABLES)
-            if is_path and lies_in(path, project):
+            if is_path and lies_in(path, directory):
                 raise UserError(
-                    f"{name} leads into the project ({shown(path or '.')}), where the agent could"
+                    f"{name} leads into {where} ({shown(path or '.')}), where the agent could"
                     " change what programs on the host use",
                     f"unset {name}",
                     Exit.SYSTEM,

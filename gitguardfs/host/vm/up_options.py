@@ -26,10 +26,11 @@ class Kind(Enum):
     FLAG = "true or false"
     CHOICE = "one of some words"
     LIST = "a list of texts"
+    DIRECTORIES = "a list of directories"
     ALLOWED = "a list of presets, and of lines of an allowlist"
 
 
-LISTS = (Kind.LIST, Kind.ALLOWED)
+LISTS = (Kind.LIST, Kind.DIRECTORIES, Kind.ALLOWED)
 """Kinds of options that can be repeated on the command line."""
 _ADDS = "Adds to the remembered ones"
 
@@ -97,6 +98,8 @@ UP_OPTIONS = (
     UpOption("git", "private gives the agent a repository of its own, readonly lets it read .git, "
              "deny closes .git.", '"private"', kind=Kind.CHOICE,
              default="private; with --guard host, deny", choices=("private", "readonly", "deny")),
+    UpOption("share", "Share another directory too, guarded alike; :ro lets the agent only read "
+             "it.", '["~/lib:ro", "~/data"]', "DIR[:ro]", Kind.DIRECTORIES, adds=True),
     UpOption("hide", "Hide files and directories of such a name.", '["*.pem", "data"]', "GLOB",
              Kind.LIST, adds=True),
     UpOption("hide-secrets", f"Hide {HIDDEN_TEXT}. Names that git tracks at the first start are "

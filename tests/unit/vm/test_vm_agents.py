@@ -267,10 +267,10 @@ def test_the_guest_gets_settings_and_placeholders_and_no_key() -> None:
     config = json.loads(found[agents.CONFIG])
     assert config["steps"] == ["node", "claude"] and config["variables"] == [preset.variable]
     assert config["project"] == "/home/agent/projects/hello"
-    assert "AGENT_PACKAGES='libatomic1 xz-utils'\n" in found[guest_files.CONFIG]
+    assert "AGENT_PACKAGES=(libatomic1 xz-utils)\n" in found[guest_files.CONFIG]
     nobody = guest("none", secret)
     assert not {agents.CONFIG, agents.PROGRAM} & set(nobody)
-    assert "AGENT_PACKAGES=''\n" in nobody[guest_files.CONFIG]
+    assert "AGENT_PACKAGES=()\n" in nobody[guest_files.CONFIG]
 
 
 def test_a_ready_disk_is_another_for_what_is_installed_only(tmp_path: Path) -> None:

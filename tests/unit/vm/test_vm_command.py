@@ -521,7 +521,7 @@ def test_a_console_that_grows_is_cut_and_its_end_kept(
 @needs_qemu
 def test_qemu_appends_to_its_console(state: State) -> None:
     """After the file was truncated, QEMU writes at its new end, without a hole."""
-    machine = Machine(state, images.Image("/d"), "/p", Settings("/p"), "tcg", (), 7)
+    machine = Machine(state, images.Image("/d"), (), Settings("/p"), "tcg", (), 7)
     words = qemu_command.command(machine)
     chardev = words[words.index("-chardev") + 1]
     qemu = ["qemu-system-x86_64", "-machine", "none", "-nodefaults", "-display", "none"]

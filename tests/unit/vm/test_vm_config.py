@@ -31,6 +31,8 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 200)
     (tmp_path / "project").mkdir()
+    for name in ("lib", "data"):
+        (tmp_path / name).mkdir()
     (tmp_path / "my.img").write_bytes(BOOTS)
     (tmp_path / "ca.pem").touch()
     return states.state_of(str(tmp_path / "project"))
@@ -49,6 +51,7 @@ EVERY_KEY = {
     "cpus": ("3", 3),
     "guard": ('"guest"', "guest"),
     "git": ('"readonly"', "readonly"),
+    "share": ('["~/lib:ro"]', None),
     "hide": ('["data", "*.pem"]', ("data", "*.pem")),
     "hide-secrets": ("true", True),
     "show": ('[".env.test"]', (".env.test",)),
@@ -72,7 +75,10 @@ def test_every_option_has_its_key_and_every_key_its_option(state: State, tmp_pat
     assert fields <= {option.name for option in UP_OPTIONS}
     write(state, "".join(f"{key} = {value}\n" for key, (value, _) in EVERY_KEY.items()))
     found = config_file.read(state)
-    paths = {"image": str(tmp_path / "my.img"), "upstream_ca": str(tmp_path / "ca.pem")}
+    paths: dict[str, Any] = {
+        "image": str(tmp_path / "my.img"), "upstream_ca": str(tmp_path / "ca.pem"),
+        "share": (f"{tmp_path}/lib:ro",),
+    }  # fmt: skip
     assert found.values == paths | {
         BY_KEY[key].name: value for key, (_, value) in EVERY_KEY.items() if value is not None
     }
@@ -356,7 +362,8 @@ def test_show_says_where_each_value_is_from(
     rows = dict(re.findall(r"(?m)^(\S+) = .*  # (.*)$", said))
     assert rows == {
         **dict.fromkeys(("image", "guard", "git", "local", "hardened", "publish"), "default"),
-        **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show", "agent"), "default"),
+        **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show", "share"), "default"),
+        "agent": "default",
         "memory": "remembered", "cpus": "line 1", "hide": "line 2 and remembered",
         "allow": "line 3", "upstream-proxy": "remembered",
     }  # fmt: skip

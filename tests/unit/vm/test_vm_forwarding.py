@@ -155,7 +155,7 @@ def test_up_refuses_a_taken_port_before_anything_is_made(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 300)
     monkeypatch.setattr(driver, "check_installed", lambda *_: None)
-    monkeypatch.setattr(trusted_programs, "check", lambda *_: None)
+    monkeypatch.setattr(trusted_programs, "check", lambda *_, **__: None)
     (tmp_path / "p").mkdir()
     state = states.state_of(str(tmp_path / "p"))
     states.create(state)

@@ -109,11 +109,61 @@ def test_a_view_is_guarded_if_the_guard_is_mounted_last_and_answers(
     done = run(
         tmp_path,
         f"""
-        MOUNTS=mounts VIEW={shlex.quote(str(tmp_path / view))}
-        is_guarded && echo yes || echo no
+        MOUNTS=mounts
+        is_guarded {shlex.quote(str(tmp_path / view))} && echo yes || echo no
         """,
     )
     assert done.stdout == f"{expected}\n", done.stderr
+
+
+GUARD_TWO = """
+    : >mounts; mkdir p
+    MOUNTS=mounts GIT=deny VIEW=$PWD/p SERVICE=p.service
+    MORE_VIEWS=("$PWD/a b") MORE_SERVICES=(b.service)
+    mounted() { echo "gitguardfs ${1// /'\\040'} fuse.gitguardfs rw" >>mounts; }
+    make_view() { echo "made ${1##*/}"; mkdir "$1"; }
+    tell() { echo "told $*"; }
+    journalctl() { echo why; }
+"""
+
+
+def test_the_host_is_told_once_each_share_is_guarded(tmp_path: Path) -> None:
+    """A "start" of an earlier version knew of the project only."""
+    done = run(
+        tmp_path,
+        GUARD_TWO
+        + """
+        mounted "$VIEW"
+        systemctl() { echo "$*"; mounted "${MORE_VIEWS[0]}"; }
+        guard
+        guard | head -n 1
+        """,
+    )
+    assert done.stdout.splitlines()[:3] == ["made a b", "start b.service", "told ready"], done
+    assert done.stdout.splitlines()[-1] == "told ready"
+
+
+def test_the_guards_of_more_shares_begin_with_the_start(tmp_path: Path) -> None:
+    """As long as they are shared: an enabled unit would stay."""
+    calls = "cat calls; rm -rf calls 'a b' p"
+    done = run(tmp_path, f"{GUARD_TWO} rmdir p; begin_shares; {calls}")
+    said = ["made p", "made a b", "systemctl --no-block start b.service"]
+    assert done.stdout.splitlines() == said, done.stderr
+    done = run(
+        tmp_path, f"{GUARD_TWO} MORE_VIEWS=() MORE_SERVICES=(); rmdir p; begin_shares; {calls}"
+    )
+    assert done.stdout == "made p\n"
+    deaf = "systemctl() { return 1; }; set -e"
+    done = run(tmp_path, f"{GUARD_TWO} rmdir p; {deaf}; begin_shares; echo on")
+    assert done.stdout.splitlines()[-1] == "on"
+
+
+@pytest.mark.parametrize("starts", ["false", "true"])
+def test_a_share_that_is_not_guarded_fails_the_start(tmp_path: Path, starts: str) -> None:
+    done = run(tmp_path, f'{GUARD_TWO} mounted "$VIEW"; systemctl() {{ {starts}; }}; guard')
+    assert done.returncode == 1
+    assert f"told failed {tmp_path}/a b is not guarded" in done.stdout
+    assert "told ready" not in done.stdout
 
 
 def test_a_guest_that_is_killed_while_files_are_put_in_place_has_the_old_or_the_new(
@@ -241,8 +291,9 @@ def test_whatever_the_agent_has_made_there_the_view_has_an_empty_directory(made:
             f"""
             as_agent() {{ setpriv --reuid {HOST_UID} --regid {HOST_GID} --clear-groups "$@"; }}
             as_agent sh -c {shlex.quote(made)}
-            VIEW=$PWD/home/projects/view
-            make_view && make_view && [[ "$(realpath home/projects/view)" == "$VIEW" ]] &&
+            view=$PWD/home/projects/view
+            make_view "$view" && make_view "$view" &&
+                [[ "$(realpath home/projects/view)" == "$view" ]] &&
                 as_agent rmdir home/projects/view
             """,
         )
@@ -255,8 +306,7 @@ def test_what_root_has_made_there_is_named(tmp_path: Path) -> None:
         tmp_path,
         """
         as_agent() { echo 'mkdir: cannot create: no space'; return 1; }
-        VIEW=/home/agent/projects/x
-        make_view
+        make_view /home/agent/projects/x
         """,
     )
     assert done.returncode == 1
@@ -268,11 +318,10 @@ def test_a_start_that_needs_inodes_leaves_some_for_the_next(tmp_path: Path) -> N
     done = run(
         tmp_path,
         """
-        VIEW=/home/agent/projects/x
         as_agent() { [[ ! -e "$STATE/spare" ]] || { echo "no space"; return 1; }; }
         keep_spare
-        (make_view)
-        make_view && keep_spare && ls "$STATE/spare"
+        (make_view /home/agent/projects/x)
+        make_view /home/agent/projects/x && keep_spare && ls "$STATE/spare"
         """,
     )
     assert done.stdout.splitlines()[-1].isdecimal(), done.stderr

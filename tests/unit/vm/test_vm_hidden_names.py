@@ -258,10 +258,10 @@ def test_a_shell_explains_why_a_hidden_name_cannot_be_made(
 def test_a_vm_without_hidden_secrets_explains_nothing(project: Path) -> None:
     own = Settings(str(project), hide_secrets=False)
     assert guest_files._hidden_names(own, "/v") == ""
-    texts = {one.path: one.data.decode() for one in guest_files.files(own, "/v", {})}
+    texts = {one.path: one.data.decode() for one in guest_files.files(own, {})}
     assert "--show" not in texts["/etc/gitguard-vm/AGENTS.md"]
     own = dataclasses.replace(own, hide_secrets=True)
-    texts = {one.path: one.data.decode() for one in guest_files.files(own, "/v", {})}
+    texts = {one.path: one.data.decode() for one in guest_files.files(own, {})}
     assert "gitguard vm up --show .env" in texts["/etc/gitguard-vm/AGENTS.md"]
 
 

@@ -19,7 +19,7 @@ from gitguardfs.host.vm.state import State
 MACHINE = Machine(
     state=State("/srv/p", "/home/me/.local/state/gitguardfs/vm/p-1"),
     image=Image("/cache/base.qcow2"),
-    exported="/srv/p",
+    exported=Settings("/srv/p").shares,
     settings=Settings("/srv/p"),
     accelerator="kvm",
     relay=("/usr/bin/python3", "-I", "-S", "/lib/relay.py", "/state"),
@@ -44,6 +44,16 @@ def test_the_network_is_closed_but_for_ssh_and_the_proxy() -> None:
     assert "tftp=" not in words
 
 
+def test_each_share_is_a_device_and_qemu_refuses_to_write_to_one_for_reading() -> None:
+    own = Settings("/srv/p", share=("/srv/a:ro", "/srv/b"))
+    machine = replace(MACHINE, exported=own.shares)
+    shares = [share.split(",") for share in values(machine, "-virtfs")]
+    assert [share[1] for share in shares] == ["path=/srv/p", "path=/srv/a", "path=/srv/b"]
+    assert ["readonly=on" in share for share in shares] == [False, True, False]
+    for word in ("id=", "mount_tag="):
+        assert len({part for share in shares for part in share if part.startswith(word)}) == 3
+
+
 def test_a_hardened_machine_starts_no_program() -> None:
     hardened = replace(MACHINE, settings=Settings("/srv/p", hardened=True))
     assert "cmd:" not in " ".join(command(hardened))
@@ -61,7 +71,8 @@ def test_a_hardened_machine_starts_no_program() -> None:
     )
 )
 def test_any_path_gets_through_qemus_commas(name: str) -> None:
-    machine = replace(MACHINE, exported=f"/srv/{name}", state=State("/p", f"/state/{name}"))
+    state = State("/p", f"/state/{name}")
+    machine = replace(MACHINE, exported=Settings(f"/srv/{name}").shares, state=state)
     (share,) = values(machine, "-virtfs")
     assert share.replace(",,", "\0").split(",")[1].replace("\0", ",") == f"path=/srv/{name}"
     disk = values(machine, "-drive")[0]

@@ -32,7 +32,7 @@ BOOT: Any = SimpleNamespace(run=lambda *_: None)
 
 def launch_of(proxy: subprocess.Popen[bytes]) -> Any:
     """Return as much of a launch as its tunnel needs."""
-    return SimpleNamespace(proxy=SimpleNamespace(port=1, process=proxy), exported="/srv/p")
+    return SimpleNamespace(proxy=SimpleNamespace(port=1, process=proxy), exported=("/srv/p",))
 
 
 HOLDER = """

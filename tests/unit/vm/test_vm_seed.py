@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.share import agent_rules
-from gitguardfs.host.vm import guest_files, keys, provision, seed
+from gitguardfs.host.vm import guest_files, keys, provision, seed, shares
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
@@ -41,7 +41,7 @@ def data_of(text: str) -> dict[str, Any]:
 
 
 def files_of(settings: Settings) -> dict[str, str]:
-    found = provision.guest_files(settings, CA, owner=OWNER)
+    found = provision.guest_files(settings, CA, owners=[OWNER])
     return {file.path: file.data.decode(errors="replace") for file in found}
 
 
@@ -93,7 +93,7 @@ def login_keys(tmp_path_factory: pytest.TempPathFactory) -> keys.Keys:
 
 
 def start_content(login_keys: keys.Keys, settings: Settings, ca: str = CA) -> dict[str, bytes]:
-    own = provision.guest_files(settings, ca, owner=OWNER)
+    own = provision.guest_files(settings, ca, owners=[OWNER])
     return provision.content("vm-1", own, login_keys, ca)
 
 
@@ -180,7 +180,7 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
         settings = Settings("/p", git_name=name, git_email=mail)
     except UserError:
         return
-    text = {f.path: f.data for f in guest_files.files(settings, "/v", {})}["/etc/gitconfig"]
+    text = {f.path: f.data for f in guest_files.files(settings, {})}["/etc/gitconfig"]
     for key, value in (("user.name", name), ("user.email", mail)):
         done = subprocess.run(
             ["git", "config", "-z", "--file", "-", key], input=text, capture_output=True
@@ -188,13 +188,21 @@ def test_git_reads_the_agents_name_as_it_was_given(name: str, mail: str) -> None
         assert done.stdout == value.encode() + b"\0", text
 
 
-@given(view=TEXTS, service=TEXTS)
-def test_the_program_reads_its_values_as_they_were_given(view: str, service: str) -> None:
-    files = guest_files.files(Settings("/p"), f"/home/agent/{view}", {}, service=service)
+NAMES = TEXTS.filter(lambda name: "/" not in name)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=3, unique=True), TEXTS, st.lists(TEXTS, max_size=2))
+def test_the_program_reads_its_values_as_they_were_given(
+    names: list[str], service: str, more: list[str]
+) -> None:
+    settings = Settings(f"/srv/{names[0]}", share=tuple(f"/srv/{name}:ro" for name in names[1:]))
+    files = guest_files.files(settings, {}, services=[service, *more])
     text = {f.path: f.data for f in files}[guest_files.CONFIG]
-    shown = text + b'\nprintf "%s\\0" "$VIEW" "$SERVICE"'
-    done = subprocess.run(["sh"], input=shown, capture_output=True, check=True)
-    assert done.stdout.decode().split("\0") == [f"/home/agent/{view}", service, ""]
+    words = b'"$VIEW" "${MORE_VIEWS[@]}" "$SERVICE" "${MORE_SERVICES[@]}"'
+    shown = text + b"\nset -u; printf '%s\\0' " + words
+    done = subprocess.run(["bash"], input=shown, capture_output=True, check=True)
+    views = [share.view for share in settings.shares]
+    assert done.stdout.decode().split("\0") == [*views, service, *more, ""]
 
 
 @pytest.mark.parametrize("git", BY_KEY["git"].choices)
@@ -231,7 +239,7 @@ def test_a_start_has_the_units_of_share_and_guard() -> None:
     assert f"{service}.d/share.conf" in "".join(files)
     config = files[guest_files.CONFIG]
     done = subprocess.run(
-        ["sh"], input=f'{config}\nprintf %s "$SERVICE"', capture_output=True, text=True
+        ["bash"], input=f'{config}\nprintf %s "$SERVICE"', capture_output=True, text=True
     )
     assert done.stdout == service
 
@@ -247,4 +255,4 @@ def test_a_start_has_the_units_of_share_and_guard() -> None:
     ],
 )
 def test_the_view_has_the_projects_name_as_far_as_that_is_safe(project: str, view: str) -> None:
-    assert provision.view_of(project) == f"/home/agent/projects/{view}"
+    assert shares.view_of(project) == f"/home/agent/projects/{view}"

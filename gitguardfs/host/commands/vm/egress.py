@@ -69,11 +69,11 @@ def proxy(project: str | None) -> None:
     """Run the VM's proxy alone, until Ctrl-C: to replace one that has ended."""
 
     from gitguardfs.host.egress import proxy as egress
-    from gitguardfs.host.vm import state, trusted_programs
+    from gitguardfs.host.vm import settings, state, trusted_programs
     from gitguardfs.host.vm.status import running_proxy
 
     where = state.existing(project)
-    trusted_programs.check(where.project)
+    trusted_programs.check(where.project, others=settings.load(where).others_writable)
     if (found := running_proxy(where)) is not None:
         raise UserError(f"the proxy runs already (process {found['pid']})", code=Exit.SYSTEM)
     click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)

@@ -13,6 +13,7 @@ from gitguardfs.base.size import mebibytes
 from gitguardfs.commands.command_line import NO_LOCAL, local_names
 from gitguardfs.host.commands.vm.common import PROJECT, WORDS, NeedsExtra
 from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.host.vm.shares import absolute
 from gitguardfs.host.vm.up_options import LISTS, UP_OPTIONS, Kind, UpOption, allowed
 
 UP_EPILOG = """\b
@@ -22,6 +23,7 @@ Examples:
   gitguard vm up --hide '*.pem' --hide data     hides these names too, from now on
   gitguard vm up --show .env.test               shows a name that is hidden by default
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
+  gitguard vm up --share ../lib:ro              shares this directory too, to be read
   gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
@@ -49,6 +51,11 @@ def _of_table(option: UpOption) -> Any:
             more["type"] = int
         case Kind.CHOICE:
             more["type"] = click.Choice(option.choices)
+        case Kind.DIRECTORIES:
+            more["type"] = click.Path(file_okay=False)
+            more["callback"] = lambda _context, _param, values: tuple(
+                value and absolute(value, os.getcwd()) for value in values
+            )
         case Kind.FILE:
             more["type"] = click.Path(exists=True, dir_okay=False)
         case Kind.TEXT if option.choices:  # or a file
@@ -114,9 +121,11 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     if ignored := config_file.not_read(where):
         click.echo(ignored, err=True)
     arguments = driver.up_arguments(where, given, words)
-    trusted_programs.check(where.project, *(["git"] if shutil.which("git") else []))
+    own = arguments.settings
+    git = ["git"] if shutil.which("git") else []
+    trusted_programs.check(where.project, *git, others=own.others_writable)
     is_first = not (where.has_disk and settings.load(where).hide_secrets)
-    names, texts = exposed_files.at_start(arguments.settings, is_first)
+    names, texts = exposed_files.at_start(own, is_first)
     for text in texts:
         click.echo(text, err=True)
     if line := trust.line():

@@ -10,6 +10,14 @@ gitguard_hides() {
     [[ $name =~ ^($GITGUARD_SECRETS)$ && ! $name =~ ^($GITGUARD_EXAMPLES)$ ]]
 }
 
+gitguard_is_shared() {
+    local view
+    for view in "${GITGUARD_VIEWS[@]}"; do
+        [[ $1/ != "$view"/* ]] || return 0
+    done
+    return 1
+}
+
 gitguard_explain() {
     local status=$? number line words word name above
     read -r number line <<<"$(HISTTIMEFORMAT='' history 1)"
@@ -22,7 +30,8 @@ gitguard_explain() {
         gitguard_hides "$name" || continue
         [[ $word == */* ]] || word=./$word
         above=$(cd -- "${word%/*}/" 2>/dev/null && pwd -P) || continue
-        [[ $above/ == "$GITGUARD_VIEW"/* && -w $above && ! -e $word ]] || continue
+        gitguard_is_shared "$above" || continue
+        [[ -w $above && ! -e $word ]] || continue
         echo "gitguard: the name $name is hidden in this VM, and no such file can be made here;" \
             "to show it, stop the VM, then: gitguard vm up --show $name" >&2
         break
