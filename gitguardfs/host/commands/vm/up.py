@@ -102,6 +102,7 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
         config_file,
         driver,
         exposed_files,
+        git_place,
         images,
         settings,
         state,
@@ -128,6 +129,6 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     names, texts = exposed_files.at_start(own, is_first)
     for text in texts:
         click.echo(text, err=True)
-    if line := trust.line():
+    for line in filter(None, (trust.line(), git_place.line(own))):
         click.echo(line, err=True)
     return driver.up(where, arguments.showing(names))
