@@ -35,13 +35,13 @@ _PACKED = (".py", "py.typed", ".sh", ".cjs", ".service", ".txt", ".yaml", ".md",
 """Ends of the names of a package's files; what else lies in a checkout stays there."""
 
 
-def command(*arguments: str) -> list[str]:
-    """Return the argument list that runs ``gitguardfs ARGUMENTS`` with this interpreter and code.
+def command(*arguments: str, program: str = PACKAGE) -> list[str]:
+    """Return the argument list that runs ``program ARGUMENTS`` with this interpreter and code.
 
     Python's -I keeps modules of the working directory and the environment out, which ``-m`` would
     load. It also drops the launcher's sys.path, so the code text sets the path itself.
     """
-    start = "from gitguardfs.commands.gitguardfs import main; main()"
+    start = f"from gitguardfs.commands.{program} import main; main()"
     code = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r}); {start}"
     return [sys.executable, "-I", "-c", code, *arguments]
 

@@ -358,8 +358,30 @@ def test_editors_get_in_by_the_ssh_config(vm: World, tmp_path: Path) -> None:
     config = vm.place / "ssh_config"
     config.write_text(vm.vm("ssh-config").stdout)
     (host,) = [line.split()[1] for line in config.read_text().splitlines() if "Host " in line[:5]]
-    process = vm.popen(["ssh", "-F", str(config), host, "id -un"], stdout=subprocess.PIPE)
-    assert process.communicate(timeout=120)[0] == "agent\n"
+    ssh = ["ssh", "-F", str(config)]
+
+    def said(*words: str, typed: str = "") -> str:
+        process = vm.popen(list(words), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        out: str = process.communicate(typed, timeout=120)[0]
+        assert process.returncode == 0, words
+        return out
+
+    assert said(*ssh, host, "id -un") == "agent\n"
+    # As VS Code does: a shell that reads what to do, with a port that leads into the guest.
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    dynamic = ["-T", "-D", str(port), "-o", "ConnectTimeout=120"]
+    assert said(*ssh, *dynamic, host, "sh", typed="cd projects/project && ls README.md") == (
+        "README.md\n"
+    )
+    large = vm.place / "large"
+    large.write_bytes(os.urandom(20_000_000))
+    for protocol in ("-s", "-O"):  # sftp and rcp
+        said("scp", "-q", "-F", str(config), protocol, str(large), f"{host}:large")
+        said("scp", "-q", "-F", str(config), protocol, f"{host}:large", str(vm.place / "run/back"))
+        assert (vm.place / "run/back").read_bytes() == large.read_bytes()
+    with_port = vm.vm("ssh-config", "--port").stdout
+    assert "ProxyCommand" not in with_port and "\n    Port " in with_port
 
 
 def test_only_the_pinned_key_is_talked_to(vm: World) -> None:

@@ -1,11 +1,12 @@
 """Leaving the VM, coming back to it, and deleting it."""
 
 import os
+import subprocess
 
 from gitguardfs.host.vm.state import is_held
 from tests.support.repos import HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
-from tests.vm.world import Session, World, console, is_running, processes_of
+from tests.vm.world import BOOT_LIMIT, Session, World, console, is_running, processes_of
 
 IN_THE_WAY = """
 set -e
@@ -123,8 +124,24 @@ def test_more_directories_come_to_a_vm_that_exists_and_go_again(host: World) -> 
     session = host.up(what="boot without a directory that is gone")
     assert f"{data} is gone" in session.said()
     # No unit looks for what is no longer shared.
-    assert host.sh("systemctl --failed --no-legend --plain", root=True) == ""
+    failed = "systemctl --failed --no-legend --plain 'gitguardfs@*' 'var-lib-gitguardfs-*'"
+    assert host.sh(failed, root=True) == ""
     assert session.leave() == 0
+
+
+def test_a_connection_starts_the_vm_until_it_is_stopped(host: World) -> None:
+    config = host.place / "run/ssh_config"
+    config.write_text(host.vm("ssh-config", "--start").stdout)
+    name = config.read_text().split()[1]
+    ssh = ["ssh", "-F", str(config), name]
+    both = [host.popen([*ssh, "cat ~/kept"], stdout=subprocess.PIPE) for _ in range(2)]
+    assert [one.communicate(timeout=BOOT_LIMIT)[0] for one in both] == ["kept\n"] * 2
+    assert "started by process" in host.vm("status").stdout
+    assert host.vm("stop").returncode == 0
+    assert not is_running(host) and processes_of(host) == {}
+    config.write_text(host.vm("ssh-config").stdout)
+    done = host.popen([*ssh, "true"], stderr=subprocess.PIPE)
+    assert "the VM is not running" in done.communicate(timeout=60)[1]
 
 
 def test_another_project_starts_from_what_was_set_up(host: World, first: Session) -> None:

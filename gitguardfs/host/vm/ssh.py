@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gitguardfs.base import quote
 from gitguardfs.host.vm import keys as names
 from gitguardfs.host.vm.keys import HOST_ALIAS, Keys
 from gitguardfs.host.vm.ports import Port
@@ -46,16 +47,19 @@ class SshGuest:
 
 def options(guest: SshGuest, user: str, is_batch: bool = True) -> dict[str, str]:
     """Return ssh's options for ``user``: names.AGENT or names.ADMIN."""
+    to_port = {"HostName": "127.0.0.1", "Port": str(guest.port)}
+    return {**to_port, **_login_options(guest.keys, user, is_batch)}
+
+
+def _login_options(keys: Keys, user: str, is_batch: bool = True) -> dict[str, str]:
     return {
         "BatchMode": "yes" if is_batch else "no",
-        "HostName": "127.0.0.1",
-        "Port": str(guest.port),
         "User": user,
-        "IdentityFile": guest.keys.private(user),
+        "IdentityFile": keys.private(user),
         "IdentitiesOnly": "yes",
         "IdentityAgent": "none",
         "HostKeyAlias": HOST_ALIAS,
-        "UserKnownHostsFile": guest.keys.known_hosts,
+        "UserKnownHostsFile": keys.known_hosts,
         "GlobalKnownHostsFile": "/dev/null",
         "StrictHostKeyChecking": "yes",
         "UpdateHostKeys": "no",
@@ -124,8 +128,23 @@ def tunnel(guest: SshGuest, address: str, port: int, proxy_port: int) -> list[st
 
 
 def config(guest: SshGuest, host: str) -> str:
-    """Return a block for an ssh_config(5) file."""
-    lines = [f"    {name} {_config_value(v)}" for name, v in options(guest, names.AGENT).items()]
+    """Return a block for an ssh_config(5) file, which holds until the VM stops."""
+    return _block(host, options(guest, names.AGENT))
+
+
+def stable_config(keys: Keys, host: str, words: list[str], seconds: int) -> str:
+    """Return a block for an ssh_config(5) file, in which a command connects to the VM's sshd.
+
+    ``seconds``: how long a connection may take.
+    """
+    chosen = _login_options(keys, names.AGENT) | {"ConnectTimeout": str(seconds)}
+    # ssh passes the rest of the line to a shell, and there % begins a token.
+    line = quote.shell_printable(words).replace("%", "%%")
+    return f"{_block(host, chosen)}    ProxyCommand {line}\n"
+
+
+def _block(host: str, chosen: dict[str, str]) -> str:
+    lines = [f"    {name} {_config_value(value)}" for name, value in chosen.items()]
     return "\n".join([f"Host {host}", *lines, ""])
 
 

@@ -388,7 +388,7 @@ def test_a_guard_on_the_host_shows_each_at_its_own_mount_point(
     monkeypatch.setattr(trusted_programs, "check", lambda *_, **__: None)
     monkeypatch.setattr(trusted_programs, "path_of", str)
     monkeypatch.setattr(
-        host_guard.subprocess,
+        subprocess,
         "run",
         lambda words, **_: stopped.append(words[-1]) or subprocess.CompletedProcess(words, 0),
     )

@@ -32,7 +32,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
 """Names that similar programs use."""
 COMMANDS = (
-    up.up, guest.run, guest.ssh, guest.forward, guest.ssh_config,
+    up.up, guest.run, guest.ssh, guest.forward, guest.ssh_config, guest.connect,
     machine.list_, machine.status, machine.logs, machine.stop, machine.reset,
     config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
     images.images,

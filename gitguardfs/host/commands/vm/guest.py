@@ -1,4 +1,4 @@
-"""Commands that reach into a running VM: ``ssh``, ``forward`` and ``ssh-config``."""
+"""Commands that reach into a running VM: ``ssh``, ``forward``, ``ssh-config`` and ``connect``."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ Examples:
 SSH_CONFIG_EPILOG = """\b
 Examples:
   gitguard vm ssh-config >>~/.ssh/config
+  gitguard vm ssh-config --start >>~/.ssh/config    a connection starts the VM
+
+\b
+The first line of the block names the host, for example:
+  ssh gitguard-hello-1a2b3c4d
+  scp notes.txt gitguard-hello-1a2b3c4d:projects/hello/
 """
 
 
@@ -117,13 +123,38 @@ def forward(project: str | None, ports: str) -> int:
     epilog=SSH_CONFIG_EPILOG,
 )
 @PROJECT
-def ssh_config(project: str | None) -> None:
-    """Print a block for ~/.ssh/config, for editors that work over SSH.
+@click.option("--start", is_flag=True, help="A connection starts the VM, until gitguard vm stop.")
+@click.option("--port", is_flag=True, help="With the port of this start, for programs without "
+              "ProxyCommand; it holds until the VM stops.")  # fmt: skip
+def ssh_config(project: str | None, start: bool, port: bool) -> None:
+    """Print a block for ~/.ssh/config, for ssh, scp, rsync, and editors that work over SSH.
 
-    The port changes with each start of the VM.
+    The block stays right as long as project and gitguardfs are where they are: a command in it
+    looks up the port, which is another one at each start of the VM.
     """
-    from gitguardfs.host.vm import running, state
+    from gitguardfs.host.vm import connecting, keys, running, settings, state, trusted_programs
     from gitguardfs.host.vm import ssh as ssh_command
 
+    if start and port:
+        raise click.UsageError("--port is of a VM that runs: leave --start out")
     where = state.existing(project)
-    click.echo(ssh_command.config(running.guest(where), f"gitguard-{where.name}"), nl=False)
+    host = f"gitguard-{where.name}"
+    if port:
+        click.echo(ssh_command.config(running.guest(where), host), nl=False)
+        return
+    others = settings.load(where).others_writable
+    trusted_programs.check(where.project, trusted_programs.SSH, others=others)
+    pairs = keys.Keys(where.path(keys.DIRECTORY))
+    seconds = connecting.START_LIMIT if start else ssh_command.CONNECT_LIMIT
+    block = ssh_command.stable_config(pairs, host, connecting.words(where, start), seconds)
+    click.echo(block, nl=False)
+
+
+@click.command(cls=NeedsExtra, hidden=True)
+@PROJECT
+@click.option("--start", is_flag=True, help="Start the VM first, unless it runs.")
+def connect(project: str | None, start: bool) -> None:
+    """Connect standard input and output to the VM's sshd: for the block of vm ssh-config."""
+    from gitguardfs.host.vm import connecting, state
+
+    connecting.run(state.existing(project), start)
