@@ -171,6 +171,9 @@ def test_a_file_that_the_agent_could_change_is_refused(tmp_path: Path) -> None:
     for each in (path, str(link)):
         with pytest.raises(UserError, match="lies in the project, where the agent could change it"):
             agents.load(each, str(tmp_path))
+    with pytest.raises(UserError, match="lies in the share"):
+        agents.of(Settings("/srv/project", agent=path, share=(str(tmp_path),)))
+    assert agents.of(Settings("/srv/project", agent=path, share=(f"{tmp_path}:ro",)))
     with pytest.raises(UserError, match="is gone"):
         agents.load(str(tmp_path / "none.toml"), "/srv/project")
 
