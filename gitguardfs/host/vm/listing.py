@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from gitguardfs.base import columns
 from gitguardfs.base.errors import counted, shown
 from gitguardfs.host.vm import keys, ports, settings
 from gitguardfs.host.vm import state as states
@@ -66,16 +67,11 @@ def _disk_bytes(state: State) -> int:
     return 0
 
 
-def text(found: list[dict[str, Any]]) -> str:
-    """Return the table. The project is the last column, since its path may be long."""
+def text(found: list[dict[str, Any]], width: int) -> str:
+    """Return the table, ``width`` columns wide. The project is last: its path may be long."""
     if not found:
         return "there are no VMs; gitguard vm up makes one"
-    rows = [HEADINGS, *map(_row, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join(columns.table([HEADINGS, *map(_row, found)], width))
 
 
 def _row(vm: dict[str, Any]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from gitguardfs.base import columns
 from gitguardfs.host.commands.vm.group import command
 from gitguardfs.host.vm import ports, qmp, settings
 from gitguardfs.host.vm import state as states
@@ -25,6 +26,7 @@ KEYS = {"name", "project", "directory", "state", "made", "disk_bytes", "ssh_port
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 1000)
+    monkeypatch.setattr(columns, "PIPED", 1000)
     return tmp_path
 
 
@@ -129,6 +131,12 @@ def test_settings_without_a_disk_are_listed_and_logs_alone_are_not(place: Path) 
 def test_a_disk_without_settings_is_listed_without_a_project(place: Path) -> None:
     os.unlink(vm(place, "one").path("settings.json"))
     assert objects()[""]["project"] is None
+
+
+def test_a_long_path_goes_on_below(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "PIPED", 80)
+    project = vm(place, "a" * 40).project
+    assert listed().splitlines()[-1] == f"    {project}"
 
 
 def test_no_path_acts_on_the_terminal(place: Path) -> None:

@@ -37,7 +37,8 @@ def list_(as_json: bool) -> None:
     from gitguardfs.host.vm import listing
 
     found = listing.vms()
-    click.echo(json.dumps(found, indent=2) if as_json else listing.text(found))
+    width = columns.width_of(sys.stdout)
+    click.echo(json.dumps(found, indent=2) if as_json else listing.text(found, width))
 
 
 @click.command(cls=NeedsExtra, short_help="Show what runs, the settings, what crosses the border.")
