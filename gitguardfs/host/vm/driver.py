@@ -139,16 +139,16 @@ def up(state: State, arguments: UpArguments) -> int:
     Raises UserError.
     """
     existing_directory(state.project)
-    others = arguments.settings.others_writable
+    own = arguments.settings
     programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS)
     check_installed(*programs)
-    trusted_programs.check(state.project, *programs, others=others)
-    authority = _authority(arguments, state.project, *others)
-    agent = agents.of(arguments.settings)  # its mistakes are said before a start
+    trusted_programs.check(own, *programs)
+    authority = _authority(arguments)
+    agent = agents.of(own)  # its mistakes are said before a start
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
     if not state.has_disk:
-        ready.check_image(state, arguments.settings.image)
+        ready.check_image(state, own.image)
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))
@@ -157,31 +157,27 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.enter_context(first_start.undone_if_it_fails(state))
         states.remove_leftovers()
         _remember(state, arguments, authority)
-        published = tuple(map(ports.parsed, arguments.settings.publish))
+        published = tuple(map(ports.parsed, own.publish))
         forwarding.check_free(published)
         fetching.require_room(state.directory, MIN_FREE_BYTES, "the VM needs", "make room")
         company_proxy.prepare(state, arguments.upstream_proxy)
         files = state.files
         cache = states.cache_directory()
         with image_store.in_use(cache):
-            image = ready.disk_for(state, arguments.settings, cache)
+            image = ready.disk_for(state, own, cache)
         pairs = keys.ensure(state)
         ca = ca_certificate(files.directory)
         proxy = StartedProxy(files.directory)
         stack.callback(proxy.stop)
-        exported = stack.enter_context(host_guard.exported(arguments.settings, state.name))
+        exported = stack.enter_context(host_guard.exported(own, state.name))
         owners = [(st.st_uid, st.st_gid) for st in (os.stat(one.directory) for one in exported)]
-        own = provision.guest_files(
-            arguments.settings, ca, credentials.load(files.directory), owners
-        )
-        seed.write(state.seed, provision.content(state.name, own, pairs, ca, agent))
-        launch = Launch(
-            state, arguments.settings, image, pairs, exported, lock, proxy, arguments.restricted
-        )
+        guest_files = provision.guest_files(own, ca, credentials.load(files.directory), owners)
+        seed.write(state.seed, provision.content(state.name, guest_files, pairs, ca, agent))
+        launch = Launch(state, own, image, pairs, exported, lock, proxy, arguments.restricted)
         stack.enter_context(logs.size_limited(state.console))
         guest, _ = boot(stack, launch)
         stack.enter_context(forwarding.published(state, guest, published))
-        settings.save(state, arguments.settings, arguments.remembered, arguments.file_keys)
+        settings.save(state, own, arguments.remembered, arguments.file_keys)
         with open(state.ready, "wb"):
             pass
         first = "" if agent is None else agents.PREPARE if arguments.words else agents.HELLO
@@ -227,14 +223,17 @@ def _allowed_for_agent(state: State, new: Settings) -> tuple[str, ...]:
     return (*agent.allow, *install)
 
 
-def _authority(arguments: UpArguments, *directories: str) -> bytes | None:
+def _authority(arguments: UpArguments) -> bytes | None:
     """Return the content of --upstream-ca; None to leave the remembered one, b"" to forget it.
 
-    The agent writes in ``directories``. Raises UserError if it cannot be used, OSError.
+    Raises UserError if it cannot be used, OSError.
     """
     if not arguments.upstream_ca:
         return None if arguments.upstream_ca is None else b""
-    images.refuse_in_project("the authority", arguments.upstream_ca, *directories)
+    own = arguments.settings
+    images.refuse_in_project(
+        "the authority", arguments.upstream_ca, own.project, *own.others_writable
+    )
     with open(arguments.upstream_ca, "rb") as certificate:
         text = certificate.read()
     try:

@@ -50,7 +50,7 @@ def _view(settings: Settings, share: Share, name: str) -> Iterator[str]:
         disk=os.devnull,
     )
     unmount, *arguments = share_settings.stop_on_host(spec)
-    trusted_programs.check(settings.project, unmount, others=settings.others_writable)
+    trusted_programs.check(settings, unmount)
     from gitguardfs.host.share import start_guard  # Linux only; ShareSpec has refused a Mac
 
     start_guard.start(spec)

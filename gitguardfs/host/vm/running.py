@@ -41,7 +41,7 @@ def guest(state: State, early: bool = False) -> SshGuest:
     project is not guarded yet; ``early`` permits the last.
     """
     own = settings.load(state)
-    trusted_programs.check(state.project, trusted_programs.SSH, others=own.others_writable)
+    trusted_programs.check(own, trusted_programs.SSH)
     if not is_running(state):
         raise UserError("the VM is not running", "gitguard vm up starts it", Exit.SYSTEM)
     not_yet = UserError(

@@ -17,6 +17,7 @@ from gitguardfs.base import installation
 from gitguardfs.base.errors import Exit, UserError, shown
 from gitguardfs.base.paths import lies_in
 from gitguardfs.host.share.packages import not_installed
+from gitguardfs.host.vm.settings import Settings
 
 SSH, SSH_KEYGEN, QEMU_IMG = "ssh", "ssh-keygen", "qemu-img"
 PROGRAMS = (QEMU_IMG, SSH, SSH_KEYGEN)
@@ -53,15 +54,15 @@ _BETWEEN = {"LD_PRELOAD": "[: ]", "LD_LIBRARY_PATH": "[:;]"}
 """Separators of the paths in a value (ld.so(8)), if not only a colon."""
 
 
-def check(project: str, *names: str, others: tuple[str, ...] = ()) -> None:
-    """Raise UserError if gitguardfs, Python or one of the programs ``names`` lies in the project.
+def check(own: Settings, *names: str) -> None:
+    """Raise UserError if gitguardfs, Python or a program of ``names`` lies where the agent writes.
 
     The agent could change such a program, which then would run on the host. The same holds for what
-    environment variables name, and for ``others``, where the agent writes too. All are resolved.
+    environment variables name. Directories in the VM's settings are resolved.
     """
-    for directory in (project, *others):
-        where = "the project" if directory == project else f"the share {shown(directory)}"
-        _check(directory, where, names)
+    _check(own.project, "the project", names)
+    for directory in own.others_writable:
+        _check(directory, f"the share {shown(directory)}", names)
 
 
 def _check(directory: str, where: str, names: tuple[str, ...]) -> None:

@@ -147,7 +147,7 @@ def start(state: State, monkeypatch: pytest.MonkeyPatch, **given: Any) -> driver
     """Begin a start, save what one that succeeds saves, and return its arguments."""
     arguments = driver.up_arguments(state, given)
     states.create(state)
-    authority = driver._authority(arguments, state.project) if not arguments.upstream_ca else b"x"
+    authority = driver._authority(arguments) if not arguments.upstream_ca else b"x"
     driver._remember(state, arguments, authority)
     company_proxy.prepare(state, arguments.upstream_proxy)
     settings.save(state, arguments.settings, arguments.remembered, arguments.file_keys)

@@ -316,9 +316,9 @@ def test_programs_lie_in_no_directory_where_the_agent_writes(
         own = Settings(project, share=(value,))
         if is_refused:
             with pytest.raises(UserError, match=r"ssh-here lies in the share .*/data \("):
-                trusted_programs.check(project, "ssh-here", others=own.others_writable)
+                trusted_programs.check(own, "ssh-here")
         else:
-            trusted_programs.check(project, "ssh-here", others=own.others_writable)
+            trusted_programs.check(own, "ssh-here")
 
 
 def test_an_image_lies_in_no_directory_where_the_agent_writes(home: Path) -> None:

@@ -35,7 +35,7 @@ def program_at(path: Path) -> Path:
 
 
 def test_an_installation_elsewhere_is_taken(project: str) -> None:
-    trusted_programs.check(project, trusted_programs.SSH)
+    trusted_programs.check(Settings(project), trusted_programs.SSH)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_no_variable_may_lead_into_the_project(
     monkeypatch.chdir(project)
     monkeypatch.setenv(name, value.replace("PROJECT", project).replace("LINK", str(link)))
     with pytest.raises(UserError, match=rf"{name} leads into the project .*unset {name}"):
-        trusted_programs.check(project)
+        trusted_programs.check(Settings(project))
 
 
 def test_variables_that_lead_elsewhere_or_nowhere_are_taken(
@@ -69,7 +69,7 @@ def test_variables_that_lead_elsewhere_or_nowhere_are_taken(
         ("VIRTUAL_ENV", f"{project}/.venv"),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
-    trusted_programs.check(project)
+    trusted_programs.check(Settings(project))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_this_very_program_may_not_lie_in_the_project(
         inside = link
     monkeypatch.setattr(where, name, str(inside))
     with pytest.raises(UserError, match=r"lies in the project .*pipx install '\.\[vm\]'"):
-        trusted_programs.check(project)
+        trusted_programs.check(Settings(project))
 
 
 def test_an_interpreter_of_the_project_that_is_a_link_to_the_systems_is_refused(
@@ -99,7 +99,7 @@ def test_an_interpreter_of_the_project_that_is_a_link_to_the_systems_is_refused(
     link.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(link))
     with pytest.raises(UserError, match=r"Python lies in the project"):
-        trusted_programs.check(project)
+        trusted_programs.check(Settings(project))
 
 
 @pytest.mark.parametrize("words", [["up"], ["proxy"], ["ssh"], ["forward", "80"], ["ssh-config"]],
@@ -143,7 +143,7 @@ def test_what_the_agent_puts_into_path_later_is_not_run(
 ) -> None:
     inside = Path(project) / "bin"
     monkeypatch.setenv("PATH", f"{inside}:{os.environ['PATH']}")
-    trusted_programs.check(project, *trusted_programs.PROGRAMS)
+    trusted_programs.check(Settings(project), *trusted_programs.PROGRAMS)
     for name in trusted_programs.PROGRAMS:
         program_at(inside / name)
     guest = ssh.SshGuest(keys.Keys("/none"), 1, "/v")
@@ -161,4 +161,4 @@ def test_a_relative_directory_of_path_is_made_absolute(
     monkeypatch.chdir(project)
     monkeypatch.setenv("PATH", f"bin:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"ssh lies in the project"):
-        trusted_programs.check(project, "ssh")
+        trusted_programs.check(Settings(project), "ssh")

@@ -72,7 +72,7 @@ def edit(project: str | None) -> None:
         name, *words = shlex.split(os.environ.get(variable, "vi"))
     except ValueError:
         raise UserError(f"${variable} is not a command", f"set it: {variable}=vi") from None
-    trusted_programs.check(where.project, name, others=settings.load(where).others_writable)
+    trusted_programs.check(settings.load(where), name)
     config_file.refuse_in_project(where)
     if not os.path.lexists(where.config):
         config_files.put(where.config, config_file.new_content(where))

@@ -73,7 +73,7 @@ def proxy(project: str | None) -> None:
     from gitguardfs.host.vm.status import running_proxy
 
     where = state.existing(project)
-    trusted_programs.check(where.project, others=settings.load(where).others_writable)
+    trusted_programs.check(settings.load(where))
     if (found := running_proxy(where)) is not None:
         raise UserError(f"the proxy runs already (process {found['pid']})", code=Exit.SYSTEM)
     click.echo(f"its files are in {where.directory}; Ctrl-C ends it", err=True)

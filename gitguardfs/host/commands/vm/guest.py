@@ -142,8 +142,7 @@ def ssh_config(project: str | None, start: bool, port: bool) -> None:
     if port:
         click.echo(ssh_command.config(running.guest(where), host), nl=False)
         return
-    others = settings.load(where).others_writable
-    trusted_programs.check(where.project, trusted_programs.SSH, others=others)
+    trusted_programs.check(settings.load(where), trusted_programs.SSH)
     pairs = keys.Keys(where.path(keys.DIRECTORY))
     seconds = connecting.START_LIMIT if start else ssh_command.CONNECT_LIMIT
     block = ssh_command.stable_config(pairs, host, connecting.words(where, start), seconds)

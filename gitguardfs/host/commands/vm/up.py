@@ -123,8 +123,7 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
         click.echo(ignored, err=True)
     arguments = driver.up_arguments(where, given, words)
     own = arguments.settings
-    git = ["git"] if shutil.which("git") else []
-    trusted_programs.check(where.project, *git, others=own.others_writable)
+    trusted_programs.check(own, *(["git"] if shutil.which("git") else []))
     is_first = not (where.has_disk and settings.load(where).hide_secrets)
     names, texts = exposed_files.at_start(own, is_first)
     for text in texts:
