@@ -98,7 +98,7 @@ def at(directory: str) -> ReadyDisk | None:
         image = Image(**made["image"])
         return ReadyDisk(
             directory, str(made["wanted"]), str(made["source"]), image, dict(made["stamps"]),
-            str(made["agent"]),
+            str(made.get("agent", "")),  # none in a disk of an older version
         )  # fmt: skip
     return None
 

@@ -136,7 +136,8 @@ def load_saved(state: State) -> Saved:
         return Saved(Settings(state.project), Settings(state.project))
     try:
         # A VM that is older than these settings goes on without them.
-        fields = {"hide_secrets": False, "show": [], "share": [], **json.loads(content)}
+        newer = {"hide_secrets": False, "show": [], "share": [], "agent": NO_AGENT}
+        fields = {**newer, **json.loads(content)}
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}
         without_file.pop("without_file", None)

@@ -147,6 +147,12 @@ def test_git_that_fails_is_told_and_hides(up, project: Path) -> None:
     assert "cannot ask git which files it tracks" in said
 
 
+OF_OLDER_VERSIONS = {
+    *("project", "image", "memory", "cpus", "guard", "git", "hide", "local", "hardened"),
+    *("publish", "git_name", "git_email"),
+}
+
+
 def test_a_vm_that_exists_keeps_its_options_until_it_is_told(
     up, state: State, project: Path
 ) -> None:
@@ -155,10 +161,10 @@ def test_a_vm_that_exists_keeps_its_options_until_it_is_told(
     up()
     path = Path(state.path(settings.FILE))
     older = {name: value for name, value in json.loads(path.read_text()).items()
-             if name not in ("hide_secrets", "show")}  # fmt: skip
+             if name in OF_OLDER_VERSIONS}  # fmt: skip
     path.write_text(json.dumps(older))
     own, said = up()
-    assert (own.hide_secrets, own.show) == (False, ())
+    assert (own.hide_secrets, own.show, own.share, own.agent) == (False, (), (), "none")
     assert not own.hides(".env")
     assert said.startswith("warning: the agent can read\n  .env\n  dev.env\n")
     assert "hidden from the agent" not in said

@@ -132,6 +132,16 @@ def test_an_agent_has_a_ready_disk_of_its_own_and_a_vm_over_it_has_the_agent(hos
     assert not ready.has_agent(state, codex)
 
 
+def test_a_disk_of_a_version_without_agents_goes_on_without_one(host: Host) -> None:
+    disk = host.ensure()
+    record = Path(disk.directory, ready.RECORD)
+    made = json.loads(record.read_text())
+    del made["agent"]
+    record.chmod(0o600)
+    record.write_text(json.dumps(made))
+    assert ready.at(disk.directory) == disk and disk.agent == ""
+
+
 # Making it
 
 

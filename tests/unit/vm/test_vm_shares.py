@@ -92,18 +92,6 @@ def test_a_start_that_fails_leaves_no_more_shared() -> None:
     assert settings.before_start(old, new).share == ("/a:ro", "/b:ro")
 
 
-def test_settings_without_any_are_those_of_an_older_version(state: State) -> None:
-    states.create(state)
-    settings.save(state, Settings(state.project, share=("/a",)))
-    path = Path(state.path(settings.FILE))
-    assert settings.load(state).share == ("/a",)
-    path.write_text(path.read_text().replace('"share"', '"left"'))
-    with pytest.raises(UserError, match="is damaged"):
-        settings.load(state)
-    path.write_text(path.read_text().replace('"left": [\n    "/a"\n  ],', ""))
-    assert settings.load(state).share == ()
-
-
 # Views and tags
 
 

@@ -1,4 +1,4 @@
-"""Commands that reach into a running VM: ``ssh``, ``forward``, ``ssh-config`` and ``connect``."""
+"""Commands that reach into a VM: ``ssh``, ``run``, ``forward``, ``ssh-config``, ``connect``."""
 
 from __future__ import annotations
 
