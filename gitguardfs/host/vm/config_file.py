@@ -17,7 +17,6 @@ from typing import Any
 
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.base.installation import AGENT_NAMES
-from gitguardfs.base.paths import lies_in
 from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.egress import upstream_proxy
 from gitguardfs.host.vm import agents, images, ready, settings, shares
@@ -52,7 +51,7 @@ def of_settings(values: dict[str, Any]) -> dict[str, Any]:
 def read(state: State) -> ConfigFile:
     """Return the project's gitguard.toml. Raises UserError, which names the line; OSError."""
     path = state.config
-    refuse_in_project(state)
+    images.refuse_in_project("gitguard.toml", path, state.project)
     content = config_files.read(path) or b""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
@@ -85,15 +84,6 @@ def merged(file: ConfigFile, remembered: Settings, own: dict[str, Any] | None = 
             with _located(file.path, line):
                 settings.merged(remembered, of_settings(given), layers[1])
         raise
-
-
-def refuse_in_project(state: State) -> None:
-    """Raise UserError if gitguard.toml, or a symlink in its place, leads into the project."""
-    if lies_in(state.config, state.project):
-        raise UserError(
-            f"{shown(state.config)} lies in the project, where the agent could change it",
-            "move the file out, and put no symlink in its place",
-        )
 
 
 def not_read(state: State) -> str:

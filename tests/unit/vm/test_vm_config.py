@@ -295,16 +295,21 @@ def test_a_company_that_leaves_the_file_is_forgotten(
 # Never from the project
 
 
-def test_no_file_is_read_that_the_agent_can_write(state: State, tmp_path: Path) -> None:
+def test_no_file_is_read_or_edited_that_the_agent_can_write(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = tmp_path / "project/gitguard.toml"
     own.write_text("cpus = 99")
     assert config_file.read(state).values == {}
     assert f"{own} is not read: the agent could change it" in config_file.not_read(state)
     Path(state.config).parent.mkdir(parents=True)
     Path(state.config).symlink_to(own)
-    for call in (config_file.read, config_file.refuse_in_project):
-        with pytest.raises(UserError, match="lies in the project, where the agent could change"):
-            call(state)
+    refused = "lies in the project, where the agent could change"
+    with pytest.raises(UserError, match=refused):
+        config_file.read(state)
+    monkeypatch.setenv("EDITOR", f"touch {tmp_path}/ran")
+    assert refused in str(run(config.config, state, "edit").exception)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_no_project_holds_the_files_of_any_project(state: State, tmp_path: Path) -> None:

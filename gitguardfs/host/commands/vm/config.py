@@ -63,7 +63,7 @@ def edit(project: str | None) -> None:
     import shlex
     import subprocess
 
-    from gitguardfs.host.vm import config_file, settings, state, trusted_programs
+    from gitguardfs.host.vm import config_file, images, settings, state, trusted_programs
     from gitguardfs.options import config_files
 
     where = state.find(project)
@@ -72,8 +72,9 @@ def edit(project: str | None) -> None:
         name, *words = shlex.split(os.environ.get(variable, "vi"))
     except ValueError:
         raise UserError(f"${variable} is not a command", f"set it: {variable}=vi") from None
-    trusted_programs.check(settings.load(where), name)
-    config_file.refuse_in_project(where)
+    own = settings.load(where)
+    trusted_programs.check(own, name)
+    images.refuse_in_project("gitguard.toml", where.config, where.project, *own.others_writable)
     if not os.path.lexists(where.config):
         config_files.put(where.config, config_file.new_content(where))
     # Not in the project, where some editors would read the agent's settings.
