@@ -132,3 +132,9 @@ add_packages() {
 is_ours() {
     [[ ! -L "$1" ]] && grep -qsF "\"$PREFIX/lib\"" "$1"
 }
+
+# Succeeds if what is installed is this checkout's; a guest's provisioning asks at each start.
+same_as_checkout() {
+    diff -rq --exclude=__pycache__ --exclude=tests \
+        "$CHECKOUT/gitguardfs" "$PREFIX/lib/gitguardfs" >/dev/null 2>&1
+}
