@@ -50,8 +50,9 @@ def guard_line(spec: GuardedShare) -> str:
     # mount(8) resolves symlinks of any user in the target before the guard sees the path.
     place = f"mountpoint={quote_o(spec.map_mount)}"
     # The automatic dependency on an absolute source is lost with _netdev.
-    requires = f"x-systemd.requires={_requirement(spec.mount)}"
-    options = (the_map, requires, *_AT_BOOT, _BEFORE_USERS, place, *further)
+    needs = (spec.mount, *spec.repository)
+    requires = (f"x-systemd.requires={_requirement(path)}" for path in needs)
+    options = (the_map, *requires, *_AT_BOOT, _BEFORE_USERS, place, *further)
     return format_line(spec.mount, spec.map_mount, FSTYPE, options)
 
 

@@ -11,7 +11,7 @@ import re
 
 from gitguardfs.base import installation, quote
 from gitguardfs.base.errors import UserError
-from gitguardfs.options.guarded_share import GuardedShare
+from gitguardfs.options.guarded_share import MODULES, GuardedShare, share_options
 
 TEMPLATE = "gitguardfs@.service"
 COMMAND = "/usr/local/bin/gitguardfs"
@@ -86,12 +86,17 @@ def files(spec: GuardedShare, command: str = COMMAND) -> dict[str, str]:
 
 def share_unit(spec: GuardedShare) -> str:
     """Return the .mount unit of the raw share."""
+    return raw_unit(spec.tag, spec.transport, spec.mount)
+
+
+def raw_unit(tag: str, transport: str, mount: str) -> str:
+    """Return the .mount unit of a raw share, which a guard's service has to require."""
     return HEADER + _MOUNT.format(
-        tag=quote.systemd(spec.tag),
-        transport=spec.transport,
-        where=quote.systemd(spec.mount),
-        options=",".join(spec.share_options),
-        modules=" ".join(spec.module_units),
+        tag=quote.systemd(tag),
+        transport=transport,
+        where=quote.systemd(mount),
+        options=",".join(share_options(transport)),
+        modules=" ".join(f"modprobe@{module}.service" for module in MODULES[transport]),
     )
 
 
@@ -107,7 +112,7 @@ def drop_in(spec: GuardedShare) -> str:
     """Return the drop-in of one instance: its source and options."""
     parent = spec.map_mount.rpartition("/")[0] or "/"
     text = _DROP_IN.format(
-        paths=" ".join(map(quote.systemd_word, (spec.mount, parent))),
+        paths=" ".join(map(quote.systemd_word, (spec.mount, parent, *spec.repository))),
         source=quote.systemd_word(f"GITGUARDFS_SOURCE={spec.mount}"),
         options=quote.systemd_word(f"GITGUARDFS_OPTIONS={','.join(spec.guard_options)}"),
     )

@@ -109,7 +109,8 @@ def _repositories(
         return None
     local = LocalNames(options.local) if options.local else None
     store = options.private_store or default_store()
-    return PrivateRepositories(store, _name(paths, root_fd), os.dup(root_fd), local)
+    name = _name(paths, root_fd)
+    return PrivateRepositories(store, name, os.dup(root_fd), local, options.repository)
 
 
 def _name(paths: MountPaths, root_fd: int) -> str:

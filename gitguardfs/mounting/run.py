@@ -198,6 +198,7 @@ def _prepare(
         expected_mountpoint=paths.mountpoint if is_root else None,
         audit_log=log_path and os.path.abspath(log_path),
         private_store=options.private_store and os.path.abspath(options.private_store),
+        repository=options.repository and os.path.abspath(options.repository),
         local_store=options.local_store and os.path.abspath(options.local_store),
     )
     os.chdir("/")

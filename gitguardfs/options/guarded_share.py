@@ -86,6 +86,12 @@ class GuardedShare:
         return tuple(f"modprobe@{module}.service" for module in MODULES[self.transport])
 
     @property
+    def repository(self) -> tuple[str, ...]:
+        """The path of the guard's ``repository``, if it has one, which must be there before it."""
+        found = parse_o(self._quoted()).get("repository")
+        return () if found is None else (str(found),)
+
+    @property
     def share_options(self) -> tuple[str, ...]:
         """Mount options of the raw share."""
         return share_options(self.transport)

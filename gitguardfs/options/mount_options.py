@@ -58,6 +58,8 @@ class MountOptions:
     audit_log: str | None = None
     private_store: str | None = None
     """The directory of the agent's repositories of ``--git=private``; None for the default."""
+    repository: str | None = None
+    """The git directory that the source's ``.git`` leads to, outside of the source."""
     local: tuple[str, ...] = ()
     """The names of the guest's own directories: patterns, and ``deps``."""
     local_store: str | None = None
@@ -127,6 +129,7 @@ def build(source: str, mountpoint: str, given: RawOptions) -> MountOptions:
         cache_timeout=1.0 if timeout is None else timeout,
         audit_log=values.text("audit_log"),
         private_store=values.text("private_store"),
+        repository=values.text("repository"),
         local=values.globs("local"),
         local_store=values.text("local_store"),
         seal=given.get("seal"),  # type: ignore[arg-type]  # a flag's value or nothing

@@ -66,6 +66,8 @@ OPTIONS = (
     ),
     Option("private-store", GUARD, "Keep the agent's repositories of --git=private below DIR, on a "
            "disk of the guest. The default for root is /var/lib/gitguardfs-git.", "DIR"),
+    Option("repository", GUARD, "With --git=private: the git directory to which SOURCE's .git "
+           "leads, if that is not in SOURCE. For a linked work tree, that of its main one.", "DIR"),
     Option("local", GUARD, "Keep directories whose names match GLOB on the guest's own disk, not "
            "on the share. deps stands for node_modules, .venv, target and others "
            "(docs/local-directories.md). Repeatable; needs root.", "GLOB", multiple=True),

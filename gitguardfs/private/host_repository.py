@@ -301,16 +301,21 @@ class HostRepository:
 
 
 @contextmanager
-def opened(root: int, work_tree: int, path: bytes) -> Iterator[tuple[HostRepository | None, str]]:
+def opened(
+    root: int, work_tree: int, path: bytes, outside: str | None = None
+) -> Iterator[tuple[HostRepository | None, str]]:
     """Open the repository of a work tree, which is at ``path`` in the share.
 
-    ``root`` and ``work_tree`` are descriptors of the two. Yields None, and why, if it cannot be
-    used. Raises OSError.
+    ``root`` and ``work_tree`` are descriptors of the two. ``outside`` is where the root's ``.git``
+    leads, if not into the share. Yields None, and why, if it cannot be used. Raises OSError.
     """
     with ExitStack() as stack:
         try:
             share = Share(stack, root, work_tree, path)
-            where, fd = share.open_git_dir()
+            if outside is not None and share.is_whole:
+                share, where, fd = share.open_outside(outside)
+            else:
+                where, fd = share.open_git_dir()
             repository = HostRepository(stack, share, fd, where)
         except Unusable as error:
             yield None, str(error)

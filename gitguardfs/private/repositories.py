@@ -82,17 +82,21 @@ class _Refresh:
 class PrivateRepositories:
     """The repositories of one share's work trees. May be used on any thread."""
 
-    def __init__(self, store: str, share: str, root: int, local: LocalNames | None = None) -> None:
+    def __init__(
+        self, store: str, share: str, root: int, local: LocalNames | None = None,
+        repository: str | None = None,
+    ) -> None:  # fmt: skip
         """Use the store at this path; ``share`` names the share. Raises UserError, OSError.
 
         ``root`` is an O_PATH descriptor of the share's root, which stays open: a fetch may outlive
         the session. ``local`` names the directories that the view does not show, since the guest
-        has its own.
+        has its own. ``repository`` is the git directory of the root, if that lies outside.
         """
         self._local = local
         self._store = Store(store)
         self._share = share
         self._root = root
+        self._outside = repository
         self._next_look: dict[str, float] = {}
         self._reasons: dict[str, str] = {}
         """The last logged reason, by directory."""
@@ -140,7 +144,7 @@ class PrivateRepositories:
         is_replaced = has_agent(directory)
         seen: set[_Snapshot | None] = set()
         for left in reversed(range(_TRIES)):
-            with opened(self._root, fd, tree.path) as (host, problem):
+            with opened(self._root, fd, tree.path, self._outside) as (host, problem):
                 source, snapshot, why = seeding.NOTHING, _snapshot(host), problem
                 try:
                     if host is not None:
@@ -233,7 +237,7 @@ class PrivateRepositories:
     def _fetch(self, task: _Task) -> bool:
         """Fetch what is new; return whether the agent's repository begins anew. Raises OSError."""
         directory, pause = task.directory, LOOK_SECONDS
-        with opened(self._root, task.fd, task.tree.path) as (host, problem):
+        with opened(self._root, task.fd, task.tree.path, self._outside) as (host, problem):
             snapshot = None
             try:
                 if host is None:

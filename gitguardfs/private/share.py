@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from stat import S_ISDIR, S_ISLNK, S_ISREG
 
 from gitguardfs.base.errors import os_error, shown
@@ -109,6 +109,30 @@ class Share:
                 " .git have a relative path: gitdir: ../PATH"
             )
         return found
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the work tree is the whole share."""
+        return not self._names
+
+    def open_outside(self, directory: str) -> tuple[Share, bytes, int]:
+        """Open the work tree's git directory, which ``directory`` is, or holds for a worktree.
+
+        Returns a share of that directory, in which nothing else is, and then the git directory's
+        path in it and a descriptor. Raises Unusable, OSError.
+        """
+        path = b"."
+        with suppress(Unusable):  # a symlink, which leads to the directory itself
+            names = line_of(read(self._work_tree, DOTGIT) or b"").split(b"/")
+            if names[-2:-1] == [b"worktrees"]:
+                path = b"/".join(names[-2:])
+        try:
+            root = os.open(directory, DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unusable(f"is not at {shown(directory)}: {error.strerror}") from None
+        self._stack.callback(os.close, root)
+        outside = Share(self._stack, root, root, b".")
+        return outside, path, outside.open_directory(path, f"{shown(directory)} does not have it")
 
     def _open_worktree(self, target: bytes) -> tuple[bytes, int] | None:
         """Open the git directory of a worktree, whose absolute path ``target`` is the host's.

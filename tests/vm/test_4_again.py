@@ -2,11 +2,22 @@
 
 import os
 import subprocess
+from dataclasses import replace
 
 from gitguardfs.host.vm.state import is_held
 from tests.support.repos import HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
-from tests.vm.world import BOOT_LIMIT, Session, World, console, is_running, processes_of
+from tests.vm.world import (
+    BOOT_LIMIT,
+    LIMIT,
+    Session,
+    World,
+    as_git,
+    command,
+    console,
+    is_running,
+    processes_of,
+)
 
 IN_THE_WAY = """
 set -e
@@ -170,18 +181,29 @@ def test_another_project_starts_from_what_was_set_up(host: World, first: Session
 def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
     host: World, first: Session
 ) -> None:
-    """Python stands for the agent, the registry for its model. It needs no other ready disk."""
+    """Python stands for the agent, the registry for its model. It needs no other ready disk.
+
+    The project is a linked work tree: with its main one shared, the agent's git works there.
+    """
     ready, url, value = host.ready_disks(), host.registry.url, "the-key-of-the-model"
     with as_host():
         (host.place / "home/mine.toml").write_text(OWN_AGENT.format(url=url))
-    other = host.other("with-agent")
+    other = replace(host, project=host.place / "with-agent")
+    as_git(host, "worktree", "add", "--quiet", "-b", "topic", str(other.project))
     place = ("--host", url.removeprefix("https://"), "--query", "key")
     done = other.vm("secret", "set", "MODEL_KEY", *place, typed=f"{value}\n")
     assert done.returncode == 0, done.stderr
     session = other.up(
         *OPTIONS, "--image", str(host.image), "--upstream-ca", str(host.registry.certificate),
-        "--agent", str(host.place / "home/mine.toml"), what="first boot with an agent",
+        "--agent", str(host.place / "home/mine.toml"), "--git", "private",
+        "--share", f"{host.project}:ro", what="first boot with an agent",
     )  # fmt: skip
+    assert "git:" not in session.said()
+    assert other.sh("git status --short --branch") == "## topic...host/topic"
+    other.sh("git commit --quiet --allow-empty --message own")
+    fetched = other.popen([*command("x")[:-2], "fetch", "--merge"], stderr=subprocess.PIPE)
+    assert fetched.wait(LIMIT) == 0, fetched.communicate()
+    assert as_git(other, "log", "-1", "--format=%s") == "own"
     assert host.ready_disks() == ready
     done = other.vm("run", "mine", "--", "-c", ASK)
     assert (done.returncode, done.stdout) == (3, "trusts /home/agent/projects/with-agent: 404\n")

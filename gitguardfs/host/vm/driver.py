@@ -34,6 +34,7 @@ from gitguardfs.host.vm import (
     fetching,
     first_start,
     forwarding,
+    git_place,
     host_guard,
     image_store,
     images,
@@ -171,9 +172,12 @@ def up(state: State, arguments: UpArguments) -> int:
         stack.callback(proxy.stop)
         exported = stack.enter_context(host_guard.exported(own, state.name))
         owners = [(st.st_uid, st.st_gid) for st in (os.stat(one.directory) for one in exported)]
-        guest_files = provision.guest_files(own, ca, credentials.load(files.directory), owners)
+        repository = git_place.repository(own)
+        secrets = credentials.load(files.directory)
+        guest_files = provision.guest_files(own, ca, secrets, owners, repository)
         seed.write(state.seed, provision.content(state.name, guest_files, pairs, ca, agent))
-        launch = Launch(state, own, image, pairs, exported, lock, proxy, arguments.restricted)
+        given = exported if repository is None else (*exported, repository)
+        launch = Launch(state, own, image, pairs, given, lock, proxy, arguments.restricted)
         stack.enter_context(logs.size_limited(state.console))
         guest, _ = boot(stack, launch)
         stack.enter_context(forwarding.published(state, guest, published))

@@ -19,6 +19,7 @@ from gitguardfs.base.errors import UserError, ascii_shown
 from gitguardfs.base.paths import is_inside, mode_at
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import READ_ONLY, REPOSITORY_TAG, Share
 from gitguardfs.host.vm.state import state_of
 from gitguardfs.names import dotgit
 from gitguardfs.names.repository import is_repository
@@ -29,6 +30,8 @@ MOST_SEARCHED, MOST_NAMED = 500, 3
 """Directories of a level that are searched, and repositories that are named; `up` waits for it."""
 _GITDIR = b"gitdir:"
 _LINKED = "a linked work tree"
+_NOT_SHARED = "not all of which is shared"
+_NO_HISTORY = "the agent's git has no history there"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,23 @@ class Repository:
         return os.path.commonpath([self.top, self.main])
 
 
+def repository(settings: Settings) -> Share | None:
+    """Return the project's git directory, to be read, if its guard does not find it by ``.git``.
+
+    It lies in a shared directory: no other has anything to do in a guest.
+    """
+    project = settings.project
+    found = repository_of(project)
+    if settings.git_mode != "private" or found is None or found.top != project:
+        return None
+    where = found.git_directory
+    is_found = is_inside(where, project) and not found.is_absolute
+    is_shared = any(is_inside(where, share.directory) for share in settings.shares)
+    if is_found or not is_shared:
+        return None
+    return Share(where, REPOSITORY_TAG, view="", is_writable=False)
+
+
 def line(settings: Settings) -> str:
     """Return a line if the agent's git is not to be had in the project, or not there; else ""."""
     project = settings.project
@@ -67,6 +87,11 @@ def line(settings: Settings) -> str:
     found = repository_of(project)
     if found is None:
         return _without_repository(project)
+    if settings.git_mode == "private" and found.top == project:
+        if any(is_inside(found.git_directory, share.directory) for share in settings.shares):
+            return ""
+        helping = _sharing(found.main) if _can_be_project(found.main) else ""
+        return f"{_begin(found, project)}, {_NOT_SHARED}: {_NO_HISTORY}{helping}"
     # The guard finds the main work tree of a linked one by what both say of one another.
     is_lost = found.is_absolute and (settings.git_mode == "readonly" or found.kind != _LINKED)
     share = next((one for one in settings.shares if is_inside(found.around, one.directory)), None)
@@ -75,9 +100,9 @@ def line(settings: Settings) -> str:
             return ""
         place = os.path.join(share.view, os.path.relpath(project, share.directory))
         return f"{_begin(found, project)}: the agent's git works in {ascii_shown(place)}"
-    why = "by a path that only this machine has" if share else "not all of which is shared"
+    why = "by a path that only this machine has" if share else _NOT_SHARED
     helping = _helping(found, is_shared=share is not None, is_lost=is_lost)
-    return f"{_begin(found, project)}, {why}: the agent's git has no history there{helping}"
+    return f"{_begin(found, project)}, {why}: {_NO_HISTORY}{helping}"
 
 
 def _begin(found: Repository, project: str) -> str:
@@ -105,6 +130,11 @@ def _helping(found: Repository, is_shared: bool, is_lost: bool) -> str:
     if found.kind and has_work_tree and _can_be_project(found.main):
         return f"; in the main work tree it has: {_up(found.main)}"
     return ""
+
+
+def _sharing(directory: str) -> str:
+    words = ["gitguard", "vm", "up", "--share", f"{directory}{READ_ONLY}"]
+    return f"; with it: {quote.shell_printable(words)}"
 
 
 def _up(project: str) -> str:

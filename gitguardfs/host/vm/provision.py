@@ -21,13 +21,14 @@ from gitguardfs.host.vm.guest_files import AUTHORIZED_KEYS, GuestFile, files
 from gitguardfs.host.vm.keys import ADMIN, HOST, Keys
 from gitguardfs.host.vm.keys import AGENT as AGENT_KEY
 from gitguardfs.host.vm.settings import Settings
-from gitguardfs.host.vm.shares import Share
+from gitguardfs.host.vm.shares import PROJECT_TAG, Share
 from gitguardfs.options.guarded_share import GuardedShare, owner_map, with_local
 
 Ids = tuple[int, int]
 """A user's id and a group's."""
 AGENT_IDS: Ids = (1000, 1000)
 """The ids of the agent's user, which cloud-init makes."""
+TRANSPORT = "9p"
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 """The path of the guest's host key."""
 
@@ -86,15 +87,26 @@ def _for_setup(ca: str, shared: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def guest_files(
-    settings: Settings, ca: str, secrets: tuple[Secret, ...] = (), owners: Iterable[Ids] = ()
+    settings: Settings,
+    ca: str,
+    secrets: tuple[Secret, ...] = (),
+    owners: Iterable[Ids] = (),
+    repository: Share | None = None,
 ) -> list[GuestFile]:
     """Return the files of a VM's guest but for those with keys.
 
-    ``owners`` has user and group of each shared directory. Raises UserError, OSError.
+    ``owners`` has user and group of each shared directory; ``repository`` is what the machine has
+    as the project's. Raises UserError, OSError.
     """
     units: dict[str, str] = {}
     for share, owner in zip(settings.shares, owners or itertools.repeat(AGENT_IDS), strict=False):
-        units |= systemd.files(_guarded_share(settings, share, owner))
+        more: tuple[str, ...] = ()
+        if repository is not None and share.tag == PROJECT_TAG:
+            more = (f"repository={repository.mount}",)
+        units |= systemd.files(_guarded_share(settings, share, owner, more))
+    if repository is not None:
+        unit = systemd.raw_unit(repository.tag, TRANSPORT, repository.mount)
+        units[systemd.mount_name(repository.mount)] = unit
     services = [systemd.service_name(share.view) for share in settings.shares]
     return files(settings, units, ca, services, secrets, agents.of(settings))
 
@@ -107,18 +119,20 @@ def _shared_files(agent: Agent | None) -> list[GuestFile]:
     return files(settings, units, agent=agent)
 
 
-def _guarded_share(settings: Settings, share: Share, owner: Ids) -> GuardedShare:
+def _guarded_share(
+    settings: Settings, share: Share, owner: Ids, more: tuple[str, ...] = ()
+) -> GuardedShare:
     """Return a share and its guard. Raises UserError for a view with too long a path.
 
     The numbers of ``owner`` are the same in the guest, since 9p passes them through.
     """
     return GuardedShare(
         tag=share.tag,
-        transport="9p",
+        transport=TRANSPORT,
         mount=share.mount,
         map_mount=share.view,
         map=owner_map(owner, AGENT_IDS),
-        options=mount_options(settings, share.is_writable),
+        options=(*mount_options(settings, share.is_writable), *more),
     )
 
 

@@ -17,6 +17,7 @@ from gitguardfs.host.share.directory import SECRETS, existing_directory
 
 PROJECT_TAG = "project"
 READ_ONLY, WRITABLE = ":ro", ":rw"
+REPOSITORY_TAG = "repository"
 FORGET = "gitguard vm up --share '' forgets all of them"
 MOST = 16
 """Each is a device on the guest's PCI bus, which has 32 places; other devices take about ten."""

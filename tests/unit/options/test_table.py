@@ -37,6 +37,7 @@ VALUES = {
     "resolved-symlink-deletion": "target-first", "forward-odirect": "512", "git": "off",
     "deny": "x", "protect": "x", "hide": "x", "show": "x", "audit-log": "/x", "xattr": "rw",
     "private-store": "/x",
+    "repository": "/x",
     "local": "deps",
     "local-store": "/x",
     "links": "raw", "cache-timeout": "0", "fsname": "x", "mountpoint": "/x", "source-owner": "0",

@@ -12,7 +12,7 @@ import pytest
 from gitguardfs.private.repositories import PrivateRepositories
 from tests.support.people import AGENT, as_user
 from tests.support.private_world import World, made_project, world
-from tests.support.repos import SECRET, as_host, differences, git, metadata
+from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host, differences, git, metadata
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a store for others is root's")
 
@@ -295,6 +295,40 @@ def test_a_repository_elsewhere_in_the_share(project: World, layout: str) -> Non
     branch = "main" if layout in ("submodule", "symlink") else "topic"
     assert other.agent("status", "--short", "--branch") == f"## {branch}...host/{branch}"
     assert other.agent("fsck") == ""
+
+
+@pytest.mark.parametrize("layout", ["worktree", "submodule", "symlink"])
+def test_a_repository_outside_of_the_share(project: World, layout: str) -> None:
+    """Its .git leads to where it is on the host; in the guest it is elsewhere."""
+    guest, outside = project.area / "guest", project.area / "mounted"
+    tree, branch = guest / "share", "topic" if layout == "worktree" else "main"
+    tree.mkdir(parents=True)
+    os.chown(tree, HOST_UID, HOST_GID)
+    project.host("worktree", "add", "--quiet", str(tree), "topic")
+    (project.project / ".git").rename(outside)
+    if layout != "worktree":
+        (tree / ".git").unlink()
+    if layout == "submodule":
+        (tree / ".git").write_text("gitdir: ../.git/modules/share\n")
+    elif layout == "symlink":
+        (tree / ".git").symlink_to(project.project / ".git")
+    other = World(guest, ".")
+
+    def prepare(name: str) -> None:
+        other.repositories = PrivateRepositories(
+            str(other.store), name, other.root, repository=str(outside)
+        )
+        other.prepare(other.repositories)
+
+    prepare("there")
+    other.show()
+    status = other.agent("status", "--short", "--branch").splitlines()
+    assert status[0] == f"## {branch}...host/{branch}"
+    assert layout != "worktree" or len(status) == 1
+    assert other.agent("fsck") == ""
+    outside.rename(outside.with_name("gone"))
+    prepare("not mounted")
+    assert f"is not at {outside}" in (other.mine / "GITGUARD").read_text()
 
 
 def _other(project: World) -> World:

@@ -39,6 +39,11 @@ def line(project: Path, *share: str, mode: str = "private") -> str:
     return git_place.line(Settings(os.path.realpath(project), git=mode, share=share))
 
 
+def repository(project: Path, *share: str, mode: str = "private") -> str:
+    found = git_place.repository(Settings(os.path.realpath(project), git=mode, share=share))
+    return "" if found is None else found.directory
+
+
 def test_an_ordinary_repository_is_not_worth_a_line(home: Path) -> None:
     assert line(home / "src/shop") == ""
     assert line(home / "src/shop/pkg", mode="deny") == ""
@@ -62,11 +67,8 @@ def test_a_linked_work_tree_lacks_its_main_one(home: Path) -> None:
         git(shop, "worktree", "add", "-q", "--detach", str(place))
     begin = f"is a linked work tree of {shop}, {NONE}"
     beside, far, inside = map(line, (home / "src/topic", home / "wt/topic", shop / "inside"))
-    assert beside == f"git: {home}/src/topic {begin}; with it: {UP} {home}/src"
-    assert inside == f"git: {shop}/inside {begin}; with it: {UP} {shop}"
-    # What holds both is a home, which nobody may share.
-    end = f"; in the main work tree it has: {UP} {shop}"
-    assert far == f"git: {home}/wt/topic {begin}{end}"
+    for place, said in (("src/topic", beside), ("wt/topic", far), ("src/shop/inside", inside)):
+        assert said == f"git: {home}/{place} {begin}; with it: gitguard vm up --share {shop}:ro"
     (home / "wt/topic/sub").mkdir()
     assert line(home / "wt/topic/sub").startswith(
         f"git: {home}/wt/topic/sub lies in {home}/wt/topic, a linked work tree of {shop}"
@@ -75,11 +77,26 @@ def test_a_linked_work_tree_lacks_its_main_one(home: Path) -> None:
 
 def test_a_share_that_has_all_of_it_is_where_git_works(home: Path) -> None:
     git(home / "src/shop", "worktree", "add", "-q", "--detach", str(home / "src/topic"))
-    topic = line(home / "src/topic", str(home / "src"))
-    assert topic.endswith(": the agent's git works in /home/agent/projects/src/topic")
+    topic = line(home / "src/topic", str(home / "src"), mode="readonly")
+    assert NONE.partition(": ")[2] in topic
     pkg = line(home / "src/shop/pkg", str(home / "wt"), f"{home}/src/shop:ro")
     assert pkg.endswith(": the agent's git works in /home/agent/projects/shop/pkg")
-    assert NONE in line(home / "src/topic", str(home / "src/shop"))
+
+
+def test_a_git_directory_elsewhere_is_shared_with_what_it_lies_in(home: Path) -> None:
+    topic, shop = home / "wt/topic", home / "src/shop"
+    git(shop, "worktree", "add", "-q", "--detach", str(topic))
+    for share in (str(shop), f"{shop}:ro", str(home / "src")):
+        assert line(topic, share) == ""
+        assert repository(topic, share) == f"{shop}/.git"
+    assert repository(topic) == repository(topic, str(shop), mode="readonly") == ""
+    assert repository(topic, str(home / "src/other")) == ""
+    assert repository(shop) == repository(shop / "pkg") == ""
+    (shop / ".git").rename(shop / "metadata")
+    (shop / ".git").write_text(f"gitdir: {shop}/metadata\n")
+    assert repository(shop) == f"{shop}/metadata"  # the guard does not know where the share lies
+    (shop / ".git").write_text("gitdir: metadata\n")
+    assert repository(shop) == ""
 
 
 def test_a_submodule_lacks_the_project_around_it(home: Path) -> None:
@@ -90,12 +107,13 @@ def test_a_submodule_lacks_the_project_around_it(home: Path) -> None:
         str(home / "src/shop"), "libs/shop")  # fmt: skip
     said = line(outer / "libs/shop")
     assert said == (
-        f"git: {outer}/libs/shop is a submodule of {outer}, {NONE}; with it: {UP} {outer}"
+        f"git: {outer}/libs/shop is a submodule of {outer}, {NONE}; with it:"
+        f" gitguard vm up --share {outer}:ro"
     )
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_git_directory_elsewhere_needs_a_relative_path_too(home: Path, is_link: bool) -> None:
+def test_a_git_directory_may_lie_beside_the_project(home: Path, is_link: bool) -> None:
     shop, elsewhere = home / "src/shop", home / "src/of-git/shop.git"
     elsewhere.parent.mkdir()
     (shop / ".git").rename(elsewhere)
@@ -103,11 +121,11 @@ def test_a_git_directory_elsewhere_needs_a_relative_path_too(home: Path, is_link
         (shop / ".git").symlink_to(elsewhere)
     else:
         (shop / ".git").write_text(f"gitdir: {elsewhere}\n")
-    said = f"git: {shop} belongs to {elsewhere}, {NONE}; with it: {UP} {home}/src"
-    assert line(shop) == f"{said}, and a relative path in {shop}/.git"
-    (shop / ".git").unlink()
-    (shop / ".git").write_text("gitdir: ../of-git/shop.git\n")
-    assert line(shop) == said
+    said = f"git: {shop} belongs to {elsewhere}, {NONE}; with it: "
+    assert line(shop) == f"{said}gitguard vm up --share {home}/src/of-git:ro"
+    end = f"{UP} {home}/src, and a relative path in {shop}/.git"
+    assert line(shop, mode="readonly") == f"{said}{end}"
+    assert repository(shop, f"{home}/src/of-git:ro") == str(elsewhere)
 
 
 def test_a_path_of_this_machine_leads_nowhere_in_a_guest(home: Path) -> None:
@@ -118,7 +136,7 @@ def test_a_path_of_this_machine_leads_nowhere_in_a_guest(home: Path) -> None:
     assert line(topic, mode="readonly").endswith(end)
     (shop / ".git").rename(shop / "metadata")
     (shop / ".git").write_text(f"gitdir: {shop}/metadata\n")
-    assert line(shop) == (
+    assert line(shop, mode="readonly") == (
         f"git: {shop} belongs to {shop}/metadata, by a path that only this machine has:"
         f" the agent's git has no history there; with it: a relative path in {shop}/.git"
     )
