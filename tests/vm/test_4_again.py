@@ -5,7 +5,7 @@ import subprocess
 from dataclasses import replace
 
 from gitguardfs.host.vm.state import is_held
-from tests.support.repos import HOST_UID, SECRET, as_host
+from tests.support.repos import HOST_GID, HOST_UID, SECRET, as_host
 from tests.vm.conftest import OPTIONS
 from tests.vm.world import (
     BOOT_LIMIT,
@@ -97,8 +97,9 @@ def test_another_up_finds_what_was_there(host: World) -> None:
 
 def test_more_directories_come_to_a_vm_that_exists_and_go_again(host: World) -> None:
     lib, data = host.other("lib").project, host.place / "project of data"
+    data.mkdir()
+    os.chown(data, HOST_UID, HOST_GID)
     with as_host():
-        data.mkdir()
         (lib / "node_modules").mkdir()
     config = (lib / ".git/config").read_bytes()
     options = ("--git", "private", "--share", f"{lib}:ro", "--share", str(data))
@@ -189,6 +190,8 @@ def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
     with as_host():
         (host.place / "home/mine.toml").write_text(OWN_AGENT.format(url=url))
     other = replace(host, project=host.place / "with-agent")
+    other.project.mkdir()
+    os.chown(other.project, HOST_UID, HOST_GID)
     as_git(host, "worktree", "add", "--quiet", "-b", "topic", str(other.project))
     place = ("--host", url.removeprefix("https://"), "--query", "key")
     done = other.vm("secret", "set", "MODEL_KEY", *place, typed=f"{value}\n")
@@ -218,7 +221,7 @@ def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
     assert session.leave() == 0
     without = other.up("--agent", "none", what="boot without the agent")
     assert other.sh('echo "${MODEL_URL:-none}"') == "none"
-    assert "/v1/messages" not in (other.state / "allowlist.txt").read_text()
+    assert f"{url}/v1/messages" not in (other.state / "allowlist.txt").read_text()
     assert without.leave() == 0
     assert other.vm("reset", "-y").returncode == 0
 
