@@ -10,17 +10,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gitguardfs.base import installation
-from gitguardfs.base.errors import Exit, UserError
+from gitguardfs.base import installation, walk
+from gitguardfs.base.errors import Exit, UserError, failing, shown
 from gitguardfs.host.egress import die_with_parent
 from gitguardfs.host.egress.start import StartedProxy
 from gitguardfs.host.vm import accelerators, keys, qmp, running, ssh, trusted_programs
 from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.keys import Keys
-from gitguardfs.host.vm.qemu_command import PROXY_ADDRESS, PROXY_PORT, Machine, command
+from gitguardfs.host.vm.qemu_command import IS_MAC, PROXY_ADDRESS, PROXY_PORT, Machine, command
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
@@ -68,8 +68,9 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
         with ExitStack() as attempt:
             here, there = socket.socketpair()
             attempt.enter_context(here)
-            with there:
-                qemu = _start(_machine(launch, left[0], there.fileno()), launch.lock)
+            with there, opened(launch) as (exported, fds):
+                machine = _machine(launch, left[0], there.fileno(), exported)
+                qemu = _start(machine, launch.lock, *fds)
             attempt.callback(_end if launch.exported else _kill, state, qemu)
             wait = Boot(state, qemu, progress, here)
             try:
@@ -98,17 +99,42 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
             return guest, qemu
 
 
-def _machine(launch: Launch, accelerator: str, channel: int) -> Machine:
+@contextmanager
+def opened(launch: Launch) -> Iterator[tuple[tuple[Share, ...], tuple[int, ...]]]:
+    """Yield the shares by paths of descriptors, and the descriptors, which QEMU is to inherit.
+
+    QEMU would follow a symlink by which the agent of another VM has replaced a directory since it
+    was checked. Raises UserError if there is one.
+    """
+    with ExitStack() as stack:
+        exported, fds = [], []
+        for share in launch.exported:
+            path = share.directory
+            if launch.settings.guard == "host":  # a view of ours, in a directory of the user's
+                path = os.path.realpath(path)
+            with failing(f"cannot share {shown(path)}", "if it leads elsewhere now, find out why"):
+                fd = walk.open_directory(path)
+            stack.callback(os.close, fd)
+            if not IS_MAC:  # which opens no directory by a descriptor's path
+                share = replace(share, directory=f"/proc/self/fd/{fd}")  # noqa: PLW2901
+            exported.append(share)
+            fds.append(fd)
+        yield tuple(exported), tuple(fds)
+
+
+def _machine(
+    launch: Launch, accelerator: str, channel: int, exported: tuple[Share, ...]
+) -> Machine:
     relay = os.path.join(installation.PACKAGE_DIRECTORY, "host/vm/relay.py")
     words = (sys.executable, "-I", "-S", relay, launch.state.directory)
     return Machine(
-        launch.state, launch.image, launch.exported, launch.settings, accelerator, words, channel,
+        launch.state, launch.image, exported, launch.settings, accelerator, words, channel,
         launch.restricted,
     )  # fmt: skip
 
 
-def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
-    """Start QEMU. It inherits the lock, and gets no signals of the terminal."""
+def _start(machine: Machine, lock: int, *fds: int) -> subprocess.Popen[bytes]:
+    """Start QEMU. It inherits the lock and ``fds``, and gets no signals of the terminal."""
     state = machine.state
     words = command(machine)
     # Those of the last boot must not be taken for this one's.
@@ -123,7 +149,7 @@ def _start(machine: Machine, lock: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(lock, machine.channel),
+            pass_fds=(lock, machine.channel, *fds),
             start_new_session=True,
             cwd=state.directory,  # not the project, where QEMU would take the agent's firmware
         )

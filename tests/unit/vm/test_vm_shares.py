@@ -22,6 +22,7 @@ from gitguardfs.host.vm import (
     guest_files,
     host_guard,
     images,
+    launch,
     provision,
     settings,
     shares,
@@ -314,6 +315,29 @@ def test_an_image_lies_in_no_directory_where_the_agent_writes(home: Path) -> Non
     images.refuse_image_in_project(image, str(home / "src/shop"), str(home / "other"))
     with pytest.raises(UserError, match=r"the image .* lies in the share"):
         images.refuse_image_in_project(image, str(home / "src/shop"), str(home / "data"))
+
+
+def launch_of(own: Settings) -> launch.Launch:
+    nothing: Any = None
+    return launch.Launch(nothing, own, images.Image("/d"), nothing, own.shares, 0, nothing)
+
+
+def test_qemu_gets_the_directory_that_was_checked(home: Path) -> None:
+    """The agent of another VM exchanges it for a symlink meanwhile."""
+    (home / "data/big/mine").touch()
+    (home / "other/lib/secret").touch()
+    own = Settings(str(home / "src/shop"), share=(f"{home}/data/big",))
+    with launch.opened(launch_of(own)) as ((_, share), fds):
+        (home / "data/big").rename(home / "data/before")
+        (home / "data/big").symlink_to(home / "other/lib")
+        words = ["ls", f"{share.directory}/"]
+        done = subprocess.run(words, pass_fds=fds, capture_output=True, text=True, check=True)
+        assert done.stdout == "mine\n"
+    with (
+        pytest.raises(UserError, match="cannot share .*/data/big"),
+        launch.opened(launch_of(own)),
+    ):
+        pass
 
 
 # In the guest
