@@ -11,11 +11,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gitguardfs.base import secret_names
+from gitguardfs.base import git, secret_names
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.audit import trust
 from gitguardfs.host.commands.vm import up as up_command
-from gitguardfs.host.vm import driver, exposed_files, guest_files, settings, status_text
+from gitguardfs.host.vm import (
+    driver,
+    exposed_files,
+    guest_files,
+    settings,
+    status_text,
+    tracked_files,
+)
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.driver import UpArguments
 from gitguardfs.host.vm.settings import Settings
@@ -108,6 +115,52 @@ def test_what_git_tracks_is_shown_and_warned_of(up, project: Path) -> None:
     again, said = up()
     assert again == own
     assert "hidden from the agent" not in said
+
+
+def test_git_runs_no_program_of_a_repository(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither does a git before 2.45, which fetches a missing object whatever it is told.
+
+    A sparse index has it read a tree.
+    """
+    monkeypatch.delitem(git.ENVIRONMENT, "GIT_NO_LAZY_FETCH")
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    program.chmod(0o755)
+    put(project, "a/.env", "b/c", tracked=True)
+
+    def of_git(*words: str) -> str:
+        user = ("-c", "user.name=u", "-c", "user.email=u@h")
+        return subprocess.check_output(["git", "-C", project, *user, *words], text=True)
+
+    of_git("commit", "-q", "-m", "x")
+    of_git("sparse-checkout", "init", "--cone", "--sparse-index")
+    tree = of_git("rev-parse", "HEAD:b").strip()
+    (project / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    for key, value in (
+        ("core.repositoryFormatVersion", "1"), ("extensions.partialClone", "origin"),
+        ("remote.origin.promisor", "true"), ("remote.origin.url", str(project)),
+        ("remote.origin.uploadpack", str(program)), ("core.fsmonitor", str(program)),
+    ):  # fmt: skip
+        of_git("config", key, value)
+    tracked_files.hidden(str(project), (), lambda name: name == ".env")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_git_that_waits_does_not_keep_the_start_waiting(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tracked_files, "SECONDS", 0.3)
+    monkeypatch.setattr(tracked_files, "MOST_SECONDS", 0.5)
+    names = [str(project / f"{number}") for number in range(9)]
+    for name in names:
+        subprocess.run(["git", "init", "-q", name], check=True)
+        os.mkfifo(f"{name}/.git/index")
+    assert tracked_files.hidden(str(project), names, lambda _: True) == {}
+    said = capsys.readouterr().err
+    assert "Connection timed out" in said
+    assert said.count("\n") <= 3
 
 
 def test_a_project_inside_a_repository_has_its_tracked_names(up, project: Path) -> None:
