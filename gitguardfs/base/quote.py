@@ -26,11 +26,15 @@ def shell(words: list[str]) -> str:
 def shell_printable(words: list[str]) -> str:
     """Return a command line for bash, zsh or ksh that has printable characters alone.
 
-    Control characters, runs of blanks, and bytes that are not UTF-8 become ``$'\\ooo'``.
+    Control characters, runs of blanks, and bytes that are not UTF-8 become ``$'\\ooo'``, which fish
+    refuses. Everything else is right for fish too.
     """
-    return " ".join(
-        shlex.quote(word) if word == shown(word) else f"$'{_octal(word)}'" for word in words
-    )
+    return " ".join(_plain(word) if word == shown(word) else f"$'{_octal(word)}'" for word in words)
+
+
+def _plain(word: str) -> str:
+    """Return a quoted word with each backslash outside of quotes: fish reads it within as well."""
+    return "\\\\".join(part and shlex.quote(part) for part in word.split("\\")) or "''"
 
 
 def _octal(word: str) -> str:

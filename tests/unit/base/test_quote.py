@@ -59,6 +59,22 @@ def test_a_shell_reads_back_a_command_over_several_lines(words: list[str]) -> No
     assert shell_reads(quote.shell_lines(words)) == words
 
 
+@pytest.mark.parametrize("program", ["sh", "bash", "zsh", "fish"])
+@pytest.mark.parametrize(
+    "word", ["\\", "a\\", "\\'$(touch was-run)'\\", "\\'(touch was-run)'\\", ""]
+)
+def test_no_shell_runs_a_word_of_a_printable_command(
+    tmp_path: Path, program: str, word: str
+) -> None:
+    """Fish alone reads a backslash within single quotes, and paths can be the agent's."""
+    shell = shutil.which(program)
+    if shell is None:
+        pytest.skip(f"not installed: {program}")
+    line = quote.shell_printable(["/usr/bin/printf", "%s|", word, "end"])
+    done = subprocess.run([shell, "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, os.listdir(tmp_path)) == (f"{word}|end|", [])
+
+
 def test_a_command_over_several_lines_keeps_options_and_values_together() -> None:
     assert quote.shell_lines(["run", "-a", "b c", "--long", "value", "-x"], width=16) == (
         "run -a 'b c' \\\n  --long value \\\n  -x"
