@@ -105,7 +105,8 @@ def _checked(state: State, option: UpOption, value: Any) -> Any:
             )
         return proxy.setting
     if option.kind is Kind.DIRECTORIES:
-        return shares.resolved((_absolute(option, one) for one in value), state.project)
+        others = settings.load(state).others_writable
+        return shares.resolved((_absolute(option, one) for one in value), state.project, *others)
     if (
         option.kind is Kind.FILE
         or (option.key == "image" and not images.is_fetched(value))

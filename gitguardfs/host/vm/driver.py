@@ -105,7 +105,9 @@ def up_arguments(state: State, given: dict[str, Any], words: tuple[str, ...] = (
     file = config_file.read(state)
     saved = settings.load_saved(state)
     own = config_file.of_settings(given)
-    own["share"] = shares.resolved(own.get("share") or (), state.project)
+    own["share"] = shares.resolved(
+        own.get("share") or (), state.project, *saved.settings.others_writable
+    )
     remembered = settings.merged(saved.remembered, own)
     there = dataclasses.replace(saved.remembered, share=shares.present(saved.remembered.share))
     new = config_file.merged(file, there, own)

@@ -7,11 +7,13 @@ import functools
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gitguardfs.base.errors import UserError
+from gitguardfs.base.errors import UserError, shown
 from gitguardfs.host.vm import ports, shares
+from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import NO_AGENT
@@ -158,6 +160,16 @@ def _settings(fields: dict[str, Any]) -> Settings:
         if not isinstance(value, (str, type(None)) if name == "git" else type(default)):
             raise TypeError(name)
     return Settings(**fields)
+
+
+def refuse_led_project(path: str) -> None:
+    """Raise UserError if the agent of a VM could have led an absolute path to another project."""
+    places = set()
+    for state in states.all_states():
+        with suppress(UserError, OSError):  # of a VM that is damaged nothing is known
+            own = load(state)
+            places |= {own.project, *own.others_writable}
+    shares.refuse_led(f"the project {shown(path)}", path, sorted(places))
 
 
 def save(

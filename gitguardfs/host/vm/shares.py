@@ -10,9 +10,10 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from gitguardfs.base import walk
 from gitguardfs.base.constants import AGENT_HOME, SHARES
 from gitguardfs.base.errors import UserError, shown, warn
-from gitguardfs.base.paths import checksum, is_inside, lies_in
+from gitguardfs.base.paths import checksum, is_inside
 from gitguardfs.host.share.directory import SECRETS, existing_directory
 
 PROJECT_TAG = "project"
@@ -104,25 +105,38 @@ def merged(before: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(spelled(*one) for one in found.items())
 
 
-def resolved(values: Iterable[str], project: str) -> tuple[str, ...]:
+def resolved(values: Iterable[str], *writable: str) -> tuple[str, ...]:
     """Return values that the user gives, with symlinks resolved; "" stays.
 
-    Raises UserError if one does not exist, or leads through the project, where the agent could
-    lead it elsewhere.
+    Raises UserError if one does not exist, or leads through a symlink in a directory of
+    ``writable`` or of the values, where the agent could lead it elsewhere.
     """
-    return tuple(value and _resolved(value, project) for value in values)
+    values = tuple(values)
+    given = (directory for directory, may in map(parsed, filter(None, values)) if may)
+    places = (*writable, *map(os.path.realpath, given))
+    return tuple(value and _resolved(value, places) for value in values)
 
 
-def _resolved(value: str, project: str) -> str:
+def _resolved(value: str, places: tuple[str, ...]) -> str:
     directory, is_writable = parsed(value)
     real = existing_directory(directory, f"; {READ_ONLY} at the end lets the guest only read it")
-    if lies_in(directory, project) and not is_inside(real, project):
-        raise UserError(
-            f"--share {shown(directory)} leads through the project, where the agent could change"
-            f" it, to {shown(real)}",
-            "share that by its own path",
-        )
+    refuse_led(f"--share {shown(directory)}", directory, places)
     return spelled(real, is_writable)
+
+
+def refuse_led(what: str, path: str, places: Iterable[str]) -> None:
+    """Raise UserError if a symlink in one of ``places`` leads an absolute path out of there.
+
+    The agent writes there, and could have made it. ``what`` begins the message.
+    """
+    *links, real = walk.trail(path)
+    for place in places:
+        if not is_inside(real, place) and any(is_inside(link, place) for link in links):
+            raise UserError(
+                f"{what} leads through {shown(place)}, where the agent could change it, to"
+                f" {shown(real)}",
+                "use that path, if you mean it",
+            )
 
 
 def present(values: Iterable[str]) -> tuple[str, ...]:

@@ -193,8 +193,42 @@ def test_what_the_user_names_is_resolved_once(home: Path, state: State) -> None:
 
 def test_the_agent_leads_no_share_elsewhere(home: Path, state: State) -> None:
     (home / "src/shop/vendor").symlink_to(home / "data")
-    with pytest.raises(UserError, match=r"leads through the project.*/data"):
+    with pytest.raises(UserError, match=r"leads through .*/shop, where the agent.*/data"):
         driver.up_arguments(state, {"share": (f"{state.project}/vendor:ro",)})
+
+
+@pytest.mark.parametrize("way", ["together", "later", "by a link of the user's"])
+def test_the_agent_leads_no_share_elsewhere_by_another(home: Path, state: State, way: str) -> None:
+    (home / "data/lib").symlink_to(home / "other")
+    (home / "link").symlink_to("data/lib")
+    before, more = f"{home}/data", f"{home}/data/lib:ro"
+    if way == "together":
+        given_values = {"share": (before, more)}
+    else:
+        states.create(state)
+        settings.save(state, Settings(state.project, share=(before,)))
+        given_values = {"share": (more if way == "later" else f"{home}/link:ro",)}
+    with pytest.raises(UserError, match=r"leads through .*/data, where the agent.*/other"):
+        driver.up_arguments(state, given_values)
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_agent_leads_no_project_elsewhere(
+    home: Path, state: State, monkeypatch: pytest.MonkeyPatch, by_name: bool
+) -> None:
+    """It has exchanged a project in its share for a symlink, and waits for the next `vm up` there."""
+    states.create(state)
+    settings.save(state, Settings(state.project, share=(f"{home}/src",)))
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    (home / "src/lib").rmdir()
+    (home / "src/lib").symlink_to(home / "other")
+    (home / "own-link").symlink_to(home / "data")
+    for name, is_led in (("src/lib", True), ("own-link", False)):
+        monkeypatch.chdir(home / name)
+        monkeypatch.setenv("PWD", str(home / name))
+        words = ["--project", str(home / name)] if by_name else []
+        done = CliRunner().invoke(up_command.up, [*words, "--memory", "1M"], standalone_mode=False)
+        assert ("leads through" in str(done.exception)) == is_led
 
 
 def test_one_that_is_gone_waits_until_it_is_back(

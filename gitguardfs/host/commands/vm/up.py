@@ -110,6 +110,10 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     )
 
     driver.refuse_root()
+    # A shell tells by which path it has come here.
+    here = os.environ.get("PWD", "") if project is None else os.path.join(os.getcwd(), project)
+    if os.path.isabs(here) and os.path.realpath(here) == os.path.realpath(project or os.getcwd()):
+        settings.refuse_led_project(here)
     where = state.find(project)
     if project is None and where.project != os.path.realpath(os.getcwd()):
         why = "which has a VM" if where.has_disk else "for which you have a gitguard.toml"
