@@ -22,6 +22,10 @@ SECRETS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker/config.json", ".config/gcloud",
     ".config/gh", ".config/containers/auth.json", ".local/share/keyrings", ".password-store",
     ".netrc", ".git-credentials", ".pypirc", ".vault-token", "Library/Keychains",
+    ".local/share/kwalletd", ".local/share/python_keyring", ".config/sops/age", ".config/op",
+    ".config/rclone", ".cargo/credentials.toml", ".mozilla", ".thunderbird", ".config/chromium",
+    ".config/google-chrome", ".claude/.credentials.json", ".codex/auth.json",
+    ".gemini/oauth_creds.json", ".local/share/opencode/auth.json",
 )  # fmt: skip
 """Where programs keep keys, tokens and passwords, relative to a home directory."""
 

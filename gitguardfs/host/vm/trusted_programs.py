@@ -62,7 +62,16 @@ def check(own: Settings, *names: str) -> None:
     """
     _check(own.project, "the project", names)
     for directory in own.others_writable:
-        _check(directory, f"the share {shown(directory)}", names)
+        where = f"the share {shown(directory)}"
+        _check(directory, where, names)
+        for entry in os.get_exec_path():
+            if lies_in(entry, directory):  # the user would run more than these programs there
+                raise UserError(
+                    f"PATH leads into {where} ({shown(entry)}), where the agent could change what"
+                    " you run",
+                    "share it with :ro, or remove that directory from PATH",
+                    Exit.SYSTEM,
+                )
 
 
 def _check(directory: str, where: str, names: tuple[str, ...]) -> None:
@@ -70,6 +79,7 @@ def _check(directory: str, where: str, names: tuple[str, ...]) -> None:
     for what, path in (
         ("gitguardfs", os.path.dirname(os.path.abspath(gitguardfs.__file__))),
         ("gitguardfs", installation.PACKAGE_PARENT),
+        *([("gitguard", sys.argv[0])] if os.path.isfile(sys.argv[0]) else []),
         ("Python", sys.executable),
         ("Python", sys.prefix),
         ("Python", sys.base_prefix),

@@ -149,6 +149,9 @@ def test_directories_beside_or_around_the_project_are_shared(home: Path, values:
         ([".local/share"], "on which your VMs rely"),
         ([".docker"], "would share your keys or passwords"),
         ([".ssh:ro"], "holds secrets"),
+        ([".local/share/kwalletd:ro"], "holds secrets"),
+        ([".mozilla/firefox:ro"], "holds secrets"),
+        ([".claude:ro"], "would share your keys or passwords"),
         (["keys"], "would share your keys or passwords"),
         (["keys/gnupg/private:ro"], "would share your keys or passwords"),
     ],
@@ -157,7 +160,8 @@ def test_no_state_no_keyring_and_no_home_is_shared(
     home: Path, values: list[str], said: str
 ) -> None:
     for name in (".local/state/gitguardfs/vm", ".cache", ".config", ".local/share", ".docker",
-                 ".ssh", "keys/gnupg/private"):  # fmt: skip
+                 ".ssh", "keys/gnupg/private", ".local/share/kwalletd", ".mozilla/firefox",
+                 ".claude"):  # fmt: skip
         (home / name).mkdir(parents=True, exist_ok=True)
     (home / ".gnupg").symlink_to("keys/gnupg")
     with pytest.raises(UserError, match=said):
@@ -342,6 +346,30 @@ def test_programs_lie_in_no_directory_where_the_agent_writes(
                 trusted_programs.check(own, "ssh-here")
         else:
             trusted_programs.check(own, "ssh-here")
+
+
+def test_no_directory_of_path_is_one_where_the_agent_writes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could put a program there under any name that the user types."""
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{home}/data/big")
+    project = str(home / "src/shop")
+    trusted_programs.check(Settings(project, share=(f"{home}/data:ro",)))
+    with pytest.raises(UserError, match=r"PATH leads into the share .*/data \(.*/data/big\)"):
+        trusted_programs.check(Settings(project, share=(f"{home}/data",)))
+
+
+def test_gitguard_itself_is_not_started_from_where_the_agent_writes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher of pipx is in ~/.local/bin, and all else elsewhere."""
+    (home / "src/shop/bin").mkdir()
+    launcher = home / "src/shop/bin/gitguard"
+    launcher.touch()
+    monkeypatch.setattr("sys.argv", [str(launcher), "vm", "up"])
+    with pytest.raises(UserError, match=r"gitguard lies in the project"):
+        trusted_programs.check(Settings(str(home / "src/shop")))
+    trusted_programs.check(Settings(str(home / "src/lib")))
 
 
 def test_an_image_lies_in_no_directory_where_the_agent_writes(home: Path) -> None:
