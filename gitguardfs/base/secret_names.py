@@ -25,9 +25,12 @@ _SOMETIMES = re.compile(
 _SETTINGS = re.compile(
     r".+\.(json|ya?ml|toml|ini|cfg|conf|config|properties)|\..+rc", re.IGNORECASE
 )
-HIDDEN, EXAMPLES = f"{_ENVIRONMENT.pattern}|{_ALWAYS.pattern}", _EXAMPLE.pattern
+_COPY = r"(\.(bak|backup|old|orig|save|sw[a-p]))?[~#]?"
+"""The end of a copy that an editor or a user has made of a file."""
+HIDDEN, EXAMPLES = rf"#?\.?({_ENVIRONMENT.pattern}|{_ALWAYS.pattern}){_COPY}", _EXAMPLE.pattern
 """Patterns of the names that ``is_hidden`` hides, and of those that it does not, in small letters.
 They are extended regular expressions of a shell as well."""
+_HIDDEN = re.compile(HIDDEN, re.IGNORECASE)
 HIDDEN_TEXT = (
     "environment files and keys by their names: .env, .env.local, .envrc, id_rsa, *.p12 and"
     " others, but not .env.example or .env.template"
@@ -48,8 +51,8 @@ def is_secret(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether ``--hide-secrets`` hides this name; includes the two above, no others."""
-    return holds_assignments(name) or is_secret(name)
+    """Return whether ``--hide-secrets`` hides this name: of the two above, or of a copy of such."""
+    return _matches(_HIDDEN, name)
 
 
 def is_usually_secret(name: str) -> bool:

@@ -84,6 +84,10 @@ HIDE_SECRETS = GuardRules(
         (b".git-credentials", HIDE), (b".env.example", ALLOW), (b".env.template", ALLOW),
         (b".env.sample", ALLOW), (b"id_rsa.pub", ALLOW), (b"a.pem", ALLOW),
         (b".npmrc", ALLOW), (b"env", ALLOW),
+        # copies, also of an editor
+        (b".env~", HIDE), (b".envrc.bak", HIDE), (b"id_rsa~", HIDE), (b".id_rsa.swp", HIDE),
+        (b"#.env#", HIDE), (b"a.tfstate.backup", HIDE), (b".environment", ALLOW),
+        (b".bak", ALLOW), (b".env2", ALLOW),
         # in the spellings of other hosts
         (b".env.", HIDE), (b".env::$DATA", HIDE), (".e\u200cnv".encode(), HIDE),
         (b"a\\.env", HIDE), ("\uff0eenv".encode(), HIDE),
