@@ -143,11 +143,17 @@ def load_saved(state: State) -> Saved:
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}
         without_file.pop("without_file", None)
-        return Saved(_settings(fields), _settings(without_file), file_keys)
+        found = Saved(_settings(fields), _settings(without_file), file_keys)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError):
         raise UserError(
             f"{path} is damaged", "delete it, and give --hide, --git and all other settings again"
         ) from None
+    of = found.settings.project
+    if state.project not in ("/", of):  # names end in a checksum of 32 bits, and the agent can try
+        raise UserError(
+            f"the VM {state.name} is that of {shown(of)}", f"rename {shown(state.project)}"
+        )
+    return found
 
 
 def _settings(fields: dict[str, Any]) -> Settings:

@@ -304,3 +304,21 @@ def test_the_guard_on_the_host_leaves_the_agent_without_git() -> None:
 def test_settings_that_make_no_sense(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):
         settings.Settings("/srv/project", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_directory_of_the_agents_does_not_get_the_vm_of_another_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent can find a path in its project with the same checksum: there are 2**32."""
+    own = state.state_of(str(project))
+    state.create(own)
+    settings.save(own, settings.Settings(own.project))
+    same = project.parent / "other" / project.name
+    same.mkdir(parents=True)
+    mark = own.name[-8:]
+    monkeypatch.setattr(state, "checksum", lambda _: mark)
+    found = state.state_of(str(same))
+    assert found.directory == own.directory
+    with pytest.raises(UserError, match=f"is that of {project}"):
+        settings.load(found)
+    assert settings.load(state.all_states()[0]).project == own.project
