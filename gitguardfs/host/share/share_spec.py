@@ -97,6 +97,8 @@ class ShareSpec:
     disk: str = field(default="")
     """The path of the guest's disk; empty for one beside the directory."""
     network: MachineNetwork = MachineNetwork.OPEN
+    hiding: tuple[str, ...] = ()
+    """Options with which a guard on the host hides names."""
 
     def __post_init__(self) -> None:
         _check_tag(self.tag, self.hypervisor)

@@ -39,7 +39,7 @@ def start(spec: ShareSpec) -> bool:
 
 
 def _arguments(spec: ShareSpec) -> list[str]:
-    return share_settings.start_on_host(spec)[1:]
+    return [*spec.hiding, *share_settings.start_on_host(spec)[1:]]
 
 
 def _is_running(spec: ShareSpec) -> bool:

@@ -48,6 +48,7 @@ def _view(settings: Settings, share: Share, name: str) -> Iterator[str]:
         guard=GuardPlacement.HOST,
         host=this_host(),
         disk=os.devnull,
+        hiding=_hiding(settings),
     )
     unmount, *arguments = share_settings.stop_on_host(spec)
     trusted_programs.check(settings, unmount)
@@ -61,3 +62,13 @@ def _view(settings: Settings, share: Share, name: str) -> Iterator[str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             warn(f"cannot unmount the view {spec.mountpoint}: {done.stderr.strip()}")
+
+
+def _hiding(settings: Settings) -> tuple[str, ...]:
+    """Return the options with which the guard hides names from the guest's root, too."""
+    shown = settings.show if settings.hide_secrets else ()
+    return (
+        *(f"--hide={name}" for name in settings.hide),
+        *(["--hide-secrets"] if settings.hide_secrets else []),
+        *(f"--show={name}" for name in shown),
+    )

@@ -468,11 +468,13 @@ def test_a_guard_on_the_host_shows_each_at_its_own_mount_point(
     )
     mountpoints = set()
     for project in ("/srv/p", "/srv/q"):
-        own = Settings(project, guard="host", share=("/srv/data:ro",))
+        own = Settings(project, guard="host", share=("/srv/data:ro",), hide=("*.pem",))
         with host_guard.exported(own, f"vm-{project[-1]}") as exported:
             assert [one.tag for one in exported] == [one.tag for one in own.shares]
             assert not exported[1].is_writable
             mountpoints |= {one.directory for one in exported}
     assert [spec.directory for spec in started] == ["/srv/p", "/srv/data", "/srv/q", "/srv/data"]
+    # Root in the guest reaches its raw share: names are hidden before that.
+    assert {spec.hiding for spec in started} == {("--hide=*.pem", "--hide-secrets")}
     assert len(mountpoints) == 4
     assert sorted(stopped) == sorted(mountpoints)
