@@ -31,6 +31,8 @@ root sets the clock (files/clock.sh)."""
 _CLOCK_TOLERANCE = 2
 """Seconds: the clock is set to whole seconds."""
 
+_FIRST = "    # Before any Host *, which could forward your SSH agent: ssh takes the first value."
+"""A comment in each block for the user's own configuration."""
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ExitOnForwardFailure=yes")
 
 
@@ -145,7 +147,7 @@ def stable_config(keys: Keys, host: str, words: list[str], seconds: int) -> str:
 
 def _block(host: str, chosen: dict[str, str]) -> str:
     lines = [f"    {name} {_config_value(value)}" for name, value in chosen.items()]
-    return "\n".join([f"Host {host}", *lines, ""])
+    return "\n".join([f"Host {host}", _FIRST, *lines, ""])
 
 
 def _config_value(value: str) -> str:

@@ -1,6 +1,7 @@
 """The block of `vm ssh-config`, and the command in it that connects to the guest's sshd."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -52,7 +53,8 @@ def block(state: State, *words: str) -> tuple[str, dict[str, str]]:
     done = vm(state, "ssh-config", *words)
     assert done.exit_code == 0, done.exception
     first, *rest = done.output.splitlines()
-    return first.removeprefix("Host "), dict(line.split(maxsplit=1) for line in rest)
+    found = (line.split(maxsplit=1) for line in rest)
+    return first.removeprefix("Host "), {name: value for name, value in found if name != "#"}
 
 
 def test_it_is_the_same_whether_the_vm_runs_or_not(
@@ -96,6 +98,22 @@ def test_a_shell_reads_the_command_as_it_was_made(state: State, tmp_path: Path) 
     assert words == connecting.words(state, False)
     assert words[:2] == ["env", f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}"]
     assert words[-2:] == ["--project", state.project]
+
+
+@needs_ssh
+def test_a_host_for_all_lends_nothing_to_the_guest(state: State, tmp_path: Path) -> None:
+    """The block is to be included in the first line, as --help says."""
+    said = vm(state, "ssh-config", "--help").output
+    (include,) = re.findall("Include (gitguard)\n", said)
+    (tmp_path / include).write_text(vm(state, "ssh-config").output)
+    theirs = "Host *\nForwardAgent yes\nForwardX11 yes\nIdentityAgent /x\nPermitLocalCommand yes\n"
+    config = tmp_path / "config"
+    config.write_text(f"Include {tmp_path}/{include}\n{theirs}")
+    host, _ = block(state)
+    done = subprocess.run(["ssh", "-G", "-F", config, host], capture_output=True, text=True)
+    options = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    names = ("forwardagent", "forwardx11", "permitlocalcommand", "identityagent")
+    assert [options[name] for name in names] == ["no", "no", "no", "none"]
 
 
 @needs_ssh

@@ -30,11 +30,16 @@ Examples:
 
 SSH_CONFIG_EPILOG = """\b
 Examples:
-  gitguard vm ssh-config >>~/.ssh/config
-  gitguard vm ssh-config --start >>~/.ssh/config    a connection starts the VM
+  gitguard vm ssh-config >>~/.ssh/gitguard
+  gitguard vm ssh-config --start >>~/.ssh/gitguard   a connection starts the VM
 
 \b
-The first line of the block names the host, for example:
+And as the first line of ~/.ssh/config, before any Host *, which could
+forward your SSH agent to the VM (of two values ssh takes the first):
+  Include gitguard
+
+\b
+The block's first line names the host, for example:
   ssh gitguard-hello-1a2b3c4d
   scp notes.txt gitguard-hello-1a2b3c4d:projects/hello/
 """
@@ -127,7 +132,7 @@ def forward(project: str | None, ports: str) -> int:
 @click.option("--port", is_flag=True, help="With the port of this start, for programs without "
               "ProxyCommand; it holds until the VM stops.")  # fmt: skip
 def ssh_config(project: str | None, start: bool, port: bool) -> None:
-    """Print a block for ~/.ssh/config, for ssh, scp, rsync, and editors that work over SSH.
+    """Print a block for ssh_config(5), for ssh, scp, rsync, and editors that work over SSH.
 
     The block stays right as long as project and gitguardfs are where they are: a command in it
     looks up the port, which is another one at each start of the VM.
