@@ -6,6 +6,8 @@ import hashlib
 import os
 import re
 
+from gitguardfs.base import walk
+
 
 def is_inside(path: str, directory: str) -> bool:
     """Return whether an absolute path is ``directory`` or lies below it."""
@@ -13,10 +15,9 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def lies_in(path: str, project: str) -> bool:
-    """Return whether ``path``, or what it leads to, lies in the resolved ``project``."""
+    """Return whether ``path``, a symlink on its way or its end lies in the resolved ``project``."""
     absolute = os.path.abspath(path)
-    places = (absolute, os.path.realpath(os.path.dirname(absolute)), os.path.realpath(absolute))
-    return any(is_inside(place, project) for place in places)
+    return any(is_inside(place, project) for place in (absolute, *walk.trail(absolute)))
 
 
 def mode_at(directory: str, name: bytes) -> int | None:

@@ -162,3 +162,16 @@ def test_a_relative_directory_of_path_is_made_absolute(
     monkeypatch.setenv("PATH", f"bin:{os.environ['PATH']}")
     with pytest.raises(UserError, match=r"ssh lies in the project"):
         trusted_programs.check(Settings(project), "ssh")
+
+
+def test_a_program_is_not_found_by_a_symlink_of_the_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's link leads to one in the project, which leads to the program, today."""
+    for name in ("bin", "project"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin/tool").symlink_to(tmp_path / "project/tool")
+    (tmp_path / "project/tool").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="tool lies in the project"):
+        trusted_programs.check(Settings(str(tmp_path / "project")), "tool")
