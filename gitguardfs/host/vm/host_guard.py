@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from gitguardfs.base.errors import warn
+from gitguardfs.base import walk
+from gitguardfs.base.errors import UserError, failing, shown, warn
 from gitguardfs.base.paths import checksum
 from gitguardfs.host.share import share_settings
 from gitguardfs.host.share.share_spec import GuardPlacement, Hypervisor, ShareSpec, Transport
@@ -54,21 +55,29 @@ def _view(settings: Settings, share: Share, name: str) -> Iterator[str]:
     trusted_programs.check(settings, unmount)
     from gitguardfs.host.share import start_guard  # Linux only; ShareSpec has refused a Mac
 
-    start_guard.start(spec)
+    with failing(f"cannot share {shown(share.directory)}"):
+        held = walk.open_directory(share.directory)
     try:
-        yield spec.mountpoint
+        start_guard.start(spec)
+        try:
+            # The agent of another VM could have exchanged it for a symlink since it was checked.
+            if os.stat(spec.mountpoint).st_ino != os.fstat(held).st_ino:
+                raise UserError(f"{shown(share.directory)} was exchanged meanwhile", "find out why")
+            yield spec.mountpoint
+        finally:
+            command = [trusted_programs.path_of(unmount), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                warn(f"cannot unmount the view {spec.mountpoint}: {done.stderr.strip()}")
     finally:
-        command = [trusted_programs.path_of(unmount), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            warn(f"cannot unmount the view {spec.mountpoint}: {done.stderr.strip()}")
+        os.close(held)
 
 
 def _hiding(settings: Settings) -> tuple[str, ...]:
     """Return the options with which the guard hides names from the guest's root, too."""
-    shown = settings.show if settings.hide_secrets else ()
+    showing = settings.show if settings.hide_secrets else ()
     return (
         *(f"--hide={name}" for name in settings.hide),
         *(["--hide-secrets"] if settings.hide_secrets else []),
-        *(f"--show={name}" for name in shown),
+        *(f"--show={name}" for name in showing),
     )

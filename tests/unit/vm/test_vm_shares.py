@@ -220,7 +220,7 @@ def test_the_agent_leads_no_share_elsewhere_by_another(home: Path, state: State,
 def test_the_agent_leads_no_project_elsewhere(
     home: Path, state: State, monkeypatch: pytest.MonkeyPatch, by_name: bool
 ) -> None:
-    """It has exchanged a project in its share for a symlink, and waits for the next `vm up` there."""
+    """It has exchanged a project in its share for a symlink, and waits for `vm up` there."""
     states.create(state)
     settings.save(state, Settings(state.project, share=(f"{home}/src",)))
     monkeypatch.setattr(driver, "refuse_root", lambda: None)
@@ -396,7 +396,7 @@ def test_qemu_gets_the_directory_that_was_checked(home: Path) -> None:
         done = subprocess.run(words, pass_fds=fds, capture_output=True, text=True, check=True)
         assert done.stdout == "mine\n"
     with (
-        pytest.raises(UserError, match="cannot share .*/data/big"),
+        pytest.raises(UserError, match=r"cannot share .*/data/big"),
         launch.opened(launch_of(own)),
     ):
         pass
@@ -451,30 +451,66 @@ def test_the_status_lists_them(state: State) -> None:
     assert row.startswith("share") and "read-only, guarded in the guest" in row
 
 
-def test_a_guard_on_the_host_shows_each_at_its_own_mount_point(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two VMs that share a directory do not have the same one."""
+@pytest.fixture
+def guards(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[str]]:
+    """The guards that were started on the host, and the mount points that were unmounted."""
     started: list[Any] = []
     stopped: list[str] = []
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    monkeypatch.setattr(start_guard, "start", lambda spec: started.append(spec))
+
+    def start(spec: Any) -> None:
+        started.append(spec)
+        Path(spec.mountpoint).parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(os.path.realpath(spec.directory), spec.mountpoint)
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        stopped.append(words[-1])
+        os.unlink(words[-1])
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", f"{home}/run")
+    monkeypatch.setattr(start_guard, "start", start)
     monkeypatch.setattr(trusted_programs, "check", lambda *_, **__: None)
     monkeypatch.setattr(trusted_programs, "path_of", str)
-    monkeypatch.setattr(
-        subprocess,
-        "run",
-        lambda words, **_: stopped.append(words[-1]) or subprocess.CompletedProcess(words, 0),
-    )
+    monkeypatch.setattr(subprocess, "run", run)
+    return started, stopped
+
+
+def test_a_guard_on_the_host_shows_each_at_its_own_mount_point(
+    home: Path, guards: tuple[list[Any], list[str]]
+) -> None:
+    """Two VMs that share a directory do not have the same one."""
+    started, stopped = guards
     mountpoints = set()
-    for project in ("/srv/p", "/srv/q"):
-        own = Settings(project, guard="host", share=("/srv/data:ro",), hide=("*.pem",))
+    projects = f"{home}/src/shop", f"{home}/src/lib"
+    for project in projects:
+        own = Settings(project, guard="host", share=(f"{home}/data:ro",), hide=("*.pem",))
         with host_guard.exported(own, f"vm-{project[-1]}") as exported:
             assert [one.tag for one in exported] == [one.tag for one in own.shares]
             assert not exported[1].is_writable
             mountpoints |= {one.directory for one in exported}
-    assert [spec.directory for spec in started] == ["/srv/p", "/srv/data", "/srv/q", "/srv/data"]
+    one, other = projects
+    assert [spec.directory for spec in started] == [one, f"{home}/data", other, f"{home}/data"]
     # Root in the guest reaches its raw share: names are hidden before that.
     assert {spec.hiding for spec in started} == {("--hide=*.pem", "--hide-secrets")}
     assert len(mountpoints) == 4
     assert sorted(stopped) == sorted(mountpoints)
+
+
+def test_a_guard_on_the_host_shows_the_directory_that_was_checked(
+    home: Path, guards: tuple[list[Any], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, stopped = guards
+    start = start_guard.start
+
+    def exchanging(spec: Any) -> bool:
+        (home / "src/lib").rename(home / "src/before")
+        (home / "src/lib").symlink_to(home / "other")
+        return start(spec)
+
+    monkeypatch.setattr(start_guard, "start", exchanging)
+    own = Settings(f"{home}/src/lib", guard="host")
+    with pytest.raises(UserError, match="was exchanged"), host_guard.exported(own, "vm"):
+        pass
+    assert stopped == [started[0].mountpoint]
+    with pytest.raises(UserError, match="cannot share"), host_guard.exported(own, "vm"):
+        pass
