@@ -42,6 +42,7 @@ from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.launch import Launch
 from gitguardfs.host.vm.qemu_command import Machine
 from gitguardfs.host.vm.settings import Settings
+from gitguardfs.host.vm.shares import Share
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.status import facts
 from tests.support.boot_sector import BOOTS
@@ -535,6 +536,32 @@ def test_qemu_appends_to_its_console(state: State) -> None:
             ]
             info = Path(f"/proc/{process.pid}/fdinfo/{fd.name}").read_text()
             assert int(info.split("flags:")[1].split()[0], 8) & os.O_APPEND
+        finally:
+            process.kill()
+
+
+@needs_qemu
+def test_qemu_shares_a_directory_by_its_descriptor(state: State, tmp_path: Path) -> None:
+    """Whatever lies at its path by then. The machine does not run."""
+    (tmp_path / "data").mkdir()
+    fd = os.open(tmp_path / "data", os.O_RDONLY)
+    share = Share(f"/proc/self/fd/{fd}", "data", "/view", is_writable=False)
+    (tmp_path / "data").rename(tmp_path / "moved")
+    machine = Machine(state, images.Image("/d"), (share,), Settings("/p"), "tcg", (), 7)
+    words = qemu_command.command(machine)
+    at = words.index("-virtfs")
+    qemu = ["qemu-system-x86_64", "-S", "-nodefaults", "-display", "none", "-m", "16"]
+    more = ["-sandbox", qemu_command.SANDBOX, *words[at : at + 2]]
+    with subprocess.Popen([*qemu, *more], pass_fds=[fd]) as process:
+        os.close(fd)
+        places = Path(f"/proc/{process.pid}/fd")
+        try:
+            until(
+                lambda: [os.path.realpath(place) for place in places.iterdir()].count(
+                    f"{tmp_path}/moved"
+                ) > 1,
+                "QEMU has opened it",
+            )  # fmt: skip
         finally:
             process.kill()
 
