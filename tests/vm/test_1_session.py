@@ -405,3 +405,8 @@ def test_qemu_runs_as_the_user(vm: World) -> None:
 
 def test_the_machines_own_addresses_are_not_asked_by_a_proxy(vm: World) -> None:
     assert ADDRESS not in vm.sh("echo $no_proxy")
+
+
+def test_the_guest_finds_its_own_name(vm: World) -> None:
+    lines = [line.split() for line in vm.sh("cat /etc/hosts; getent hosts $(hostname)").split("\n")]
+    assert lines.count(["127.0.1.1", vm.state.name]) == 2  # in the file, and found

@@ -17,6 +17,7 @@ STATE=/var/lib/gitguard-vm
 MOUNTS=/proc/mounts
 AGENT_PROGRAM=/usr/local/bin/gitguard-agent
 ENVIRONMENT=/etc/environment
+HOSTS=/etc/hosts
 PREFIX=/usr/local/lib/gitguardfs
 PACKAGES=(fuse3 python3 python3-pyfuse3 python3-trio python3-click ca-certificates curl git ripgrep
     iproute2)
@@ -249,6 +250,7 @@ start() {
     say "starting"
     echo "$PANIC_TIMEOUT" >/proc/sys/kernel/panic
     take_new_seed
+    name_itself
     begin_shares
     keep_spare
 }
@@ -273,6 +275,14 @@ take_new_seed() {
     umount "$SEED"
     hostname -F /etc/hostname
     echo "$digest" >"$STATE/seed"
+}
+
+# There is no name server: without a line, programs that look their own machine up fail.
+name_itself() {
+    local name
+    read -r name </proc/sys/kernel/hostname
+    grep -qE "^[^#]*[[:space:]]${name//./\\.}([[:space:]]|\$)" "$HOSTS" ||
+        printf '\n127.0.1.1 %s\n' "$name" >>"$HOSTS" || say "no line for $name in $HOSTS"
 }
 
 # The agent can use up the disk's inodes. Unlike space, none are kept for root.

@@ -371,3 +371,24 @@ def test_what_is_told_is_one_line(tmp_path: Path) -> None:
     """The next line would be another message."""
     done = run(tmp_path, "ports_to_host() { echo port; }; tell failed $'x\\nready'; cat port")
     assert done.stdout == "failed x ready\n", done.stderr
+
+
+@pytest.mark.parametrize("before", ["127.0.0.1 localhost\n", "127.0.0.1 localhost", None])
+def test_the_guest_finds_its_own_name_which_stands_there_once(
+    tmp_path: Path, before: str | None
+) -> None:
+    """Also in a line that its root wrote by hand, and in a file that does not end in a newline."""
+    name = os.uname().nodename
+    if before is not None:
+        (tmp_path / "hosts").write_text(before)
+    done = run(tmp_path, "HOSTS=$PWD/hosts; name_itself; name_itself")
+    lines = (tmp_path / "hosts").read_text().split("\n")
+    assert lines.count(f"127.0.1.1 {name}") == 1, done.stderr
+    assert before is None or lines[0] == before.strip()
+    for own in (f"10.0.2.15\t{name} other", f"# {name}\n10.0.2.15 other {name}"):
+        (tmp_path / "hosts").write_text(own)
+        run(tmp_path, "HOSTS=$PWD/hosts; name_itself")
+        assert (tmp_path / "hosts").read_text() == own
+    (tmp_path / "hosts").write_text(f"127.0.0.1 {name}er localhost # {name}\n")
+    run(tmp_path, "HOSTS=$PWD/hosts; name_itself")
+    assert f"127.0.1.1 {name}" in (tmp_path / "hosts").read_text()
