@@ -306,11 +306,19 @@ def test_a_published_port_leads_into_the_guest(vm: World, published: int) -> Non
     vm.sh("mkdir -p ~/site; echo published >~/site/page; cd ~/site; nohup python3 -m http.server"
           " --bind 127.0.0.1 3001 >/dev/null 2>&1 </dev/null & until"
           " (: </dev/tcp/127.0.0.1/3001) 2>/dev/null; do sleep 0.2; done")  # fmt: skip
-    fetch = ["curl", "-sS", "--noproxy", "*", f"http://127.0.0.1:{published}/page"]
-    got = subprocess.run(fetch, capture_output=True, text=True, timeout=60)
-    assert got.stdout == "published\n", got.stderr
-    port = {"host_port": published, "guest_port": 3001, "by": "--publish", "open": True}
-    assert border(vm)["ports"] == [port]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        later = free.getsockname()[1]
+    done = vm.vm("up", "--publish", f"{later}:3001", "--publish", f"{published}:3001")
+    assert done.returncode == 0, done.stderr
+    for port in (published, later):
+        fetch = ["curl", "-sS", "--noproxy", "*", f"http://127.0.0.1:{port}/page"]
+        got = subprocess.run(fetch, capture_output=True, text=True, timeout=60)
+        assert got.stdout == "published\n", got.stderr
+    rows = [{"host_port": port, "guest_port": 3001, "by": "--publish", "open": True}
+            for port in sorted((published, later))]  # fmt: skip
+    assert border(vm)["ports"] == rows
+    busy = vm.vm("up", "--memory", "1G", "--publish", f"{later}:3001")
+    assert busy.returncode == 3 and "in use" in busy.stderr
 
 
 def test_a_port_leads_into_the_guest(vm: World) -> None:

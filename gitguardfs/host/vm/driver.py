@@ -257,7 +257,8 @@ def _session(state: State) -> Iterator[None]:
         pid = running.session_pid(state)
         raise UserError(
             f"the VM is already in use (by process {pid})" if pid else "the VM is already in use",
-            "gitguard vm ssh opens another shell; gitguard vm stop stops the VM",
+            "gitguard vm ssh opens another shell, gitguard vm up --publish PORT a port;"
+            " gitguard vm stop stops the VM",
             Exit.SYSTEM,
         )
     try:

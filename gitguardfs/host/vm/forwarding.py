@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from gitguardfs.base import quote
-from gitguardfs.base.errors import Exit, GitguardExit, UserError
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.egress import die_with_parent
-from gitguardfs.host.vm import ending, ports, ssh
+from gitguardfs.host.vm import ending, ports, running, settings, ssh
 from gitguardfs.host.vm.ports import Port
 from gitguardfs.host.vm.state import State
 
@@ -49,6 +49,53 @@ def published(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iter
                 print("ssh ended, and closed the ports of --publish", file=sys.stderr)
 
 
+def publish(state: State, texts: Sequence[str]) -> None:
+    """Open more ports of a VM that runs, until it stops, and remember them for its next start.
+
+    A port that --publish has opened already stays as it is. Raises UserError, OSError.
+    """
+    guest = running.guest(state)
+    wanted = [ports.parsed(text) for text in ports.merged((), texts)]
+    opened = {one.port for one in ports.opened(state) if one.by == ports.PUBLISH}
+    new = [port for port in wanted if port not in opened]
+    for port in new:
+        words = ["gitguard", "vm", "up", "--project", state.project]
+        others = [str(_another(port, wanted) if one == port else one) for one in wanted]
+        publishing = [word for value in others for word in ("--publish", value)]
+        _check_free(port, f"use another one: {quote.shell([*words, *publishing])}")
+    if new:
+        _open_until_it_stops(state, guest, new)
+    settings.remember_ports(state, texts)
+    for port in wanted:
+        print(f"http://127.0.0.1:{port.here}/ is port {port.there} of the VM", file=sys.stderr)
+    print("also at its next start; gitguard vm up --publish '' forgets that", file=sys.stderr)
+
+
+def _open_until_it_stops(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> None:
+    """Start ssh, which outlives this process and ends with its connection to the guest.
+
+    Raises UserError if it does not open the ports.
+    """
+    with _noted(state, wanted, ports.PUBLISH) as notes:
+        process = subprocess.Popen(
+            ssh.forward(guest, wanted),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, pass_fds=notes, cwd=state.directory, env=_environment(),
+        )  # fmt: skip
+    assert process.stdout is not None and process.stderr is not None
+    try:
+        if not _is_listening(process):
+            said = process.stderr.read().decode(errors="replace").strip()
+            raise UserError("ssh did not open the ports of --publish", shown(said), Exit.SYSTEM)
+    except BaseException:  # also Ctrl-C
+        process.kill()
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+        process.stderr.close()
+
+
 def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
     words = ["gitguard", "vm", "forward", "--project", state.project, str(_another(port))]
@@ -69,15 +116,14 @@ def _opened(
     state: State, guest: ssh.SshGuest, wanted: Sequence[Port], by: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start ssh, which ends with the context, and with this process however that ends."""
-    with ExitStack() as stack:
-        notes = [stack.enter_context(ports.noted(state, port, by)) for port in wanted]
+    with _noted(state, wanted, by) as notes:
         process = subprocess.Popen(
             die_with_parent.command(ssh.forward(guest, wanted)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
             pass_fds=notes,
-            env={**os.environ, "SHELL": "/bin/sh"},
+            env=_environment(),
         )
     # From here on only what keeps ssh holds the notes: they end with it.
     try:
@@ -87,6 +133,18 @@ def _opened(
         process.stdin.close()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def _noted(state: State, wanted: Sequence[Port], by: str) -> Iterator[list[int]]:
+    """Note that ports are open, until all copies of the yielded descriptors are closed."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(ports.noted(state, port, by)) for port in wanted]
+
+
+def _environment() -> dict[str, str]:
+    """Return ssh's environment: its shell writes the line that _is_listening waits for."""
+    return {**os.environ, "SHELL": "/bin/sh"}
 
 
 def _is_listening(process: subprocess.Popen[bytes]) -> bool:

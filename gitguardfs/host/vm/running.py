@@ -71,6 +71,11 @@ def resume_if_paused(state: State) -> None:
     qmp.resume(state)
 
 
+def is_in_session(state: State) -> bool:
+    """Return whether the VM is running, and the `vm up` that started it too."""
+    return is_running(state) and session_pid(state) is not None
+
+
 def session_pid(state: State) -> int | None:
     """Return the process id of the `vm up` that started the VM; None if it has ended."""
     try:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -214,6 +215,15 @@ def save_image(state: State, image: str) -> None:
     saved = load_saved(state)
     new, remembered = (
         dataclasses.replace(one, image=image) for one in (saved.settings, saved.remembered)
+    )
+    save(state, new, remembered, saved.file_keys)
+
+
+def remember_ports(state: State, publish: Sequence[str]) -> None:
+    """Save ports that a VM which runs has published. Raises UserError, OSError."""
+    saved = load_saved(state)
+    new, remembered = (
+        merged(one, {"publish": tuple(publish)}) for one in (saved.settings, saved.remembered)
     )
     save(state, new, remembered, saved.file_keys)
 

@@ -16,7 +16,17 @@ import pytest
 
 from gitguardfs.base.errors import UserError
 from gitguardfs.base.installation import PACKAGE_PARENT
-from gitguardfs.host.vm import driver, forwarding, keys, ports, settings, ssh, trusted_programs
+from gitguardfs.host.commands.vm import up
+from gitguardfs.host.vm import (
+    driver,
+    forwarding,
+    keys,
+    ports,
+    running,
+    settings,
+    ssh,
+    trusted_programs,
+)
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.ports import FORWARD, PUBLISH, OpenPort, Port
 from gitguardfs.host.vm.settings import Settings
@@ -284,3 +294,113 @@ def test_files_that_nobody_holds_are_no_ports(state: State) -> None:
         assert ports.opened(state) == []
     path.write_text('{"guest_port": 81, "by": "x"}')
     assert ports.opened(state) == []
+
+
+# For a VM that runs
+
+
+@pytest.fixture
+def running_vm(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(running, "guest", lambda _: GUEST)
+    locks = [states.take(state.lock), states.take(state.session_lock)]
+    os.pwrite(locks[1] or 0, b"1", 0)
+    yield
+    for lock in locks:
+        os.close(lock or 0)
+
+
+PUBLISHING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from gitguardfs.host.vm import forwarding, running, ssh, state
+running.guest = lambda _: None
+server = [sys.executable, "-c", sys.argv[3], sys.argv[2] + "/listening", sys.argv[4]]
+ssh.forward = lambda *_: server
+forwarding.publish(state.State("/srv/p", sys.argv[2]), [f"{sys.argv[4]}:80"])
+"""
+
+
+def test_a_vm_that_runs_gets_a_port_that_outlives_the_command_and_is_remembered(
+    state: State, free: int, running_vm: None
+) -> None:
+    settings.save(state, Settings("/srv/p", publish=("1",)), Settings("/srv/p"), ("publish",))
+    words = [sys.executable, "-c", PUBLISHING, PACKAGE_PARENT, state.directory, SERVER, str(free)]
+    # It keeps neither the terminal nor a pipe of the caller's: this ends.
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"http://127.0.0.1:{free}/ is port 80 of the VM" in done.stderr
+    assert ports.opened(state) == [OpenPort(Port(free, 80), PUBLISH)]
+    assert is_open(free)
+    saved = settings.load_saved(state)
+    assert saved.settings.publish == ("1", f"{free}:80")
+    assert saved.remembered.publish == (f"{free}:80",) and saved.file_keys == ("publish",)
+    # Once more: nothing to do.
+    again = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 0, again.stderr
+    (other,) = (pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+                if str(free).encode() in cmdline(pid) and b"listening" in cmdline(pid))  # fmt: skip
+    assert os.getsid(other) == other  # the end of a terminal does not reach it
+    os.kill(other, signal.SIGTERM)  # as when the connection to the guest ends
+    until(lambda: not ports.opened(state), "it is closed")
+
+
+def cmdline(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.mark.parametrize("script", ["echo no >&2; exit 255", "exit 255"])
+def test_a_port_that_a_running_vm_cannot_get_is_not_remembered(
+    state: State, free: int, running_vm: None, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    settings.save(state, Settings("/srv/p"))
+    monkeypatch.setattr(ssh, "forward", lambda *_: ["sh", "-c", script])
+    with pytest.raises(UserError, match=r"did not open the ports") as error:
+        forwarding.publish(state, [str(free)])
+    assert error.value.hint == ("no" if "no" in script else "")
+    with taken(free), pytest.raises(UserError, match=rf"port {free} .*in use") as error:
+        forwarding.publish(state, [str(free), "2"])
+    *words, first, _, second = hint_of(error)
+    assert words == ["gitguard", "vm", "up", "--project", "/srv/p", "--publish"]
+    assert ports.parsed(first).there == free and second == "2"
+    assert settings.load(state).publish == () and not ports.opened(state)
+
+
+@pytest.mark.parametrize(
+    ("words", "opens"),
+    [
+        (["--publish", "3000"], True),
+        (["--publish", "3000", "--publish", "8080:80"], True),
+        (["--publish", ""], False),
+        (["--publish", "3000", "--memory", "1G"], False),
+        (["--publish", "3000", "--no-hardened"], False),
+        (["--publish", "3000", "--no-local"], False),
+        (["--publish", "3000", "--", "npm", "start"], False),
+        ([], False),
+    ],
+)
+def test_only_ports_are_opened_in_a_vm_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], opens: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
+    monkeypatch.setattr(states, "SOCKET_PATH_BYTES", 300)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    asked: list[object] = []
+    monkeypatch.setattr(forwarding, "publish", lambda _, texts: asked.append(texts))
+
+    def refuses(*_: object) -> int:
+        raise UserError("the VM is already in use")
+
+    monkeypatch.setattr(driver, "up", refuses)
+    (tmp_path / "p").mkdir()
+    state = states.state_of(str(tmp_path / "p"))
+    states.create(state)
+    locks = [states.take(state.lock), states.take(state.session_lock)]
+    os.pwrite(locks[1] or 0, b"1", 0)
+    command = up.up.make_context("up", ["--project", state.project, *words])
+    with contextlib.nullcontext() if opens else pytest.raises(UserError, match=r"in use"):
+        up.up.invoke(command)
+    for lock in locks:
+        os.close(lock or 0)
+    assert bool(asked) == opens

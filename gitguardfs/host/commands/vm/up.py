@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from gitguardfs.base.errors import shown
+from gitguardfs.base.errors import GitguardExit, shown
 from gitguardfs.base.size import mebibytes
 from gitguardfs.commands.command_line import NO_LOCAL, local_names
 from gitguardfs.host.commands.vm.common import PROJECT, WORDS, NeedsExtra
@@ -24,7 +24,8 @@ Examples:
   gitguard vm up --show .env.test               shows a name that is hidden by default
   gitguard vm up --local deps --local .cache    keeps these on the guest's own disk
   gitguard vm up --share ../lib:ro              shares this directory too, to be read
-  gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000
+  gitguard vm up --publish 3000                 127.0.0.1:3000 is the guest's port 3000;
+                                                of a VM that runs, too
   gitguard vm up --image ~/my-image.qcow2       instead of the pinned cloud image
   gitguard vm up --guard host                   guards .git against the guest's root too
   gitguard vm up --upstream-proxy http://me@proxy.corp:8080     asks for the password
@@ -93,7 +94,10 @@ def of_up(function: Any) -> Any:
 @of_up
 @click.argument("words", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any) -> int:
-    """Start the VM and open a shell in the project; leaving the shell stops the VM."""
+    """Start the VM and open a shell in the project; leaving the shell stops the VM.
+
+    For a VM that runs, --publish alone opens the port, and returns.
+    """
     import shutil
 
     from gitguardfs.host.audit import trust
@@ -102,8 +106,10 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
         config_file,
         driver,
         exposed_files,
+        forwarding,
         git_place,
         images,
+        running,
         settings,
         state,
         trusted_programs,
@@ -115,6 +121,9 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     if os.path.isabs(here) and os.path.realpath(here) == os.path.realpath(project or os.getcwd()):
         settings.refuse_led_project(here)
     where = state.find(project)
+    if running.is_in_session(where) and _only_publishes(given, words, no_local):
+        forwarding.publish(where, given["publish"])
+        return GitguardExit.OK
     if project is None and where.project != os.path.realpath(os.getcwd()):
         why = "which has a VM" if where.has_disk else "for which you have a gitguard.toml"
         click.echo(f"sharing {shown(where.project)}, {why}", err=True)
@@ -135,3 +144,9 @@ def up(project: str | None, words: tuple[str, ...], no_local: bool, **given: Any
     for line in filter(None, (trust.line(), git_place.line(own))):
         click.echo(line, err=True)
     return driver.up(where, arguments.showing(names))
+
+
+def _only_publishes(given: dict[str, Any], words: tuple[str, ...], no_local: bool) -> bool:
+    """Return whether the command opens ports and does nothing else."""
+    chosen = [name for name, value in given.items() if value not in (None, ())]
+    return chosen == ["publish"] and "" not in given["publish"] and not (words or no_local)
