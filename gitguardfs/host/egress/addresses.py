@@ -30,6 +30,27 @@ def parsed(text: str) -> Address | None:
         return None
 
 
+_LOCAL_ENDS = (
+    "corp", "home", "home.arpa", "internal", "intranet", "lan", "local", "localdomain", "localhost",
+    "private", "example", "invalid", "onion", "test",
+)  # fmt: skip
+"""Ends of names that no server of the public DNS knows: special names (RFC 6761, RFC 6762, RFC
+8375), .internal, and others that are used in networks and that ICANN delegates to nobody."""
+
+
+def is_misled(address: Address, host: str) -> bool:
+    """Return whether a name of the public DNS leads to an address that is not public.
+
+    Hardly any server has such a name and address. It is the answer of a filter that blocks the
+    name, or of a network that wants a sign-in first.
+    """
+    return (
+        parsed(host) is None and "." in host
+        and not any(host.endswith(f".{end}") for end in _LOCAL_ENDS)
+        and not _is_public(address)
+    )  # fmt: skip
+
+
 def why_blocked(
     address: Address, host: str, is_private_allowed: bool, own: Collection[Network] = ()
 ) -> str:
@@ -43,7 +64,7 @@ def why_blocked(
     meant = _embedded_ipv4(address)
     if meant.is_unspecified or meant.is_multicast or _is_broadcast(meant):
         return "a multicast, broadcast or unspecified address: no line can allow it"
-    is_public = meant.is_global and address.is_global and _is_in_public_network(address)
+    is_public = _is_public(address)
     if is_public and not any(found in network for network in own for found in (meant, address)):
         return ""
     if is_near(address) and parsed(host) != address:
@@ -71,6 +92,11 @@ def _embedded_ipv4(address: Address) -> Address:
     ):  # 1 is loopback
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
+
+
+def _is_public(address: Address) -> bool:
+    meant = _embedded_ipv4(address)
+    return meant.is_global and address.is_global and _is_in_public_network(address)
 
 
 def _is_in_public_network(address: Address) -> bool:

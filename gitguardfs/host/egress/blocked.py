@@ -24,6 +24,15 @@ PLACEHOLDER_ADVICE = (
     "A line of the allowlist does not change that. Use a secret by its variable, and send it as its"
     " service expects it; on the host, `gitguard vm secret list` names hosts and places."
 )
+MISLED_ADVICE = (
+    "This is a name of the public internet, so its address should be public. A DNS filter or a VPN"
+    " may block the name: unblock it there. Or the network wants a sign-in first: open the URL in a"
+    " browser on the host. A line would send the request to whoever has that address."
+)
+SINKHOLE_ADVICE = (
+    "No line can allow that address, which DNS filters give for names that they block. Unblock the"
+    " name there, or in /etc/hosts, on the host. For a server on the host itself, use its address."
+)
 MAX_URL = MAX_TARGET + 300
 """Characters of a URL that are logged; no URL that can be allowed has more."""
 
@@ -114,6 +123,11 @@ class Group:
         return self._line()[0]
 
     @property
+    def is_misled(self) -> bool:
+        """Whether its host should have a public address, so that a line is the wrong remedy."""
+        return self.last.kind is BlockKind.MISLED
+
+    @property
     def why_none(self) -> str:
         """The reason why no line can allow them; "" if one can."""
         return self._line()[1]
@@ -125,12 +139,14 @@ class Group:
         if len(url) >= MAX_URL:
             return "", _UNCHANGED_BY_LINES[BlockKind.REQUEST]
         url = url if self.is_one_url else f"{url.partition('?')[0]}?*"
-        return line_for(self.last.method, url, is_private=kind is BlockKind.ADDRESS)
+        return line_for(self.last.method, url, is_private=kind in _NOT_PUBLIC)
 
 
+_NOT_PUBLIC = (BlockKind.ADDRESS, BlockKind.MISLED)
 _UNCHANGED_BY_LINES = {
     BlockKind.ALLOWLIST: "correct the allowlist first",
     BlockKind.PLACEHOLDER: PLACEHOLDER_ADVICE,
+    BlockKind.SINKHOLE: SINKHOLE_ADVICE,
     BlockKind.BUSY: "no line changes that",
     BlockKind.REQUEST: "no line can allow such a request",
     BlockKind.FAULT: "no line can allow such a request",

@@ -87,6 +87,8 @@ def _group_text(group: Group, allowlist: Allowlist) -> str:
     if allowlist.covers(group.line):
         return f"{text}\n  allowed meanwhile"
     note = line_note(group.line)
+    if group.is_misled:
+        text += f"\n  {blocked.MISLED_ADVICE}\n  Only if you know that it is in your own network:"
     return f"{text}\n  {allow_command(group.line)}" + (f"\n  {note}" if note else "")
 
 

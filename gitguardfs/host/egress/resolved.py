@@ -12,6 +12,8 @@ from gitguardfs.host.egress import addresses, interfaces
 from gitguardfs.host.egress.allowlist import BlockKind
 from gitguardfs.host.egress.upstream_proxy import UpstreamProxy
 
+FINAL = (BlockKind.REQUEST, BlockKind.SINKHOLE)
+"""Kinds of blocked addresses that no line can allow: what another address allows is told first."""
 Answer = tuple[int, int, int, str, Any]
 """An address, as getaddrinfo() returns it."""
 
@@ -47,25 +49,29 @@ async def usable_answers(
     answers = await answers_of(host, host, port)
     own = interfaces.networks()
     usable = []
-    blocked_addresses = []
-    kind = BlockKind.REQUEST
+    blocked: list[BlockedAddressError] = []
     is_private = False
     for answer in answers:
         address = addresses.parsed(str(answer[4][0]))
-        why = "no address" if address is None else addresses.why_blocked(
-            address, host, is_private_allowed, own
-        )  # fmt: skip
+        if address is None:
+            continue
+        why = addresses.why_blocked(address, host, is_private_allowed, own)
         if why:
-            blocked_addresses.append(f"{host} has the address {answer[4][0]}: {why}")
-            if address is not None and not addresses.why_blocked(address, host, True, own):
-                kind = BlockKind.ADDRESS
+            is_final = addresses.why_blocked(address, host, True, own) != ""
+            if addresses.is_misled(address, host):
+                kind = BlockKind.SINKHOLE if is_final else BlockKind.MISLED
+                why = f"a DNS block or a captive portal? {host} has the address {address}"
+            else:
+                kind = BlockKind.REQUEST if is_final else BlockKind.ADDRESS
+                why = f"{host} has the address {address}: {why}"
+            blocked.append(BlockedAddressError(why, kind))
         else:
             usable.append(answer)
-            if address is not None and addresses.why_blocked(address, host, False, own):
+            if addresses.why_blocked(address, host, False, own):
                 is_private = True
     if not usable:
-        why = blocked_addresses[0] if blocked_addresses else f"{host} has no address"
-        raise BlockedAddressError(why, kind)
+        none = BlockedAddressError(f"{host} has no address", BlockKind.REQUEST)
+        raise min(blocked, key=lambda error: error.kind in FINAL, default=none)
     return usable, is_private
 
 

@@ -138,7 +138,9 @@ class Watcher:
         for row in found:
             print(row)
         for group in groups:
-            if group.line and _key(group) not in self._skipped:
+            if group.is_misled:
+                print("  a line is not offered for that: gitguard vm blocked says what to do")
+            elif group.line and _key(group) not in self._skipped:
                 self._wait_with(group)
         return bool(found)
 

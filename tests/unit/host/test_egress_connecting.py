@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gitguardfs.host.egress import connecting
+from gitguardfs.host.egress import addresses, connecting, resolved
+from gitguardfs.host.egress.allowlist import BlockKind
 
 V6, OTHER_V6, V4, OTHER_V4 = "2001:db8::1", "2001:db8::2", "192.0.2.1", "192.0.2.2"
 HOST = [
@@ -104,3 +105,60 @@ def test_a_client_that_gives_up_leaves_no_socket_open() -> None:
     asyncio.run(given_up())
     assert len(network.sockets) == len(HOST)
     assert all(sock.fileno() == -1 for sock in network.sockets)
+
+
+# A name that leads astray
+
+
+@pytest.mark.parametrize(
+    ("host", "found", "kind"),
+    [
+        ("api.openai.com", ["0.0.0.0"], BlockKind.SINKHOLE),
+        ("api.openai.com", ["::"], BlockKind.SINKHOLE),
+        ("api.openai.com", ["127.0.0.1"], BlockKind.SINKHOLE),
+        ("api.openai.com", ["10.0.0.1"], BlockKind.MISLED),
+        ("api.openai.com", ["0.0.0.0", "192.168.1.1"], BlockKind.MISLED),
+        ("api.openai.com", ["fd00::1", "::1"], BlockKind.MISLED),
+        ("git.corp.example", ["10.0.0.1"], BlockKind.ADDRESS),
+        ("nas.local", ["192.168.1.9"], BlockKind.ADDRESS),
+        ("router.home.arpa", ["192.168.1.1"], BlockKind.ADDRESS),
+        ("registry", ["10.0.0.1"], BlockKind.ADDRESS),
+        ("10.0.0.1", ["10.0.0.1"], BlockKind.ADDRESS),
+        ("nas.local", ["127.0.0.1"], BlockKind.REQUEST),
+        ("api.openai.com", [], BlockKind.REQUEST),
+    ],
+)
+def test_a_public_name_without_a_public_address_is_told_as_that(
+    monkeypatch: pytest.MonkeyPatch, host: str, found: list[str], kind: BlockKind
+) -> None:
+    error = refusal(monkeypatch, host, found)
+    assert error.kind is kind
+    is_told = kind in (BlockKind.MISLED, BlockKind.SINKHOLE)
+    assert ("a DNS block or a captive portal?" in str(error)) == is_told
+    assert (addresses.PRIVATE_WORD in str(error)) == (kind is BlockKind.ADDRESS)
+    assert host in str(error)
+
+
+def refusal(
+    monkeypatch: pytest.MonkeyPatch, host: str, found: list[str]
+) -> resolved.BlockedAddressError:
+    async def answers(*_: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (one, 443)) for one in found]
+
+    monkeypatch.setattr(resolved, "answers_of", answers)
+    with pytest.raises(resolved.BlockedAddressError) as error:
+        asyncio.run(resolved.usable_answers(host, 443, is_private_allowed=False))
+    return error.value
+
+
+def test_a_line_with_its_word_lets_a_public_name_lead_into_the_users_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answers(*_: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("10.0.0.1", 443))]
+
+    monkeypatch.setattr(resolved, "answers_of", answers)
+    usable, is_private = asyncio.run(
+        resolved.usable_answers("git.company.com", 443, is_private_allowed=True)
+    )
+    assert len(usable) == 1 and is_private

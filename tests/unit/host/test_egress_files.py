@@ -116,6 +116,12 @@ def test_requests_are_grouped_by_method_url_and_reason(state: Path) -> None:
             "GET https://a.test/x private-address",
             "",
         ),
+        (
+            entry("https://a.com/x", kind=BlockKind.MISLED),
+            "GET https://a.com/x private-address",
+            "",
+        ),
+        (entry("https://a.com/x", kind=BlockKind.SINKHOLE), "", "Unblock the name"),
         (entry("https://a.test/x", "PRI"), "", "the method must be"),
         (entry("a.test:443", "CONNECT", BlockKind.REQUEST), "", "no line can allow"),
         (entry("https://a.test/" + "a" * 9000), "", "no line can allow"),
@@ -174,6 +180,16 @@ def test_a_line_that_spans_any_query_says_so(state: Path) -> None:
         assert reports.line_note(line) == ""
     for line in ("GET https://a.test/x?a=*", "GET https://a.test/x?a=*&b=c"):
         assert "any text for the *" in reports.line_note(line)
+
+
+def test_a_dns_block_is_told_before_a_line_is_named(state: Path) -> None:
+    state.mkdir()
+    log = BlockedLog(StateFiles(state).blocked)
+    log.add("GET", "https://a.com/x", "why", BlockKind.MISLED)
+    log.add("GET", "https://b.com/x", "why", BlockKind.SINKHOLE)
+    misled, sinkhole = reports.blocked_text(state).split("\n\n")
+    assert misled.index("sign-in") < misled.index("gitguard vm allow")
+    assert "gitguard vm allow" not in sinkhole and "DNS filter" in sinkhole
 
 
 def test_only_the_latest_groups_are_shown_and_the_number_of_the_others(state: Path) -> None:

@@ -275,6 +275,18 @@ def test_a_host_in_the_users_network_is_named_as_such(state: State) -> None:
         assert "    GET https://a.test/x private-address\n  It leads to a host in your own" in said
 
 
+def test_no_key_allows_a_public_host_whose_name_leads_astray(state: State) -> None:
+    with watched(state, (24, 200)) as terminal:
+        block(state, "https://a.com/x", kind=BlockKind.MISLED, reason="a DNS block?")
+        assert "https://a.com/x: a DNS block?\n" in terminal.until("gitguard vm blocked says")
+        block(state, "https://a.test/y")
+        terminal.until(KEYS)
+        terminal.type(b"a")
+        terminal.until("next request on")
+        quiet(terminal)
+    assert allowed(state) == ["GET https://a.test/y"]
+
+
 # What the agent chooses
 
 
