@@ -41,6 +41,7 @@ Examples:
   sudo gitguard doctor /srv/src --user agent  one guard, as the user agent
   sudo gitguard doctor /srv/src --attack      also the attacks on .git
   gitguard doctor --host ~/projects           the host's side of a share
+  gitguard vm doctor                          the guard of a VM of gitguard vm, from its host
 
 --attack makes a directory in the view for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
@@ -90,6 +91,10 @@ def command(
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, leave)  # so that what was made is removed
     caller = os.environ.get("SUDO_UID") if os.geteuid() == 0 else str(os.geteuid())
+    if not host and user is None:
+        status = _of_vms(project, caller, as_json, attack, fail_on)
+        if status is not None:
+            return status
     progress = findings.ProgressLine(sys.stderr)
     try:
         if host:
@@ -109,6 +114,19 @@ def command(
     if host and not as_json:
         click.echo(f"next: {quote.shell(['gitguard', 'audit', project]) if project else AUDIT}")
     return findings.exit_code(results, fail_on)
+
+
+def _of_vms(
+    project: str | None, caller: str | None, as_json: bool, attack: bool, fail_on: str
+) -> int | None:
+    """Check as on the host of VMs; return None if this is none. Raises UserError."""
+    try:
+        from gitguardfs.host.commands import doctor
+    except ModuleNotFoundError:  # the copy of gitguardfs for guests
+        return None
+    return doctor.run(
+        project, caller, as_json, attack, fail_on, lambda path: examine_host(path, None, caller)
+    )
 
 
 class Leaving:

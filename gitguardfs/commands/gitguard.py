@@ -80,7 +80,10 @@ class _Lazy(CommandGroup):
         if found is None:
             return None
         if found.needs_linux and platform.system() != "Linux":
-            raise UserError(f"{cmd_name} runs on Linux only", "run it in the guest", Exit.SYSTEM)
+            hint = "run it in the guest"
+            if cmd_name == "doctor":
+                hint += "; gitguard vm doctor does, for a VM of gitguard vm"
+            raise UserError(f"{cmd_name} runs on Linux only", hint, Exit.SYSTEM)
         if is_missing(found.module):
             what = f"{cmd_name} runs on the host, and this is the copy of gitguardfs for guests"
             raise UserError(what, f"run gitguard {cmd_name} on the host", Exit.SYSTEM)

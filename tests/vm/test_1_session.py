@@ -184,9 +184,13 @@ def test_the_guard_holds(vm: World) -> None:
 
 
 def test_the_doctor_finds_nothing(vm: World) -> None:
-    done = vm.ssh("gitguard doctor --attack", root=True)
+    """As the host's user asks it, who has no guard of their own."""
+    done = vm.gitguard("doctor", "--attack")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no findings" in done.stdout
+    host_side, guest = done.stdout.split("in the guest of ")
+    assert "the host of 1 VM" in host_side and "[high]" not in host_side
+    assert "no findings" in guest and "attack.R1 " in guest
+    json.loads(vm.vm("doctor", "--json").stdout)
 
 
 # What the guest was given

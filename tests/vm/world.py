@@ -187,8 +187,14 @@ class World:
         self, *words: str, limit: float = LIMIT, typed: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run ``gitguard vm WORDS`` in the project."""
+        return self.gitguard("vm", *words, limit=limit, typed=typed)
+
+    def gitguard(
+        self, *words: str, limit: float = LIMIT, typed: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``gitguard WORDS`` in the project."""
         process = self.popen(
-            command(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            gitguard(*words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
             out, err = process.communicate(typed, timeout=limit)
@@ -230,7 +236,11 @@ class World:
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-I", "-c", GITGUARD, "vm", *words]
+    return gitguard("vm", *words)
+
+
+def gitguard(*words: str) -> list[str]:
+    return [sys.executable, "-I", "-c", GITGUARD, *words]
 
 
 @dataclass

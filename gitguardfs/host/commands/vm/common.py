@@ -36,12 +36,13 @@ def require_extra() -> None:
     """Raise UserError if a package of the extra ``vm`` is not installed."""
     from gitguardfs.host.egress.proxy import EXTRA_HINT
 
-    missing = [name for name in NEEDED if not _is_installed(name)]
+    missing = [name for name in NEEDED if not is_installed(name)]
     if missing:
         raise UserError(f"gitguard vm needs {', '.join(missing)}", EXTRA_HINT, Exit.SYSTEM)
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
+    """Return whether a module is there; it is not imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # the package that holds it

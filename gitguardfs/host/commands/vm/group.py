@@ -13,6 +13,7 @@ Examples:
   gitguard vm run claude                    the agent itself
   gitguard vm up --allow npm -- npm test    one command
   gitguard vm ssh                           another shell, while the VM runs
+  gitguard vm doctor                        can the agent bypass the guard?
   gitguard vm watch                         what the proxy blocks, as it comes
   gitguard vm blocked                       what the proxy has blocked
   gitguard vm allow 'GET https://example.org/docs/*'
@@ -32,7 +33,7 @@ Otherwise: 0 done, 2 wrong usage, 3 any other error.
 ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
 """Names that similar programs use."""
 COMMANDS = (
-    up.up, guest.run, guest.ssh, guest.forward, guest.ssh_config, guest.connect,
+    up.up, guest.run, guest.ssh, guest.doctor, guest.forward, guest.ssh_config, guest.connect,
     machine.list_, machine.status, machine.logs, machine.stop, machine.reset,
     config.config, egress.blocked, egress.watch, egress.allow, egress.proxy, secret.secret,
     images.images,

@@ -1,4 +1,4 @@
-"""Commands that reach into a VM: ``ssh``, ``run``, ``forward``, ``ssh-config``, ``connect``."""
+"""Commands that reach into a VM: ``ssh``, ``run``, ``doctor``, ``forward``, ``ssh-config``, …"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from gitguardfs.commands.command_line import FAIL_ON, JSON
 from gitguardfs.host.commands.vm.common import PROJECT, WORDS, NeedsExtra
 
 SSH_EPILOG = """\b
@@ -20,6 +21,18 @@ Examples:
   gitguard vm run claude                          in a VM that runs, or is started
   gitguard vm run codex -- exec 'mend the tests'  with arguments
   gitguard vm run ~/my-agent.toml                 one that your own file describes
+"""
+
+DOCTOR_EPILOG = """\b
+Examples:
+  gitguard vm doctor             while the VM runs
+  gitguard vm doctor --attack    also the attacks on .git
+
+docs/doctor.md of the source has all checks.
+
+\b
+Exit codes: 0 done, 1 findings (--fail-on), 2 wrong usage, 3 anything else, such as a VM that does
+not run.
 """
 
 FORWARD_EPILOG = """\b
@@ -102,6 +115,29 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     guest = running.guest(where)
     return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT))
+
+
+@click.command(
+    cls=NeedsExtra,
+    short_help="Check in the guest that the project is guarded.",
+    epilog=DOCTOR_EPILOG,
+)
+@PROJECT
+@click.option("--attack", is_flag=True, help="Carry out the attacks on .git; they write into the "
+              "project.")  # fmt: skip
+@JSON
+@FAIL_ON
+def doctor(project: str | None, attack: bool, as_json: bool, fail_on: str) -> int:
+    """Run `gitguard doctor` as root of the running VM: can the agent bypass the guard?
+
+    It checks all directories that the VM shares, as the agent's user. Its text and its exit code
+    are the guest's own.
+    """
+    from gitguardfs.host.vm import guest_doctor, state
+
+    given = {"--attack": attack, "--json": as_json}
+    words = [*(name for name, is_given in given.items() if is_given), "--fail-on", fail_on]
+    return guest_doctor.run(state.existing(project), words)
 
 
 @click.command(
