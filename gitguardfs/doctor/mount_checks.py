@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from gitguardfs.base import quote
 from gitguardfs.base.constants import DEAD, FSTYPE
@@ -128,6 +127,9 @@ def check_daemon(context: Context) -> Result:
 
 def note_pyfuse3(context: Context) -> list[Result]:
     """Note a release of pyfuse3 that makes the view slow. Only root can see what a daemon uses."""
+    # Dozens of modules, which an emulated guest takes long to load.
+    from importlib.metadata import PackageNotFoundError, version
+
     row = Row("guard.pyfuse3", f"{context.mountpoint} is slow with this release of pyfuse3", "")
     with suppress(OSError, PackageNotFoundError):
         release = version("pyfuse3")

@@ -6,9 +6,12 @@ import os
 import re
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from gitguardfs.base.errors import Exit, UserError, warn
-from gitguardfs.sessions.base import SessionKind
+
+if TYPE_CHECKING:
+    from gitguardfs.sessions.base import SessionKind
 
 OLDEST_KERNEL = (5, 17)
 """The first Linux with version 7.36 of the protocol, whose INIT has the present layout."""
@@ -41,6 +44,9 @@ def session_kind(
     whether the view shows set-id bits of files, ``serves_ioctl`` whether it answers ioctl(2).
     Raises UserError if a package is missing, the kernel is too old or an option cannot be served.
     """
+    # Here, since the doctor asks this module about releases, and needs no view.
+    from gitguardfs.sessions.base import SessionKind
+
     release = os.uname().release
     version = tuple(map(int, re.findall("[0-9]+", release)[:2]))
     is_new = version >= OLDEST_KERNEL

@@ -97,11 +97,16 @@ SYSCALL_WRAPPERS = {
 
 
 def loaded_after(statement: str) -> set[str]:
+    """Return the packages that are loaded then."""
+    return {name.partition(".")[0] for name in modules_after(statement)}
+
+
+def modules_after(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint('\\n'.join(['', *sys.modules]))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent
     )
-    return {name.partition(".")[0] for name in done.stdout.splitlines()}
+    return set(done.stdout.splitlines())
 
 
 def test_what_serves_requests_loads_no_session_and_no_command() -> None:
@@ -131,6 +136,13 @@ def test_a_start_loads_no_large_module_that_mounting_does_not_need() -> None:
     """After a crash the agent waits for it."""
     loaded = loaded_after("import gitguardfs.commands.gitguardfs, gitguardfs.mounting.run")
     assert not loaded.intersection({"difflib", "filecmp", "json", "pickle", "tarfile"})
+
+
+def test_the_doctor_loads_no_filesystem() -> None:
+    """In an emulated guest each module takes it some hundredths of a second."""
+    loaded = modules_after("import gitguardfs.commands.doctor")
+    assert "gitguardfs.doctor.mount_checks" in loaded
+    assert not loaded & {"gitguardfs.fs.tree", "gitguardfs.view", "importlib.metadata"}
 
 
 @cache

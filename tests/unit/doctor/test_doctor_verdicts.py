@@ -84,7 +84,7 @@ def test_a_daemon_that_is_not_roots_is_a_finding() -> None:
 def test_a_release_of_pyfuse3_that_makes_a_view_slow_is_noted(
     monkeypatch: pytest.MonkeyPatch, release: str, is_slow: bool
 ) -> None:
-    monkeypatch.setattr(mount_checks, "version", lambda _: release)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: release)
     served = case(GUARD.path, _daemon(GUARD, pid=os.getpid()))  # this process has pyfuse3
     assert [found.status for found in mount_checks.note_pyfuse3(served)] == [Status.NOTE] * is_slow
     assert not mount_checks.note_pyfuse3(case(GUARD.path, _daemon(GUARD, pid=1)))
