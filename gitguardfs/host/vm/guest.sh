@@ -39,7 +39,8 @@ UNUSED=(dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
     systemd-journal-flush.service systemd-hwdb-update.service ldconfig.service
     systemd-journal-catalog-update.service cloud-init-local.service cloud-init-main.service
     cloud-init-network.service cloud-init.service cloud-config.service cloud-final.service
-    cloud-init-hotplugd.socket)
+    cloud-init-hotplugd.socket
+    user@0.service) # a manager of units for each login of root's; that of the agent's user stays
 UNUSED_GENERATORS=(cloud-init-generator netplan systemd-getty-generator systemd-ssh-generator
     systemd-hibernate-resume-generator systemd-rc-local-generator systemd-tpm2-generator)
 # The same at each login. SSH has no way out, and there is no desktop.
