@@ -47,6 +47,7 @@ from gitguardfs.host.vm import (
     running,
     seed,
     settings,
+    shared_login,
     shares,
     ssh,
     trusted_programs,
@@ -186,6 +187,7 @@ def up(state: State, arguments: UpArguments) -> int:
         settings.save(state, own, arguments.remembered, arguments.file_keys)
         with open(state.ready, "wb"):
             pass
+        stack.enter_context(shared_login.opened(state, guest))
         first = "" if agent is None else agents.PREPARE if arguments.words else agents.HELLO
         return _session_in(state, guest, arguments.words, first)
 
@@ -287,7 +289,8 @@ def _session_in(state: State, guest: ssh.SshGuest, words: tuple[str, ...], first
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     # In a session with a terminal, that is the agent's.
     with watching.reported(state, at_once=not terminal and sys.stderr.isatty()):
-        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT, first))
+        login = shared_login.path(state)
+        process = subprocess.Popen(ssh.session(guest, words, terminal, keys.AGENT, first, login))
         try:
             status = process.wait()
         finally:

@@ -336,6 +336,7 @@ def _sshd() -> str:
         "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
         "KbdInteractiveAuthentication no\nGatewayPorts clientspecified\nUseDNS no\n"
         "X11Forwarding no\nAllowAgentForwarding no\nPrintMotd no\n"
+        "MaxSessions 1000\n"  # of one login: those of the agent's user share it
     )
 
 

@@ -99,19 +99,34 @@ def command(
 
 
 def session(
-    guest: SshGuest, words: tuple[str, ...], terminal: bool, user: str, first: str = ""
+    guest: SshGuest,
+    words: tuple[str, ...],
+    terminal: bool,
+    user: str,
+    first: str = "",
+    login: str = "",
 ) -> list[str]:
     """Return the command for a shell in the project, or for ``words`` there.
 
     A single word is a line for the guest's shell, as for ssh; several are a command with arguments.
     It begins once the guest's clock is not behind that of this machine, with the line ``first``.
+    ``login`` is the path of a socket of ``login``'s command, whose connection it is to use.
     """
     in_step = shlex.quote(_IN_STEP.format(int(time.time()) - _CLOCK_TOLERANCE))
     where = f"cd {shlex.quote(guest.view)}" if user == names.AGENT else "cd"
     line = words[0] if len(words) == 1 else shlex.join(words)
     remote = f"{where} && {line}" if words else f'{where} && exec "$SHELL" -l'
     remote = "; ".join(filter(None, (f"sh -c {in_step}", first, remote)))
-    return command(guest, user, "-t" if terminal else "-T", remote=remote, is_batch=not terminal)
+    more = ("-t" if terminal else "-T", *(("-S", _literal(login)) if login else ()))
+    return command(guest, user, *more, remote=remote, is_batch=not terminal)
+
+
+def login(guest: SshGuest, path: str) -> list[str]:
+    """Return the command that logs in as the agent, and shares that by a socket at ``path``.
+
+    It prints a newline once sessions can use it.
+    """
+    return command(guest, names.AGENT, "-N", "-M", "-S", _literal(path), local="echo")
 
 
 def forward(guest: SshGuest, wanted: Sequence[Port]) -> list[str]:
@@ -153,6 +168,11 @@ def _block(host: str, chosen: dict[str, str]) -> str:
 
 
 def _config_value(value: str) -> str:
-    """Return a value quoted for ssh_config(5), where % begins a token."""
-    escaped = value.replace("%", "%%")
+    """Return a value quoted for ssh_config(5)."""
+    escaped = _literal(value)
     return f'"{escaped}"' if " " in escaped else escaped
+
+
+def _literal(value: str) -> str:
+    """Return a value in which no % begins a token of ssh."""
+    return value.replace("%", "%%")

@@ -9,7 +9,7 @@ import subprocess
 from gitguardfs.base.errors import UserError, shown
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress.proxy import ca_certificate
-from gitguardfs.host.vm import guest_secrets, provision, running, settings, ssh
+from gitguardfs.host.vm import guest_secrets, provision, running, settings, shared_login, ssh
 from gitguardfs.host.vm.guest_files import GuestFile
 from gitguardfs.host.vm.keys import ADMIN
 from gitguardfs.host.vm.state import State
@@ -42,6 +42,7 @@ def tell_guest(state: State) -> str | None:
         return f"; the running guest could not be told: {shown(str(error))}"
     if done.returncode != 0:
         return f"; the running guest could not be told: {shown(done.stderr.strip())}"
+    shared_login.end(state)
     return None
 
 

@@ -74,13 +74,17 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     """
     import subprocess
 
-    from gitguardfs.host.vm import keys, running, state
+    from gitguardfs.host.vm import keys, running, shared_login, state
     from gitguardfs.host.vm import ssh as ssh_command
 
-    guest = running.guest(state.existing(project), early=root)
+    where = state.existing(project)
+    guest = running.guest(where, early=root)
+    if root:  # it may add the agent to a group
+        shared_login.end(where)
+    login = "" if root else shared_login.path(where)
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     user = keys.ADMIN if root else keys.AGENT
-    return subprocess.call(ssh_command.session(guest, words, terminal, user))
+    return subprocess.call(ssh_command.session(guest, words, terminal, user, login=login))
 
 
 @click.command(
@@ -101,7 +105,7 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     import subprocess
 
     from gitguardfs.host.commands.vm.up import up
-    from gitguardfs.host.vm import agents, keys, running, state
+    from gitguardfs.host.vm import agents, keys, running, shared_login, state
     from gitguardfs.host.vm import ssh as ssh_command
     from gitguardfs.host.vm.up_options import NO_AGENT
 
@@ -114,7 +118,8 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     agents.check_is_in(where, agent)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     guest = running.guest(where)
-    return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT))
+    login = shared_login.path(where)
+    return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT, login=login))
 
 
 @click.command(
