@@ -92,6 +92,12 @@ def test_another_up_finds_what_was_there(host: World) -> None:
     assert nodes == "root 666\nroot 666\ndisk 660"
     assert host.sh("systemctl --user is-active default.target") == "active"
     assert host.sh("findmnt -n -o FSTYPE --target . | tail -n 1") == "fuse.gitguardfs"
+    # Sessions share a login; but what root changes counts, and so the next one logs in.
+    login = host.sh("echo $SSH_CONNECTION")
+    assert login == host.sh("echo $SSH_CONNECTION")
+    host.sh("groupadd -f later && usermod -aG later agent", root=True)
+    assert login != host.sh("echo $SSH_CONNECTION")
+    assert "later" in host.sh("id -Gn").split()
     assert session.leave() == 0
 
 
