@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TextIO
 
 PIPED = 100
@@ -16,7 +18,12 @@ _BELOW = "    "
 
 def width_of(stream: TextIO) -> int:
     """Return how many columns a table takes: those of the terminal, or ``PIPED``."""
-    return shutil.get_terminal_size().columns if stream.isatty() else PIPED
+    if not stream.isatty():
+        return PIPED
+    with suppress(OSError, ValueError):
+        if columns := os.get_terminal_size(stream.fileno()).columns:
+            return columns
+    return shutil.get_terminal_size().columns
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> list[str]:

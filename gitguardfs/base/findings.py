@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 from typing import TextIO
 
 from gitguardfs.base import columns
-from gitguardfs.base.errors import GitguardExit, counted, shown
+from gitguardfs.base.errors import GitguardExit, ascii_shown, counted, shown
 
 
 class Status(Enum):
@@ -134,7 +134,7 @@ def as_text(results: Sequence[Result], width: int = columns.PIPED) -> str:
 
 
 class ProgressLine:
-    """Shows the current check on a terminal, in one line that is overwritten."""
+    """Shows on a terminal what a command does now, in one line that is overwritten."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -142,8 +142,12 @@ class ProgressLine:
 
     def say(self, what: str) -> None:
         """Show that ``what`` is checked now."""
+        self.show(f"checking {ascii_shown(what)} ...")
+
+    def show(self, text: str) -> None:
+        """Show a plain text, cut to the terminal's width: only one row can be overwritten."""
         if self._is_on:
-            self._stream.write(f"{_CLEAR}checking {shown(what)} ...")
+            self._stream.write(f"{_CLEAR}{text[: columns.width_of(self._stream) - 1]}")
             self._stream.flush()
 
     def clear(self) -> None:

@@ -175,24 +175,25 @@ def examine(
         points = [""]
     for point in points:
         agent = choose_user(user, caller, owner_of(point, table), is_root, system)
-        context = Context(point, agent, is_root, table, servers=servers, system=system)
+        context = Context(point, agent, is_root, table, servers=servers, system=system, say=say)
         if context.guard is not None:
             context = replace(context, daemons=mount_checks.serving(context.guard, servers))
         if user is None and is_root:
             results += check_default_user(context, caller)
         about_git = attack_checks.check if attack else policy_checks.check
-        results += _checked(context, about_git, say)
+        results += _checked(context, about_git)
         if path is not None:
             for other in other_mounts.other_guards(context):
+                say(f".git in {other}")
                 results += _tried(about_git, replace(context, mountpoint=other))
     return list(dict.fromkeys(results))
 
 
-def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> list[Result]:
+def _checked(context: Context, about_git: Check) -> list[Result]:
     results = _note_left_out(context)
     usable = False
     if context.mountpoint:
-        say(f"the mount at {context.mountpoint}")
+        context.say(f"the mount at {context.mountpoint}")
         about_mount = _tried(mount_checks.check, context) + other_mounts.note_mounts_inside(context)
         results += [*about_mount, other_mounts.check_foreign(context)]
         results += link_checks.check_option(context)
@@ -206,7 +207,7 @@ def _checked(context: Context, about_git: Check, say: Callable[[str], None]) -> 
     if usable:
         checks[f".git in {context.mountpoint}"] = about_git
     for what, check in checks.items():
-        say(what)
+        context.say(what)
         results += _tried(check, context)
     return results
 

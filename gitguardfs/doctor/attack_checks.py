@@ -194,7 +194,7 @@ def _all(context: Context, run: AttackRun) -> list[Result]:
     if policy == "off":
         return results
     results.append(link_checks.check(context, run.user, run.next_workdir()))
-    run.outcomes += [_carry_out(run, attack, policy) for attack in refused_by(policy)]
+    _carry_out_all(context, run, refused_by(policy), policy)
     return results + judge(run.outcomes, run.found, policy)
 
 
@@ -206,7 +206,7 @@ def _reading(context: Context, run: AttackRun) -> list[Result]:
     policy = policy_by_reading(run.user, run.found)
     if policy in ("deny", "private"):
         reading = [attack for attack in refused_by(policy) if attack.reads]
-        run.outcomes += [_carry_out(run, attack, policy) for attack in reading]
+        _carry_out_all(context, run, reading, policy)
     return [result, report_policy(context.mountpoint, policy), *judge(run.outcomes, None, policy)]
 
 
@@ -271,6 +271,12 @@ def refused_by(policy: str) -> list[Attack]:
         # What the agent may do with the file that it is shown as .git.
         and not (policy == "private" and attack.words in attacks.READING_A_FILE)
     ]
+
+
+def _carry_out_all(context: Context, run: AttackRun, wanted: list[Attack], policy: str) -> None:
+    for number, attack in enumerate(wanted, 1):
+        context.say(f"attack {number} of {len(wanted)}: {attack.name}")
+        run.outcomes.append(_carry_out(run, attack, policy))
 
 
 def _carry_out(run: AttackRun, attack: Attack, policy: str = "") -> Outcome:

@@ -105,6 +105,8 @@ class Context:
     servers: tuple[GuardDaemon, ...] = ()
     """All processes that have a FUSE device open."""
     system: CheckedSystem = field(default_factory=CheckedSystem)
+    say: Callable[[str], None] = lambda _: None
+    """Shows the user which check goes on."""
 
     @property
     def guard(self) -> MountInfo | None:

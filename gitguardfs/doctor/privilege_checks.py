@@ -55,8 +55,10 @@ def check(context: Context) -> list[Result]:
     user = context.user
     if user is None:
         return []
+    results = _rights(user, context.system, context.is_root)
+    context.say("what root runs for the mount, file by file")
     return [
-        *_rights(user, context.system, context.is_root),
+        *results,
         writable_checks.check(user, context.system, context.daemons),
         *check_lima(context),
     ]

@@ -63,7 +63,7 @@ def test_a_setup_that_is_killed_leaves_nothing_that_counts(host: World) -> None:
 def test_the_first_start_sets_a_guest_up(host: World, first: Session) -> None:
     said = first.said()
     assert "left running by a vm up that was killed" in said
-    assert said.count("this is done once") == 1
+    assert said.count("is set up once") == 1
     (ready,) = host.ready_disks()
     assert list(host.cache.glob("build-*")) == []
     assert ready.name in host.vm("images", "list").stdout

@@ -1,4 +1,4 @@
-"""Waits until a started guest is ready, and shows the progress on one line."""
+"""Waits until a started guest is ready, and shows how far it is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import re
 import select
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from gitguardfs.base.errors import Exit, UserError, ascii_shown, shown
-from gitguardfs.host.vm import qmp
+from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.host.vm import logs, qmp
+from gitguardfs.host.vm.phases import Phase
 from gitguardfs.host.vm.state import State
 
 BOOT_LIMIT = 900.0
@@ -30,10 +30,19 @@ LOGS = "gitguard vm logs shows what QEMU and the guest wrote"
 MONITOR_LIMIT = 120.0
 """Seconds until QEMU counts as hanging: it opens its monitor before the guest runs."""
 _LOOK_EVERY = 0.5
-_TAIL = 64 << 10
-"""Bytes at the end of a log that are searched: a panic is the last thing that a kernel writes."""
+_READ = 64 << 10
+"""Bytes of what the guest tells that are read at once."""
 _BANNER_LIMIT = 2.0
 """Seconds to wait for sshd's first line: QEMU accepts before the guest does."""
+
+STEPS = {
+    "setup": "setting up",
+    "packages": "packages",
+    "gitguardfs": "gitguardfs",
+    "agent": "agent",
+    "finish": "cleaning up",
+}
+"""The steps of a setup, by the words with which guest.sh tells their beginnings, in order."""
 
 MAX_QUOTED = 200
 """Characters of the guest's own words that an error quotes."""
@@ -42,7 +51,6 @@ _MAX_SAID = 4096
 
 _PANIC = re.compile(rb"Kernel panic - not syncing")  # longer than the name of a process
 _ACCELERATOR = re.compile(rb"kvm|hvf", re.IGNORECASE)
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\r\x00-\x08\x0b-\x1f\x7f]")
 
 
 class BootError(Exception):
@@ -55,44 +63,17 @@ class BootError(Exception):
 
 
 @dataclass
-class BootProgress:
-    """A line on standard error: what the command waits for, and for how long."""
-
-    started: float = field(default_factory=time.monotonic)
-    _said: str = ""
-
-    def show(self, what: str, detail: str = "") -> None:
-        """Print what the command waits for. On a terminal, rewrite the line, with ``detail``."""
-        seconds = time.monotonic() - self.started
-        if sys.stderr.isatty():
-            text = f"{what} ({seconds:.0f} s) {ascii_shown(detail)}"
-            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
-        elif what != self._said:
-            print(f"{what} ({seconds:.0f} s)", file=sys.stderr, flush=True)
-        self._said = what
-
-    def say(self, text: str) -> None:
-        """Print a line of its own."""
-        self.end()
-        print(text, file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Clear the line."""
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-@dataclass
 class Boot:
     """A started QEMU whose guest is booting."""
 
     state: State
     qemu: subprocess.Popen[bytes]
-    progress: BootProgress
+    phase: Phase
     channel: socket.socket
     """The end here of qemu_command.CHANNEL."""
     deadline: float = field(default_factory=lambda: time.monotonic() + BOOT_LIMIT)
-    _step: str = "the guest boots"
+    steps: tuple[str, ...] = ()
+    """Those of STEPS that the guest has not begun. What else it calls a step is not shown."""
     _said: bytes = b""
     """The beginning of a line that the guest has not ended."""
     _is_ready: bool = False
@@ -141,7 +122,7 @@ class Boot:
         Raises UserError if the guest has failed or takes too long, and as _check.
         """
         if select.select([self.channel], [], [], patience)[0]:
-            part = self.channel.recv(_TAIL)
+            part = self.channel.recv(_READ)
             if not part:  # QEMU has closed it, since it ends
                 with suppress(subprocess.TimeoutExpired):
                     self.qemu.wait(MONITOR_LIMIT)
@@ -158,8 +139,10 @@ class Boot:
                         "gitguard vm up tries again; gitguard vm logs shows the console",
                         Exit.SYSTEM,
                     )
-                self._step = ascii_shown(text) if word == "step" else self._step
-        self.progress.show(self._step, last_line(self.state.console))
+                if word == "step" and text in self.steps:
+                    self.steps = self.steps[self.steps.index(text) + 1 :]
+                    self.phase.show(STEPS[text], 1 - (len(self.steps) + 1) / (len(STEPS) + 1))
+        self.phase.show()
         self._check()
         self._note_silence()
         if time.monotonic() > self.deadline:
@@ -177,14 +160,14 @@ class Boot:
             with suppress(OSError):
                 self._is_silent = os.stat(self.state.console).st_size == 0
             if self._is_silent:
-                self.progress.say(SILENT)
+                self.phase.say(SILENT)
 
     def _check(self) -> None:
         """Raise BootError if this boot can no longer succeed; UserError if no other can either."""
         code = self.qemu.poll()
         if code is not None:
-            said = last_line(self.state.qemu_log) or f"exit status {code}"
-            is_accelerator = _ACCELERATOR.search(_content(self.state.qemu_log)) is not None
+            said = "".join(logs.last_lines(self.state.qemu_log, 1)) or f"exit status {code}"
+            is_accelerator = _ACCELERATOR.search(logs.end_of(self.state.qemu_log)) is not None
             raise BootError(f"QEMU ended: {said}", is_accelerator)
         if has_panicked(self.state):
             raise BootError("the guest's kernel panicked")
@@ -205,26 +188,7 @@ class Boot:
 
 def has_panicked(state: State) -> bool:
     """Return whether the end of the console log shows a kernel panic."""
-    return _PANIC.search(_content(state.console)) is not None
-
-
-def last_line(path: str) -> str:
-    """Return the last line of a log that is not empty, without control characters."""
-    lines = reversed(_content(path).decode(errors="replace").split("\n"))
-    return next(filter(None, (plain(line).strip() for line in lines)), "")
-
-
-def plain(line: str) -> str:
-    """Return a line without escape sequences and control characters."""
-    return _CONTROL.sub("", line)
-
-
-def _content(path: str) -> bytes:
-    """Return the last _TAIL bytes of a log, which the guest can make long."""
-    with suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _TAIL))
-        return file.read(_TAIL)
-    return b""
+    return _PANIC.search(logs.end_of(state.console)) is not None
 
 
 def _sshd_answers(port: int) -> bool:

@@ -16,11 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gitguardfs.base import columns
 from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
 from gitguardfs.host.credentials import secrets as credentials
 from gitguardfs.host.egress import upstream_proxy
-from gitguardfs.host.egress.files import create_files
-from gitguardfs.host.egress.presets import PRESETS
+from gitguardfs.host.egress.allowlist import Allowlist
+from gitguardfs.host.egress.files import create_files, read_allowlist
 from gitguardfs.host.egress.proxy import ca_certificate
 from gitguardfs.host.egress.start import StartedProxy
 from gitguardfs.host.share import qemu
@@ -52,10 +53,12 @@ from gitguardfs.host.vm import (
     ssh,
     trusted_programs,
     watching,
+    welcome,
 )
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.boot import has_panicked
 from gitguardfs.host.vm.launch import Launch, boot
+from gitguardfs.host.vm.phases import Phase
 from gitguardfs.host.vm.qemu_command import IS_ARM
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
@@ -182,12 +185,17 @@ def up(state: State, arguments: UpArguments) -> int:
         given = exported if repository is None else (*exported, repository)
         launch = Launch(state, own, image, pairs, given, lock, proxy, arguments.restricted)
         stack.enter_context(logs.size_limited(state.console))
-        guest, _ = boot(stack, launch)
+        with Phase("Boot", state.console) as phase:
+            guest, _ = boot(stack, launch, phase)
         stack.enter_context(forwarding.published(state, guest, published))
         settings.save(state, own, arguments.remembered, arguments.file_keys)
         with open(state.ready, "wb"):
             pass
         stack.enter_context(shared_login.opened(state, guest))
+        if not arguments.words:
+            allowlist = Allowlist.parse(read_allowlist(files))
+            for line in welcome.lines(own, allowlist, columns.width_of(sys.stderr)):
+                print(line, file=sys.stderr)
         first = "" if agent is None else agents.PREPARE if arguments.words else agents.HELLO
         return _session_in(state, guest, arguments.words, first)
 
@@ -210,9 +218,7 @@ def _remember(state: State, arguments: UpArguments, authority: bytes | None) -> 
     create_files(state.files.directory, arguments.allow, arguments.file_allow, for_agent)
     if is_new and not (arguments.allow or arguments.file_allow or for_agent):
         print(
-            "the allowlist has packages of Debian, Ubuntu and PyPI, but no model; to add one, stop"
-            " the VM and use, for example, --agent claude, or --allow anthropic. Presets:"
-            f" {', '.join(PRESETS)}",
+            "no model is allowed yet: stop the VM, then gitguard vm up --agent claude",
             file=sys.stderr,
         )
     if authority is not None:

@@ -124,10 +124,10 @@ def warning(paths: Collection[str], has_tracked: bool = False) -> str:
 
 def hidden_text(paths: Collection[str]) -> str:
     """Return what the first start says of the files that are hidden by default."""
-    begin = "hidden from the agent: environment files and keys (.env, .envrc, id_rsa, *.p12 ...)"
+    begin = "hidden from the agent: environment files and keys (.env, id_rsa, *.p12 ...)"
     name = _plain(os.path.basename(next(iter(paths), ".env")))
     show = quote.shell(["gitguard", "vm", "up", "--show", name])
-    return f"{begin}\n{_rows(paths)}to show a name to the agent, from the next start on: {show}"
+    return f"{begin}\n{_rows(paths)}to show a name, from the next start on: {show}"
 
 
 def deleted_text(hidden: dict[str, str]) -> str:

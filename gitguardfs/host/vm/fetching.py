@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from http.client import HTTPException, HTTPResponse
 import click
 
 from gitguardfs.base.errors import Exit, UserError, shown
+from gitguardfs.host.vm.phases import Phase
 
 READ_TIMEOUT = 60.0
 """Seconds without data after which the download fails."""
@@ -53,15 +53,17 @@ def fetch(remote: RemoteFile, cache: str) -> str:
         if os.path.exists(path):  # another command has fetched it meanwhile
             return path
         part = f"{path}.part"
-        try:
-            _download(remote, part)
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
-            raise UserError(
-                f"cannot fetch {remote.url}: {_reason(error)}",
-                "run the command again to resume it, or use a local image: --image FILE",
-                Exit.SYSTEM,
-            ) from None
-        _check(remote, part)
+        with Phase("Guest image") as phase:
+            try:
+                _download(remote, part, phase)
+            except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL
+                raise UserError(
+                    f"cannot fetch {remote.url}: {_reason(error)}",
+                    "run the command again to resume it, or use a local image: --image FILE",
+                    Exit.SYSTEM,
+                ) from None
+            phase.show("checksum")
+            _check(remote, part)
         os.rename(part, path)
     return path
 
@@ -91,7 +93,7 @@ def require_room(
         raise UserError(text, hint, Exit.SYSTEM)
 
 
-def _download(remote: RemoteFile, part: str) -> None:
+def _download(remote: RemoteFile, part: str, phase: Phase) -> None:
     """Append to ``part`` what is missing. Raises UserError, OSError, HTTPException."""
     begin = os.path.getsize(part) if os.path.exists(part) else 0
     request = urllib.request.Request(remote.url)  # noqa: S310 (the scheme was checked)
@@ -112,25 +114,20 @@ def _download(remote: RemoteFile, part: str) -> None:
         left = _length(response)
         if left is not None:
             require_room(os.path.dirname(part), left + KEPT_FREE, "the image needs")
-        _copy(response, file.fileno(), begin, left, remote)
+        _copy(response, file.fileno(), begin, left, phase)
 
 
-def _copy(
-    response: HTTPResponse, fd: int, begin: int, left: int | None, remote: RemoteFile
-) -> None:
-    name = os.path.basename(remote.url)
+def _copy(response: HTTPResponse, fd: int, begin: int, left: int | None, phase: Phase) -> None:
     total = None if left is None else begin + left
     done = begin
-    with click.progressbar(
-        length=total or 0, label=f"fetching {name}", file=sys.stderr, show_pos=False
-    ) as bar:
-        bar.update(begin)
-        while chunk := response.read(_CHUNK):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(fd, view) :]
-            done += len(chunk)
-            bar.update(len(chunk))
+    size = f"{total / (1 << 20):.0f} MiB" if total else "download"
+    phase.show(size, done / total if total else -1.0)
+    while chunk := response.read1(_CHUNK):
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(fd, view) :]
+        done += len(chunk)
+        phase.show(size, done / total if total else -1.0)
     if total is not None and done < total:
         raise OSError(0, f"the connection ended after {done} of {total} bytes")
 

@@ -126,7 +126,7 @@ install_packages() {
     done
     ((${#missing[@]})) || return 0
     say "installing ${missing[*]}"
-    tell "step the guest's packages are installed"
+    tell step packages
     await_proxy
     export DEBIAN_FRONTEND=noninteractive
     "${apt[@]}" update || fail "apt-get update failed, see mitmdump.log"
@@ -159,7 +159,7 @@ install_agent() {
     local bundle=${SEED%/*}/bundle.pem
     [[ -e "$AGENT_PROGRAM" ]] || return 0
     say "installing the agent"
-    tell "step the agent is installed"
+    tell step agent
     await_proxy
     # shellcheck disable=SC2153
     cat "$BUNDLE" "$SEED/ca.pem" >"$bundle"
@@ -215,11 +215,12 @@ retire_cloud_init() {
 setup() {
     say "setting up"
     mount_seed
-    tell "step the guest is set up"
+    tell step setup
     [[ "$(id -u "$AGENT"):$(id -g "$AGENT")" == 1000:1000 ]] ||
         fail "the ids of the user $AGENT are not 1000: the image has a user or group with that id"
     use_https_mirrors
     install_packages
+    tell step gitguardfs
     install_gitguardfs
     install_agent
     keep_spare
@@ -232,6 +233,7 @@ setup() {
 # No VM may find here what belongs to the guest that was set up: keys, identity, logs.
 finish() {
     mount_seed
+    tell step finish
     retire_cloud_init
     apt-get -q clean
     rm -rf /etc/gitguard-vm/keys /etc/ssh/ssh_host_* /var/lib/cloud /var/lib/apt/lists/* \

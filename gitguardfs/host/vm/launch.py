@@ -17,9 +17,10 @@ from gitguardfs.base.errors import Exit, UserError, failing, shown
 from gitguardfs.host.egress import die_with_parent
 from gitguardfs.host.egress.start import StartedProxy
 from gitguardfs.host.vm import accelerators, keys, qmp, running, ssh, trusted_programs
-from gitguardfs.host.vm.boot import LOGS, Boot, BootError, BootProgress
+from gitguardfs.host.vm.boot import LOGS, STEPS, Boot, BootError
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.keys import Keys
+from gitguardfs.host.vm.phases import Phase
 from gitguardfs.host.vm.qemu_command import IS_MAC, PROXY_ADDRESS, PROXY_PORT, Machine, command
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.shares import Share
@@ -53,14 +54,16 @@ class Launch:
     """Called before each attempt to boot."""
 
 
-def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Popen[bytes]]:
+def boot(
+    stack: ExitStack, launch: Launch, phase: Phase
+) -> tuple[ssh.SshGuest, subprocess.Popen[bytes]]:
     """Boot with the first accelerator that works; return the guest, once it is ready, and QEMU.
 
     The proxy may start meanwhile, which takes seconds. When ``stack`` closes, all that was started
     is stopped. Raises UserError.
     """
     state = launch.state
-    progress = BootProgress()
+    steps = () if launch.exported else tuple(STEPS)
     left = accelerators.candidates(state, platform.system())
     attempts = 0
     while True:
@@ -72,7 +75,7 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
                 machine = _machine(launch, left[0], there.fileno(), exported)
                 qemu = _start(machine, launch.lock, *fds)
             attempt.callback(_end if launch.exported else _kill, state, qemu)
-            wait = Boot(state, qemu, progress, here)
+            wait = Boot(state, qemu, phase, here, steps=steps)
             try:
                 _ = launch.proxy.port  # its error is the first to say what is wrong
                 view = launch.settings.shares[0].view
@@ -84,17 +87,16 @@ def boot(stack: ExitStack, launch: Launch) -> tuple[ssh.SshGuest, subprocess.Pop
             except BootError as failure:
                 attempts += 1
                 if failure.is_accelerator and len(left) > 1:
+                    phase.clear()
                     accelerators.remember_failure(state, left.pop(0))
                     attempts = 0
                 elif failure.is_accelerator or attempts >= ATTEMPTS:
                     raise UserError(str(failure), LOGS, Exit.SYSTEM) from None
                 else:
-                    print(f"{failure}: trying again", file=sys.stderr)
+                    phase.say(f"{failure}: trying again")
                 qemu.kill()
                 qemu.wait()
                 continue
-            finally:
-                progress.end()
             stack.push(attempt.pop_all())
             return guest, qemu
 

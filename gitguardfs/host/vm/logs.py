@@ -17,7 +17,6 @@ from itertools import chain
 
 from gitguardfs.base.errors import ascii_shown, shown
 from gitguardfs.host.egress.tail import Tail
-from gitguardfs.host.vm.boot import plain
 from gitguardfs.host.vm.state import State
 
 MAX_CONSOLE_BYTES = 10 << 20
@@ -25,6 +24,9 @@ MAX_CONSOLE_BYTES = 10 << 20
 KEPT_BYTES = 1 << 20
 """Bytes of its end that are kept then, in ``console.log.1``."""
 _BOUND_EVERY = 1.0
+END = 64 << 10
+"""Bytes at the end of a log that are searched: a panic is the last thing that a kernel writes."""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\r\x00-\x08\x0b-\x1f\x7f]")
 _MIN_ROOM = 20
 """Columns for a log's text, also in a terminal that has fewer."""
 _LOOK_EVERY = 0.3
@@ -90,6 +92,25 @@ def follow(state: State, width: int | None = None) -> Iterator[str]:
             time.sleep(_LOOK_EVERY)
 
 
+def end_of(path: str) -> bytes:
+    """Return the last END bytes of a log, which the guest can make long; b"" if it is not there."""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - END))
+        return file.read(END)
+    return b""
+
+
+def last_lines(path: str, number: int) -> list[str]:
+    """Return the last lines of a log that are not empty, with no character that acts."""
+    found = (_plain(line).strip() for line in end_of(path).decode(errors="replace").split("\n"))
+    return [ascii_shown(line) for line in found if line][-number:]
+
+
+def _plain(line: str) -> str:
+    """Return a line without escape sequences and control characters."""
+    return _CONTROL.sub("", line)
+
+
 def delete_others(state: State) -> bool:
     """Delete all but the logs of a state directory; return whether there are any. Raises OSError.
 
@@ -113,7 +134,7 @@ def _paths(state: State) -> list[str]:
 def _rows(path: str, line: bytes, width: int | None) -> list[str]:
     """Return a line with its log's name, in rows of a terminal that all begin with it."""
     begin = os.path.basename(path).partition(".")[0] + ": "
-    text = re.sub(r"[ \t]+", " ", plain(line.decode(errors="surrogateescape")))
+    text = re.sub(r"[ \t]+", " ", _plain(line.decode(errors="surrogateescape")))
     if width is None:
         return [begin + shown(text)]
     text, room = ascii_shown(text), max(_MIN_ROOM, width - 1 - len(begin))

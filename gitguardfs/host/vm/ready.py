@@ -40,6 +40,7 @@ from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.agents import Agent
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.launch import Launch, boot
+from gitguardfs.host.vm.phases import Phase
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.options import config_files
@@ -260,10 +261,8 @@ def _make(
     states.check_socket(state, "XDG_CACHE_HOME")
     clear(state)
     fetching.require_room(cache, MIN_FREE_BYTES, "setting the guest up may take")
-    which = f", this version of gitguardfs and {agent.name}" if agent else (
-        " and this version of gitguardfs"
-    )  # fmt: skip
-    print(f"setting up the guest: this is done once for this image{which}", file=sys.stderr)
+    which = f", gitguardfs and {agent.name}" if agent else " and gitguardfs"
+    print(f"the guest is set up once for this image{which}; this can take minutes", file=sys.stderr)
     stamps = _stamps(image)
     make_private_directory(state.files.directory)
     try:
@@ -342,13 +341,15 @@ def _set_up(
             size, memory=min(size.memory, MOST_MEMORY), cpus=min(size.cpus, MOST_CPUS)
         )
         launch = Launch(state, small, image, pairs, (), lock, proxy, prepare=prepare)
-        _, qemu = boot(stack, launch)
-        try:
-            status = qemu.wait(SHUTDOWN_LIMIT)
-        except subprocess.TimeoutExpired:
-            status = None
-        if status != 0:
-            raise UserError("the guest did not shut down after its setup", code=Exit.SYSTEM)
+        with Phase("Guest setup", state.console) as phase:
+            phase.show(share=0.0)
+            _, qemu = boot(stack, launch, phase)
+            try:
+                status = qemu.wait(SHUTDOWN_LIMIT)
+            except subprocess.TimeoutExpired:
+                status = None
+            if status != 0:
+                raise UserError("the guest did not shut down after its setup", code=Exit.SYSTEM)
 
 
 def clear(state: State) -> None:

@@ -156,7 +156,7 @@ def _openings(
         ("session", BOTH, "your terminal", "what runs in vm up, vm ssh",
          "what you type; what it writes, also control sequences"),
         ("progress", TO_HOST, "vm up", f"virtio port {CHANNEL}",
-         "how far its start is; vm up prints it without control sequences"),
+         "that it is ready or why not, and the steps of its setup; vm up escapes it"),
         ("console", TO_HOST, state.console, "ttyS0",
          "text of its kernel and services; vm logs escapes it"),
         ("logs", TO_HOST, f"{files.blocked.name}, {files.log.name}", "its requests",

@@ -457,3 +457,21 @@ def test_names_from_the_tree_cannot_write_to_the_terminal(text: str) -> None:
     shown = findings.as_text([Result("x", Status.FINDING, text, text, text)], sys.maxsize)
     assert all(line.isprintable() for line in shown.split("\n"))
     assert len(shown.split("\n")) <= 4
+
+
+def test_the_checks_that_take_long_say_what_they_are_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(share_checks, "_by_path", lambda *_: share_checks.NO_SHARE)
+    monkeypatch.setattr(share_checks, "_in_namespace", lambda *_: share_checks.NO_SHARE)
+    monkeypatch.setattr(privilege_checks, "_rights", lambda *_: [])
+    monkeypatch.setattr(writable_checks, "writable_among", lambda *_: ([], []))
+    monkeypatch.setattr(attack_checks, "_carry_out", lambda *_: Outcome("", "", OutcomeKind.PASSED))
+    context = Context("", AGENT, False, (TABLE[1], TABLE[5]), say=said.append)
+    share_checks.check(context)
+    assert said == ["the raw share at /mnt/my share", "the raw share at /srv/v"]
+    privilege_checks.check(context)
+    assert said[2:] == ["what root runs for the mount, file by file"]
+    run = attack_checks.AttackRun(AGENT, "/scratch", SearchResult())
+    attack_checks._carry_out_all(context, run, list(attacks.TABLE), "deny")
+    assert len(run.outcomes) == len(attacks.TABLE) == len(said[3:])
+    assert said[-1].startswith(f"attack {len(attacks.TABLE)} of {len(attacks.TABLE)}: ")

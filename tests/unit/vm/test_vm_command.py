@@ -32,10 +32,12 @@ from gitguardfs.host.vm import (
     images,
     keys,
     logs,
+    phases,
     qemu_command,
     qmp,
     ready,
     settings,
+    ssh,
     status_text,
 )
 from gitguardfs.host.vm import state as states
@@ -234,7 +236,7 @@ def test_up_remembers_the_companys_proxy_and_starts_with_it(
     image = world / "disk.img"
     seen: list[str] = []
 
-    def boot(_: object, start: Launch) -> None:
+    def boot(_: object, start: Launch, __: object) -> None:
         assert start.proxy.port
         seen.extend(line for line in status(state).splitlines() if "running, " in line)
         raise UserError("far enough")
@@ -380,6 +382,38 @@ def test_a_first_start_that_fails_leaves_no_vm(
         driver.up(state, arguments)
     assert "Kernel panic" in "\n".join(logs.lines(state))
     assert not [name for name in os.listdir(state.directory) if ".log" not in name]
+
+
+@needs_qemu
+@pytest.mark.parametrize("words", [[], ["--", "true"]], ids=["shell", "command"])
+def test_a_first_start_fits_into_a_screen(
+    world: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """All that it prints before the shell, with five files that are hidden."""
+    for number in range(5):
+        (world / f"project/{number}").mkdir()
+        (world / f"project/{number}/.env").touch()
+
+    def disk_for(state: State, *_: object) -> images.Image:
+        for name in ("Guest image", "Guest setup"):
+            with phases.Phase(name):
+                pass
+        Path(state.disk).touch()
+        return images.Image(str(world / "disk.img"))
+
+    monkeypatch.setattr(trust, "line", lambda: "g" * 140)
+    monkeypatch.setattr(driver, "refuse_root", lambda: None)
+    monkeypatch.setattr(ready, "disk_for", disk_for)
+    monkeypatch.setattr(driver, "boot", lambda *_: (None, None))
+    monkeypatch.setattr(ssh, "session", lambda *_: ["true"])
+    given = ["--project", str(world / "project"), "--image", str(world / "disk.img"), *words]
+    done = CliRunner().invoke(up_command.up, given)
+    assert done.exit_code == 0, done.output
+    said = done.stderr.splitlines()
+    beginnings = sum(line.endswith(" ...") for line in said)  # a terminal overwrites them
+    rows = sum(-(-len(line) // 80) for line in said) - beginnings
+    assert rows <= 20, done.stderr
+    assert any(line.startswith("shared ") for line in said) == (not words)
 
 
 # Keys
@@ -581,7 +615,7 @@ class Booting:
         self.channels.append(here)
         there.sendall(said)
         there.close()
-        return boot.Boot(self.state, qemu, boot.BootProgress(), here)
+        return boot.Boot(self.state, qemu, phases.Phase("Boot"), here)
 
     def ended(self, code: int) -> boot.Boot:
         """Return a boot whose QEMU has ended."""
@@ -647,7 +681,7 @@ def test_what_a_guest_says_without_end_is_not_kept(
     state: State, qemu: subprocess.Popen[bytes]
 ) -> None:
     here, there = socket.socketpair()
-    waiting = boot.Boot(state, qemu, boot.BootProgress(), here)
+    waiting = boot.Boot(state, qemu, phases.Phase("Boot"), here)
 
     def tell() -> None:
         for _ in range(80):
@@ -678,9 +712,11 @@ def test_a_silent_console_is_told_once(
 
     here, there = socket.socketpair()
     with here, there:
-        waiting = boot.Boot(state, qemu, boot.BootProgress(), here, deadline=time.monotonic() + 1.0)
+        waiting = boot.Boot(
+            state, qemu, phases.Phase("Boot"), here, deadline=time.monotonic() + 1.0
+        )
         if speaks == "once":
-            there.sendall(b"step it fetches packages\n")
+            there.sendall(b"step packages\n")
         Path(state.console).write_text("GRUB" if speaks == "by its console" else "")
         with pytest.raises(UserError, match=r"not ready within") as error:
             waiting.await_ready()
@@ -694,7 +730,22 @@ def test_a_guest_that_never_is_ready_is_not_waited_for_forever(
     """Nor for another one after that."""
     here, there = socket.socketpair()
     with here, there:
-        there.sendall(b"step the \x1b[1mfirst\nread")
+        there.sendall(b"step the \x1b[1mfirst\nstep packages\nread")
         with pytest.raises(UserError, match=r"not ready within"):
-            boot.Boot(state, qemu, boot.BootProgress(), here, deadline=0).await_ready()
-    assert "the \\x1b[1mfirst (0 s)" in capsys.readouterr().err
+            boot.Boot(state, qemu, phases.Phase("Boot"), here, deadline=0).await_ready()
+    assert capsys.readouterr().err == ""  # no words of the guest's, whose project is shared
+
+
+def test_the_steps_of_a_setup_are_the_hosts_words_and_come_once(
+    state: State, qemu: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A guest can tell what it likes, as often as it likes."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(
+            b"step setup\nstep \x1b]0;x\x07\nstep packages\nstep setup\n" * 9 + b"ready\n"
+        )
+        phase = phases.Phase("Guest setup")
+        boot.Boot(state, qemu, phase, here, steps=tuple(boot.STEPS)).await_ready()
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["Guest setup: setting up ...", "Guest setup: packages ..."]

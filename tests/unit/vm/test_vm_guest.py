@@ -252,7 +252,7 @@ def test_an_agent_is_installed_as_its_user_who_trusts_this_one_guests_proxy(tmp_
     assert done.stdout.splitlines()[1:] == [
         f"install: {bundle} {bundle} -Da=b -Dc=d in {home}", "authorities", "ours",
         ".npm", "authorities",
-        "tell step the agent is installed",
+        "tell step agent",
         "--reuid agent --regid agent --init-groups --no-new-privs",
     ]  # fmt: skip
 

@@ -264,7 +264,7 @@ def test_setting_a_guest_up_can_use_the_users_mirror(
     line = "GET https://mirror.corp.example/debian/* private-address"
     seen: list[str] = []
 
-    def boot(_: object, start: Launch) -> None:
+    def boot(_: object, start: Launch, __: object) -> None:
         seen.extend(Path(start.state.path("allowlist.txt")).read_text().split("\n"))
         raise UserError("far enough")
 
