@@ -89,6 +89,7 @@ class Boot:
             self._check()
             with suppress(qmp.NoAnswerError):
                 return qmp.ssh_port(self.state)
+            self.phase.show()
             if time.monotonic() > deadline:
                 raise BootError("QEMU does not answer")
             time.sleep(_LOOK_EVERY)
