@@ -269,19 +269,32 @@ install_uv() {
     [[ ! -e "$place/uvx" ]] || link_tool "$place/uvx"
 }
 
+# npm_words PACKAGE...: prints the words of npm's command that installs packages, one a line. From
+# version 12 on, npm lets only packages that it is told set themselves up; older ones ignore that.
+npm_words() {
+    local package
+    printf '%s\n' npm install --global --prefix "$home/.local"
+    for package; do
+        [[ "$package" != ?*@* ]] || package=${package%@*}
+        echo "--allow-scripts=$package"
+    done
+    printf '%s\n' "$@"
+}
+
 # update_command AGENT: prints the command that brings an installed agent up to date.
 update_command() {
-    local packages=${AGENT[$1.packages]}
+    local words
+    read -ra words <<<"${AGENT[$1.packages]}"
     if [[ "${AGENT[$1.needs]}" == node ]]; then
-        echo "npm install --global --prefix $home/.local $packages"
+        npm_words "${words[@]}" | paste -sd ' '
     else
-        echo "uv tool upgrade ${packages%% *}"
+        echo "uv tool upgrade ${words[0]}"
     fi
 }
 
 # install_agent NAME: by npm or uv, as its file says.
 install_agent() {
-    local program=$home/.local/bin/${AGENT[$1.command]} package with=() words version
+    local program=$home/.local/bin/${AGENT[$1.command]} package with=() npm=() words version
     read -ra words <<<"${AGENT[$1.packages]:-}"
     ((${#words[@]})) || die "the file of $1 names no packages: install ${AGENT[$1.command]} by hand"
     if [[ -x "$program" ]]; then
@@ -290,8 +303,8 @@ install_agent() {
     fi
     if [[ "${AGENT[$1.needs]}" == node ]]; then
         command -v npm >/dev/null || die "$1 needs Node: --only node $1"
-        npm install --global --prefix "$home/.local" --no-fund --no-audit --loglevel=warn \
-            "${words[@]}" || die "npm could not install ${words[*]}"
+        mapfile -t npm < <(npm_words "${words[@]}")
+        "${npm[@]}" --no-fund --no-audit --loglevel=warn || die "npm could not install ${words[*]}"
     else
         command -v uv >/dev/null || die "$1 needs uv: --only uv $1"
         for package in "${words[@]:1}"; do

@@ -18,6 +18,8 @@ POST https://api.anthropic.com/v1/messages/count_tokens
 POST https://api.anthropic.com/v1/messages/count_tokens?beta=true
 GET https://api.anthropic.com/v1/models
 GET https://api.anthropic.com/api/hello
+GET https://api.anthropic.com/api/claude_code/settings
+GET https://api.anthropic.com/api/claude_code/policy_limits
 GET https://api.anthropic.com/api/oauth/profile
 GET https://api.anthropic.com/api/oauth/account/settings
 GET https://api.anthropic.com/api/oauth/usage
