@@ -303,6 +303,7 @@ install_agent() {
     fi
     if [[ "${AGENT[$1.needs]}" == node ]]; then
         command -v npm >/dev/null || die "$1 needs Node: --only node $1"
+        mkdir -p -- "$home/.local/lib" # npm looks there when strict-allow-scripts is set
         mapfile -t npm < <(npm_words "${words[@]}")
         "${npm[@]}" --no-fund --no-audit --loglevel=warn || die "npm could not install ${words[*]}"
     else

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -20,6 +20,7 @@ from gitguardfs.base.similar import did_you_mean
 from gitguardfs.host.credentials.presets import PRESETS
 from gitguardfs.host.credentials.secrets import NAME
 from gitguardfs.host.vm import images, secret_changes, settings
+from gitguardfs.host.vm.ports import HIGHEST, Port
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from gitguardfs.host.vm.up_options import NO_AGENT, allowed
@@ -37,6 +38,7 @@ HELLO = f"{PROGRAM} hello"
 """The line for the guest's shell before a shell of the user's: it says how the agent starts."""
 PREPARE = f'PATH="$HOME/.local/bin:$PATH"; export PATH; {PROGRAM} prepare'
 """The line before a command, which finds the agent as a login shell does."""
+_RUN = (PROGRAM, "run")
 _NEEDS = {"node": ("node", "npm"), "uv": ("uv",)}
 """By tool, the presets of the allowlist by which vm-apps installs it and an agent's packages. A new
 allowlist has PyPI."""
@@ -94,6 +96,8 @@ class Agent:
     """Presets of secrets; one of them is enough."""
     login: str = ""
     """For the user: how to log in without a key."""
+    login_port: int = 0
+    """The port at which a login in the user's browser comes back to it; 0 if it does not."""
     rules: str = ""
     """The path below the home at which it reads AGENTS.md, if the guest has none there already."""
     prepare: str = ""
@@ -107,6 +111,12 @@ class Agent:
     def for_ready_disk(self) -> Agent | None:
         """The agent without what needs no new ready disk; None if nothing is left."""
         return Agent(self.name, self.install) if self.install.packages else None
+
+    def login_ports(self, variables: Iterable[str]) -> tuple[Port, ...]:
+        """The ports that its login needs in a VM whose secrets are in these variables."""
+        has_key = {PRESETS[key].variable for key in self.keys} & {*variables}
+        port = self.login_port
+        return (Port(port, port),) if port and not has_key else ()
 
     def guest_files(self, view: str) -> dict[str, tuple[str, int]]:
         """Return contents and modes of its files in the guest, by path. Raises OSError."""
@@ -148,7 +158,12 @@ def resolved(word: str) -> str:
 
 def run_words(arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command in the guest that starts the agent. The second word makes it no line."""
-    return (PROGRAM, "run", *arguments)
+    return (*_RUN, *arguments)
+
+
+def is_run(words: tuple[str, ...]) -> bool:
+    """Return whether a command in the guest starts the agent."""
+    return words[: len(_RUN)] == _RUN
 
 
 def check_is_in(state: State, word: str) -> None:
@@ -219,8 +234,12 @@ def _parsed(name: str, content: bytes) -> Agent:
 
 
 def _value(key: str, value: Any) -> Any:
-    """Return a key's value: a text, or a tuple of texts or of pairs. Raises UserError."""
+    """Return a key's value: a number, a text, or a tuple of texts or pairs. Raises UserError."""
     kind, check = _KINDS[key]
+    if kind is int:
+        if type(value) is not int or not check(value):
+            raise UserError(f"{key} must be a number from 1 to {HIGHEST}")
+        return value
     parts: list[Any]
     if kind is str:
         parts = [value]
@@ -302,7 +321,7 @@ def _check_path(path: str) -> bool:
     return True
 
 
-_KINDS: dict[str, tuple[type, Callable[[str], Any]]] = {
+_KINDS: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "about": (str, _is_line),
     "command": (str, _COMMAND.fullmatch),
     "needs": (str, lambda text: text in _NEEDS),
@@ -311,6 +330,7 @@ _KINDS: dict[str, tuple[type, Callable[[str], Any]]] = {
     "allow": (list, allowed),
     "keys": (list, _is_preset),
     "login": (str, str.isprintable),
+    "login_port": (int, range(1, HIGHEST + 1).__contains__),
     "rules": (str, _check_path),
     "prepare": (str, _is_text),
     "environment": (dict, _check_variable),

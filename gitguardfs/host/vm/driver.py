@@ -196,6 +196,9 @@ def up(state: State, arguments: UpArguments) -> int:
             allowlist = Allowlist.parse(read_allowlist(files))
             for line in welcome.lines(own, allowlist, columns.width_of(sys.stderr)):
                 print(line, file=sys.stderr)
+        if agent is not None and agents.is_run(arguments.words):
+            login = agent.login_ports(secret.name for secret in secrets)
+            stack.enter_context(forwarding.for_login(state, guest, login))
         first = "" if agent is None else agents.PREPARE if arguments.words else agents.HELLO
         return _session_in(state, guest, arguments.words, first)
 

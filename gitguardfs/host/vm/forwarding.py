@@ -96,6 +96,32 @@ def _open_until_it_stops(state: State, guest: ssh.SshGuest, wanted: Sequence[Por
         process.stderr.close()
 
 
+@contextmanager
+def for_login(state: State, guest: ssh.SshGuest, wanted: Sequence[Port]) -> Iterator[None]:
+    """Let a login in this machine's browser come back to the agent, until the context ends.
+
+    A port that is taken is only said: an agent that is logged in needs none. Raises OSError.
+    """
+    free = []
+    for port in wanted:
+        if port in (one.port for one in ports.opened(state)):
+            continue  # by another session of the agent
+        if (why := _why_taken(port)) is None:
+            free.append(port)
+        else:
+            print(
+                f"port {port.here} of this machine: {why}; a login in your browser cannot come"
+                " back to the VM",
+                file=sys.stderr,
+            )
+    if not free:
+        yield
+        return
+    with _opened(state, guest, free, ports.LOGIN) as process:
+        _is_listening(process)
+        yield
+
+
 def run(state: State, guest: ssh.SshGuest, port: Port) -> int:
     """Forward until Ctrl-C or until the VM stops; return ssh's status. Raises UserError."""
     words = ["gitguard", "vm", "forward", "--project", state.project, str(_another(port))]

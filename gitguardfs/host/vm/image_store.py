@@ -42,6 +42,8 @@ class Stored:
     """The names of the VMs whose disks lie over it."""
     made_from: str = ""
     """The image below a ready disk."""
+    agent: str = ""
+    """The command of the agent that a ready disk is for."""
 
     @property
     def name(self) -> str:
@@ -105,7 +107,10 @@ def _entry(path: str, uses: dict[str, set[Identity]]) -> Stored:
         kind = "base" if is_whole else "unfinished"
     files = _identities(path)
     users = tuple(vm for vm, below in uses.items() if below & files.keys())
-    return Stored(path, kind, sum(files.values()), users, made.image.disk if made else "")
+    size, below, agent = sum(files.values()), "", ""
+    if made is not None:
+        below, agent = made.image.disk, made.command
+    return Stored(path, kind, size, users, below, agent)
 
 
 def _identities(path: str) -> dict[Identity, int]:

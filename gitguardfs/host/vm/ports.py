@@ -16,7 +16,7 @@ from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.host.vm.state import State, is_held, take
 from gitguardfs.options.config_files import make_private_directory
 
-PUBLISH, FORWARD = "--publish", "vm forward"
+PUBLISH, FORWARD, LOGIN = "--publish", "vm forward", "vm run"
 HIGHEST = 65535
 _DIRECTORY = "ports"
 
@@ -37,7 +37,7 @@ class OpenPort(NamedTuple):
 
     port: Port
     by: str
-    """PUBLISH or FORWARD."""
+    """PUBLISH, FORWARD or LOGIN."""
 
 
 def parsed(text: str) -> Port:

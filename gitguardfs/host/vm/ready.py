@@ -80,6 +80,12 @@ class ReadyDisk:
     """What of an agent is installed, as Install.text; "" for none."""
 
     @property
+    def command(self) -> str:
+        """The command of its agent; "" for none."""
+        found = re.search(r'^command = "(.*)"$', self.agent, re.MULTILINE)
+        return found[1] if found else ""
+
+    @property
     def disk(self) -> str:
         """The path of the disk."""
         return os.path.join(self.directory, DISK)

@@ -74,9 +74,15 @@ CLAUDE = archive(
     "package",
     **{
         "package.json": json.dumps(
-            {"name": PACKAGE, "version": "9.9.9", "bin": {"claude": "c.js"}}
+            {
+                "name": PACKAGE,
+                "version": "9.9.9",
+                "bin": {"claude": "c.js"},
+                "scripts": {"postinstall": "cp real.js c.js"},
+            }
         ),
-        "c.js": "#!/usr/bin/env node\nconsole.log('claude 9.9.9')\n",
+        "c.js": "#!/usr/bin/env node\nprocess.exit(1)\n",
+        "real.js": "#!/usr/bin/env node\nconsole.log('claude 9.9.9')\n",
     },
 )
 
@@ -154,6 +160,7 @@ class User:
         (self.home / ".npmrc").write_text(
             f"cafile={net.certificate}\nregistry=https://registry.npmjs.org/\n"
             "fetch-retries=0\nupdate-notifier=false\n"
+            "strict-allow-scripts=true\n"  # npm 11 is then as strict as npm 12
         )
         self.setup = place / "guest-setup"
         shutil.copytree(SETUP, self.setup)
@@ -227,7 +234,8 @@ def user() -> Iterator[User]:
 def registry_entry(content: bytes = CLAUDE) -> bytes:
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(content).digest()).decode()
     dist = {"tarball": "https://registry.npmjs.org/claude.tgz", "integrity": integrity}
-    version = {"name": PACKAGE, "version": "9.9.9", "bin": {"claude": "c.js"}, "dist": dist}
+    version = {"name": PACKAGE, "version": "9.9.9", "bin": {"claude": "c.js"}, "dist": dist,
+               "hasInstallScript": True}  # fmt: skip
     return json.dumps(
         {"name": PACKAGE, "dist-tags": {"latest": "9.9.9"}, "versions": {"9.9.9": version}}
     ).encode()

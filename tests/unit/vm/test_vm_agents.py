@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,21 @@ from gitguardfs.host.credentials.secrets import Secret, new_placeholder
 from gitguardfs.host.egress import files
 from gitguardfs.host.egress.allowlist import CREATED_TEXT, Allowlist
 from gitguardfs.host.egress.presets import PRESETS
-from gitguardfs.host.vm import agents, driver, guest_files, keys, provision, ready, running, ssh
+from gitguardfs.host.vm import (
+    agents,
+    driver,
+    forwarding,
+    guest_files,
+    keys,
+    provision,
+    ready,
+    running,
+    ssh,
+)
 from gitguardfs.host.vm import settings as vm_settings
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm.agents import Agent
+from gitguardfs.host.vm.ports import Port
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
@@ -54,7 +67,7 @@ def test_each_agent_has_its_file() -> None:
 @EACH
 def test_an_agent_reaches_its_model_and_can_have_a_key_for_it(name: str) -> None:
     agent = of(name)
-    allowed = hosts("".join(PRESETS[preset] for preset in agent.allow))
+    allowed = hosts("".join(PRESETS.get(one, one) for one in agent.allow))
     for key in agent.keys:
         assert {place.host for place in KEYS[key].places} <= allowed
     assert agent.keys
@@ -131,6 +144,8 @@ def test_a_user_can_write_one(tmp_path: Path) -> None:
         ("command = 'a'\nallow = ['npn']", r"unknown preset 'npn' \(did you mean npm\?\)"),
         ("command = 'a'\nallow = ['GET x']", "not a line of an allowlist"),
         ("command = 'a'\nkeys = ['antropic']", r"unknown key 'antropic' \(did you mean anthropic"),
+        ("command = 'a'\nlogin_port = '1'", "login_port must be a number"),
+        ("command = 'a'\nlogin_port = 65536", "login_port must be a number"),
         ("command = 'a'\nrules = '/etc/x'", "'/etc/x' is no path below the home"),
         ("command = 'a'\n[files]\n'../x' = 'y'", "'../x' is no path below the home"),
         ("command = 'a'\n[files]\n'x' = 1", "files must be a table of texts"),
@@ -337,6 +352,30 @@ def test_run_in_a_vm_that_runs_is_for_its_own_agent(
     assert "the running VM has the agent" in str(done.exception) and seen == []
     done, _ = run(state, monkeypatch, "none")
     assert "name an agent" in str(done.exception)
+
+
+def test_a_login_by_the_browser_has_its_port_unless_there_is_a_key(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "is_running", lambda _: True)
+    reached = ssh.SshGuest(keys.Keys("/k"), 1, "/home/agent/projects/hello")
+    monkeypatch.setattr(running, "guest", lambda _: reached)
+    monkeypatch.setattr(ssh, "path_of", lambda name: name)
+    opened: list[Any] = []
+
+    @contextmanager
+    def for_login(_: State, __: ssh.SshGuest, wanted: Any) -> Iterator[None]:
+        opened.extend(wanted)
+        yield
+
+    monkeypatch.setattr(forwarding, "for_login", for_login)
+    vm_settings.save(state, Settings(state.project, agent="codex"))
+    done, _ = run(state, monkeypatch, "codex", "--", "login")
+    assert (done.return_value, opened) == (8, [Port(1455, 1455)])
+    assert of("codex").login_ports(["OPENAI_API_KEY"]) == ()
+    assert of("codex").login_ports(["ANTHROPIC_API_KEY"]) == (Port(1455, 1455),)
+    assert of("claude").login_ports([]) == ()
+    assert agents.is_run(agents.run_words(("login",))) and not agents.is_run(("codex", "login"))
 
 
 def test_up_takes_a_file_relative_to_where_it_is_run(

@@ -28,7 +28,7 @@ from gitguardfs.host.vm import (
     trusted_programs,
 )
 from gitguardfs.host.vm import state as states
-from gitguardfs.host.vm.ports import FORWARD, PUBLISH, OpenPort, Port
+from gitguardfs.host.vm.ports import FORWARD, LOGIN, PUBLISH, OpenPort, Port
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 from tests.support.mounting import until
@@ -245,6 +245,22 @@ def test_published_ports_are_open_within_the_session(state: State, free: int, se
     assert ports.opened(state) == []
     with forwarding.published(state, GUEST, []):
         assert ports.opened(state) == []
+
+
+def test_a_login_comes_back_by_its_port_and_a_taken_one_ends_nothing(
+    state: State, free: int, server: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = Port(free, free)
+    with forwarding.for_login(state, GUEST, [port]):
+        assert is_open(free)
+        assert ports.opened(state) == [OpenPort(port, LOGIN)]
+        with forwarding.for_login(state, GUEST, [port]):  # a second session of the agent
+            assert is_open(free)
+    assert not is_open(free)
+    assert capsys.readouterr().err == ""
+    with taken(free), forwarding.for_login(state, GUEST, [port]):
+        assert ports.opened(state) == []
+    assert f"port {free} of this machine" in capsys.readouterr().err
 
 
 def test_a_port_is_no_longer_open_once_ssh_has_ended(

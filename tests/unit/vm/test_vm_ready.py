@@ -578,6 +578,14 @@ def test_the_list_shows_what_each_vm_uses(host: Host) -> None:
     assert made.name in said and base.name in said and state.name in said
 
 
+def test_the_list_shows_which_agent_a_ready_disk_is_for(host: Host) -> None:
+    wanted = host.settings(str(fetched(host, "0123456789ab-base.qcow2")))
+    ready.disk_for(host.vm("one"), dataclasses.replace(wanted, agent="codex"), host.cache)
+    (made, _), _ = image_store.stored(host.cache)
+    assert made.agent == "codex"
+    assert ", with codex" in CliRunner().invoke(command.command, ["images", "list"]).output
+
+
 def test_only_what_no_vm_uses_is_deleted(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     used, unused = (fetched(host, f"0123456789a{n}-base.qcow2") for n in "bd")
     fetched(host, "0123456789ae-base.qcow2.part")

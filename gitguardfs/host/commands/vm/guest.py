@@ -20,6 +20,7 @@ RUN_EPILOG = """\b
 Examples:
   gitguard vm run claude                          in a VM that runs, or is started
   gitguard vm run codex -- exec 'mend the tests'  with arguments
+  gitguard vm run codex -- login                  log in, by your browser
   gitguard vm run ~/my-agent.toml                 one that your own file describes
 """
 
@@ -101,11 +102,13 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     """Start an agent in the VM, with its terminal here; return its exit status.
 
     If the VM does not run, this starts it like `vm up --agent AGENT`, and stops it afterwards.
+    While an agent without a key runs, the port by which your browser logs it in leads to it.
     """
     import subprocess
 
     from gitguardfs.host.commands.vm.up import up
-    from gitguardfs.host.vm import agents, keys, running, shared_login, state
+    from gitguardfs.host.credentials import secrets
+    from gitguardfs.host.vm import agents, forwarding, keys, running, settings, shared_login, state
     from gitguardfs.host.vm import ssh as ssh_command
     from gitguardfs.host.vm.up_options import NO_AGENT
 
@@ -118,8 +121,11 @@ def run(ctx: click.Context, project: str | None, agent: str, words: tuple[str, .
     agents.check_is_in(where, agent)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     guest = running.guest(where)
+    found = agents.of(settings.load(where))
+    names = (secret.name for secret in secrets.load(where.files.directory))
     login = shared_login.path(where)
-    return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT, login=login))
+    with forwarding.for_login(where, guest, found.login_ports(names) if found else ()):
+        return subprocess.call(ssh_command.session(guest, line, terminal, keys.AGENT, login=login))
 
 
 @click.command(

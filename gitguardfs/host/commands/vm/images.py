@@ -28,7 +28,7 @@ def images() -> None:
     """List the images that VMs start from, or delete those that no VM uses.
 
     A base is an image as it was fetched. A ready disk is a guest that was set up from one; it is
-    made when it is needed, once for an image and a version of gitguardfs. VMs share both.
+    made when it is needed, once for an image, an agent and a version of gitguardfs. VMs share both.
     """
 
 
@@ -43,7 +43,8 @@ def list_() -> None:
     stored, errors = image_store.stored(cache)
     rows = [
         (shown(one.name), one.kind, f"{one.size >> 20} MiB",
-         " ".join(one.users) or "no VM", one.made_from and f"from {shown(one.made_from)}")
+         " ".join(one.users) or "no VM",
+         (one.made_from and f"from {shown(one.made_from)}") + (one.agent and f", with {one.agent}"))
         for one in stored
     ]  # fmt: skip
     click.echo(f"in {shown(cache)}:" if rows else f"there is nothing in {shown(cache)}")
