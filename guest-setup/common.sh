@@ -7,6 +7,7 @@
     PREFIX=/usr/local/lib/gitguardfs
     BIN=/usr/local/bin
     USR_SHARE=/usr/local/share
+    SYSTEM_PYTHON=${SYSTEM_PYTHON:-/usr/bin/python3}
     SETUP_DIR=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
     CHECKOUT=$(dirname -- "$SETUP_DIR")
     dry_run=no
@@ -56,6 +57,13 @@ run() {
 
 need_root() {
     [[ "$dry_run" == yes || "$EUID" -eq 0 ]] || die "this needs root; run it with sudo: sudo $0"
+}
+
+need_python() {
+    [[ "$dry_run" == no ]] || return 0
+    "$SYSTEM_PYTHON" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "gitguardfs needs Python 3.11 or newer as $SYSTEM_PYTHON, which is" \
+            "$("$SYSTEM_PYTHON" -I -V 2>&1 || true)"
 }
 
 os_field() {

@@ -24,7 +24,6 @@ BUILD_FEDORA=(fuse3 fuse3-devel gcc python3-devel pkgconf-pkg-config)
 OLDEST_PYFUSE3=3.2
 FROM_PYPI=("pyfuse3>=$OLDEST_PYFUSE3" trio click)
 
-SYSTEM_PYTHON=${SYSTEM_PYTHON:-/usr/bin/python3}
 VENV=$PREFIX/venv
 PACKAGE=$PREFIX/lib/gitguardfs
 # Beside the package, as in a checkout: gitguard lima, krun and vm copy both to guests.
@@ -85,13 +84,6 @@ pyfuse3_is_new_enough() {
     return 1
 }
 
-require_python() {
-    [[ "$dry_run" == no ]] || return 0
-    "$SYSTEM_PYTHON" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-        die "gitguardfs needs Python 3.11 or newer as $SYSTEM_PYTHON, which is" \
-            "$("$SYSTEM_PYTHON" -I -V 2>&1 || true)"
-}
-
 # Tests imports, not files: a newer system Python does not find the packages of the old environment.
 venv_works() {
     "$VENV/bin/python3" -I -c 'import pyfuse3, trio, click' 2>/dev/null
@@ -103,7 +95,7 @@ build_venv() {
         debian) add_packages debian "${BUILD_DEBIAN[@]}" ;;
         fedora) add_packages fedora "${BUILD_FEDORA[@]}" ;;
     esac
-    require_python
+    need_python
     interpreter=$VENV/bin/python3
     venv_works && return
     echo "Building pyfuse3 in $VENV; this takes a minute."
@@ -124,7 +116,7 @@ prepare_python() {
     local family=$1 want_venv=$2
     if [[ "$want_venv" == no && "$family" == debian ]] && distribution_has_packages; then
         add_packages debian "${RUNTIME_DEBIAN[@]}"
-        require_python
+        need_python
         interpreter=$SYSTEM_PYTHON
     else
         build_venv "$family"

@@ -8,7 +8,6 @@ export LC_ALL=C
 # shellcheck source=common.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-PYTHON=/usr/bin/python3
 # The owner that files on a share from a Mac usually have.
 HOST_UID=501
 HOST_GID=20
@@ -31,7 +30,7 @@ missing=()
 
 # Prints a shell function for a program of gitguardfs.
 program() {
-    printf '%s() { %s -I -c %q "$@"; }\n' "$1" "$PYTHON" \
+    printf '%s() { %s -I -c %q "$@"; }\n' "$1" "$SYSTEM_PYTHON" \
         "import sys; sys.path.insert(0, '$demo/lib'); from gitguardfs.commands.$2 import main; main()"
 }
 
@@ -100,8 +99,9 @@ remove_demo() {
 add_tools() {
     local family said
     family=$(os_family)
+    [[ ! -x "$SYSTEM_PYTHON" ]] || need_python
     command -v git >/dev/null || missing+=(git)
-    "$PYTHON" -I -c 'import click' 2>/dev/null || missing+=(python3-click)
+    "$SYSTEM_PYTHON" -I -c 'import click' 2>/dev/null || missing+=(python3-click)
     [[ ${#missing[@]} -gt 0 ]] || return 0
     echo "Installing ${missing[*]} ..."
     said=$(add_packages "$family" "${missing[@]}" 2>&1) || die "$said"

@@ -135,6 +135,8 @@ def find(source: str, number: int, device: int) -> list[str]:
     Raises OSError if a process cannot be searched.
     """
     own = {mount.mnt_id: mount for mount in mountinfo.listed()}
+    if number not in own:
+        raise OSError(errno.ENOENT, "its mount is not listed; in a chroot, bind / onto itself")
     sealed = _Source(os.fsencode(source), own[number], device)
     sources = [sealed] + [
         _Source(mount.mount_point, mount, mount.st_dev)

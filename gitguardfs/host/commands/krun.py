@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from gitguardfs.base import quote
-from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.commands.command_line import CommandGroup
 from gitguardfs.host.commands.shared_options import (
@@ -21,7 +20,7 @@ from gitguardfs.host.commands.shared_options import (
     warn_of_secrets,
 )
 from gitguardfs.host.share import krun_text as krun
-from gitguardfs.host.share import sandbox
+from gitguardfs.host.share import kvm, sandbox
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.krun_text import ContainerNetwork, KrunSpec
 from gitguardfs.host.share.packages import check_installed
@@ -134,12 +133,9 @@ def run(project: str, dry_run: bool, words: tuple[str, ...]) -> int:
 
 
 def _require_kvm() -> None:
-    if not os.access(KVM_DEVICE, os.R_OK | os.W_OK):
-        raise UserError(
-            f"{KVM_DEVICE} cannot be used, and krun needs hardware virtualisation",
-            "sudo usermod -aG kvm USER, and log in again",
-            Exit.SYSTEM,
-        )
+    if not kvm.is_usable():
+        what = "/dev/kvm cannot be used, and krun needs hardware virtualisation"
+        raise UserError(what, kvm.hint(), Exit.SYSTEM)
 
 
 def _require_image(spec: KrunSpec) -> None:

@@ -7,12 +7,11 @@ another kernel runs.
 
 from __future__ import annotations
 
-import os
 import platform
 from contextlib import suppress
 
-from gitguardfs.base.constants import KVM_DEVICE
 from gitguardfs.base.errors import warn
+from gitguardfs.host.share import kvm
 from gitguardfs.host.vm.state import State
 from gitguardfs.options import config_files
 
@@ -24,9 +23,15 @@ def candidates(state: State, system: str) -> list[str]:
     """Return the accelerators to try, the fastest first. ``system`` is platform.system()'s name."""
     if system == "Darwin":
         return ["hvf", EMULATION]
-    if not os.access(KVM_DEVICE, os.R_OK | os.W_OK) or _failed(state):
+    if not kvm.is_usable() or _failed(state):
         return [EMULATION]
     return ["kvm", EMULATION]
+
+
+def warn_without_kvm(system: str) -> None:
+    """Warn where a VM is emulated since this user cannot open KVM's device."""
+    if system == "Linux" and not kvm.is_usable():
+        warn(f"no /dev/kvm for you here: the VM is emulated, many times as slow ({kvm.hint()})")
 
 
 def remember_failure(state: State, accelerator: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import ssl as tls
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from gitguardfs.host.share import qemu
 from gitguardfs.host.share.directory import existing_directory
 from gitguardfs.host.share.packages import check_installed
 from gitguardfs.host.vm import (
+    accelerators,
     agents,
     company_proxy,
     config_file,
@@ -147,9 +149,10 @@ def up(state: State, arguments: UpArguments) -> int:
     """
     existing_directory(state.project)
     own = arguments.settings
-    programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS)
+    programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS, *host_guard.programs(own))
     check_installed(*programs)
     trusted_programs.check(own, *programs)
+    accelerators.warn_without_kvm(platform.system())
     authority = _authority(arguments)
     agent = agents.of(own)  # its mistakes are said before a start
     if arguments.upstream_proxy:

@@ -19,6 +19,11 @@ from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.shares import Share
 
 
+def programs(settings: Settings) -> tuple[str, ...]:
+    """Return the programs that the guard on the host needs, if it is there."""
+    return ("fusermount3",) if settings.guard == GuardPlacement.HOST else ()
+
+
 @contextmanager
 def exported(settings: Settings, name: str) -> Iterator[tuple[Share, ...]]:
     """Yield the shares: of the directories, or with ``--guard host`` of views of them.

@@ -155,13 +155,16 @@ def test_the_lines_for_undoing_bring_tracked_files_back(tmp_path: Path, changed:
     sh("test $(cat c) = 3" if changed else "test ! -e c")
 
 
-def test_one_line_of_the_readme_installs_all_that_a_fresh_host_needs() -> None:
+def test_one_command_of_the_readme_installs_all_that_a_fresh_host_needs() -> None:
     """With what pip builds pyfuse3 with, where the distribution has none."""
     build = re.findall(r"BUILD_FEDORA=\(fuse3 (.*)\)", SCRIPTS["install.sh"])
     for family, manager, pyfuse3 in (
         ("debian", "apt", ["python3-pyfuse3", "python3-trio"]),
         ("fedora", "dnf", build[0].split()),
     ):
-        [line] = re.findall(rf"^    sudo .*\b{manager} install -y (.*)", README, re.MULTILINE)
-        needed = {PACKAGES[name][family] for name in ("qemu-system-x86_64", "qemu-img", "ssh")}
+        [line] = re.findall(
+            rf"^    sudo .*\b{manager} install -y [^\\\n]*\\\n(.*)", README, re.MULTILINE
+        )
+        programs = ("qemu-system-x86_64", "qemu-img", "ssh", "fusermount3")
+        needed = {PACKAGES[name][family] for name in programs}
         assert set(line.split()) == {"git", "pipx", *pyfuse3, *needed}

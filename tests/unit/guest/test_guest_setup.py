@@ -259,6 +259,16 @@ def test_where_pyfuse3_cannot_be_built_it_is_left_out(root_guest: Guest) -> None
     assert "lib/gitguardfs/venv" not in root_guest.installed()
 
 
+@pytest.mark.parametrize("script", [INSTALL, QUICKSTART])
+def test_an_older_python_is_named(script: str, root_guest: Guest) -> None:
+    root_guest.system(DEBIAN)
+    root_guest.tool("dpkg-query", EVERYTHING_IS_INSTALLED)
+    root_guest.tool("python", '[ "$2" = -V ] || exit 1; echo Python 3.10.12')
+    done = root_guest.run(script, SYSTEM_PYTHON=str(root_guest.bin / "python"))
+    assert done.returncode == 1
+    assert "needs Python 3.11" in done.stderr and "Python 3.10.12" in done.stderr
+
+
 def test_what_was_installed_installs_itself_anew(root_guest: Guest) -> None:
     """As in a guest that gets the files of the host's installation."""
     assert root_guest.run(INSTALL).returncode == 0

@@ -134,7 +134,7 @@ class Host:
     """A stand-in for /dev/kvm that all users may open."""
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        code = f"import gitguardfs.host.commands.krun as krun; krun.KVM_DEVICE = {self.kvm!r}; "
+        code = f"import gitguardfs.host.share.kvm as kvm; kvm.KVM_DEVICE = {self.kvm!r}; "
         code += "from gitguardfs.commands.gitguard import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, *words],
@@ -284,9 +284,12 @@ def test_what_a_run_needs_besides_podman_is_said(host: Host) -> None:
     done = host.krun("run")
     assert done.returncode == 3 and f"there is no image {sandbox_image(host)}" in done.stderr
     assert "gitguard krun build" in done.stderr
-    host.kvm = str(host.area / "missing")
+    kvm = host.area / "kvm"
+    host.kvm = str(kvm)
     done = host.krun("run")
-    assert done.returncode == 3 and "usermod" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 3 and "firmware" in done.stderr and done.stderr.count("\n") == 1
+    kvm.touch(mode=0o600)  # root's
+    assert "usermod -aG kvm" in host.krun("run").stderr
     assert not (host.area / "bin/calls").exists()
 
 

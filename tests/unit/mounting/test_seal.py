@@ -12,7 +12,7 @@ import pytest
 from gitguardfs.base.errors import Exit, UserError, os_error
 from gitguardfs.linux import mountinfo
 from gitguardfs.linux.mountinfo import MountInfo
-from gitguardfs.mounting import covers, seal
+from gitguardfs.mounting import bypasses, covers, seal
 from gitguardfs.private.store import let_in
 from tests.support.mounting import PLACE
 
@@ -202,6 +202,14 @@ def _there(fstype: str, source: str) -> MountInfo:
 
 def _fail(*_: object) -> list[MountInfo]:
     raise os_error(errno.EMFILE)
+
+
+def test_in_a_chroot_that_lists_no_mount_of_the_source_a_message_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mountinfo, "listed", lambda: [])
+    said, hint = bypasses.describe("/srv/p", 43, 1)
+    assert "/srv/p" in said and "chroot" in said and hint
 
 
 def test_commands_about_a_seal_can_be_pasted_into_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,9 +152,9 @@ def test_all_programs_that_are_missing_are_named_at_once(
     monkeypatch.setenv("PATH", str(world))
     state = states.state_of(str(world / "project"))
     with pytest.raises(UserError) as error:
-        driver.up(state, driver.UpArguments(Settings(state.project)))
-    names = r"qemu-system-\w+, qemu-img, ssh and ssh-keygen are not installed"
-    hint = r"sudo dnf install qemu-system-\w+ qemu-img openssh-clients"
+        driver.up(state, driver.UpArguments(Settings(state.project, guard="host")))
+    names = r"qemu-system-\w+, qemu-img, ssh, ssh-keygen and fusermount3 are not installed"
+    hint = r"sudo dnf install qemu-system-\w+ qemu-img openssh-clients fuse3"
     assert re.fullmatch(rf"{names} \({hint}\)", str(error.value))
     assert not state.exists
 

@@ -1,5 +1,6 @@
 """QEMU's and ssh's command lines, and which accelerator is tried."""
 
+import os
 import platform
 import shlex
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gitguardfs.host.share import kvm
 from gitguardfs.host.vm import accelerators, keys, ssh
 from gitguardfs.host.vm.images import Image
 from gitguardfs.host.vm.ports import Port
@@ -157,7 +159,7 @@ def test_kvm_that_failed_is_not_tried_again_with_this_kernel(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = tmp_path / "kvm"
-    monkeypatch.setattr(accelerators, "KVM_DEVICE", str(device))
+    monkeypatch.setattr(kvm, "KVM_DEVICE", str(device))
     assert accelerators.candidates(state, "Linux") == ["tcg"]
     device.touch()
     assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]
@@ -166,3 +168,20 @@ def test_kvm_that_failed_is_not_tried_again_with_this_kernel(
     monkeypatch.setattr(platform, "release", lambda: "another kernel")
     assert accelerators.candidates(state, "Linux") == ["kvm", "tcg"]
     assert accelerators.candidates(state, "Darwin") == ["hvf", "tcg"]
+
+
+def test_without_kvm_a_line_says_why_the_vm_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = tmp_path / "kvm"
+    monkeypatch.setattr(kvm, "KVM_DEVICE", str(device))
+    accelerators.warn_without_kvm("Linux")
+    assert "firmware" in capsys.readouterr().err
+    device.touch()
+    with monkeypatch.context() as closed:
+        closed.setattr(os, "access", lambda *_: False)
+        accelerators.warn_without_kvm("Linux")
+    assert "usermod -aG kvm" in capsys.readouterr().err
+    accelerators.warn_without_kvm("Linux")
+    accelerators.warn_without_kvm("Darwin")
+    assert capsys.readouterr().err == ""
