@@ -41,7 +41,7 @@ Examples:
   sudo gitguard doctor /srv/src --user agent  one guard, as the user agent
   sudo gitguard doctor /srv/src --attack      also the attacks on .git
   gitguard doctor --host ~/projects           the host's side of a share
-  gitguard vm doctor                          the guard of a VM of gitguard vm, from its host
+  gitguard vm doctor                          the guard of a VM, from its host
 
 --attack makes a directory in the view for the attacks and removes it again. On existing
 repositories it tries only attacks that do no harm if they succeed. Polkit is not checked.
