@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from gitguardfs.base.errors import UserError
 from gitguardfs.commands import doctor
+from gitguardfs.doctor.attack_checks import STOPPING
 from gitguardfs.host.commands import doctor as host_doctor
 from gitguardfs.host.commands.vm.group import command as vm_command
 from gitguardfs.host.vm import guest_doctor, keys, running, settings, ssh
@@ -63,7 +65,12 @@ def guest(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def said(*words: str) -> Result:
-    return CliRunner().invoke(doctor.command, words)
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    try:
+        return CliRunner().invoke(doctor.command, words)
+    finally:  # the command handles these until it ends, with its process
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # What the guest says

@@ -135,7 +135,8 @@ def test_the_guests_key_is_pinned() -> None:
 
 def test_several_words_are_a_command_and_one_is_a_line() -> None:
     def remote(*words: str) -> str:
-        return ssh.session(GUEST, words, False, keys.AGENT)[-1].partition(" && ")[2]
+        begin = f"cd {shlex.quote(GUEST.view)} && "
+        return ssh.session(GUEST, words, False, keys.AGENT)[-1].partition(begin)[2]
 
     assert remote("ls", "a b") == "ls 'a b'"
     assert remote("make && ls") == "make && ls"

@@ -463,7 +463,7 @@ from gitguardfs.host.egress.allowlist import BlockKind
 from gitguardfs.host.egress.blocked import BlockedLog
 from gitguardfs.host.vm import driver, watching, ssh, state
 where = state.State("/p", sys.argv[1])
-ssh.session = lambda guest, words, terminal, user, first: ["sh", "-c", words[0]]
+ssh.session = lambda guest, words, *_: ["sh", "-c", words[0]]
 sys.exit(driver._session_in(where, None, tuple(sys.argv[2:])))
 """
 
