@@ -214,7 +214,7 @@ def _parsed(name: str, content: bytes) -> Agent:
         table = tomllib.loads(content.decode())
     except UnicodeDecodeError:
         raise UserError("it is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number or a nesting without end
         raise UserError(str(error)) from None
     for key in table:
         if key not in _KINDS:

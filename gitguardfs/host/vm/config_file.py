@@ -164,6 +164,8 @@ def _parsed(path: str, text: str) -> dict[str, tuple[int, Any]]:
         raise UserError(
             f"{shown(path)}:{line}: {what}", f"a line is KEY = VALUE, as in {BY_KEY['memory'].line}"
         ) from None
+    except (ValueError, RecursionError) as error:  # a number or a nesting without end
+        raise UserError(f"{shown(path)}:{unfinished}: {error}", f"{EDIT} opens it") from None
     # Others are in a table, which is a key that does not exist.
     return {key: (line, values[key]) for key, line in lines.items() if key in values}
 
@@ -176,7 +178,7 @@ def _lines_of_keys(text: str) -> tuple[dict[str, int], int]:
     found: dict[str, int] = {}
     begin, lines = 0, text.split("\n")
     for end in range(1, len(lines) + 1):
-        with suppress(tomllib.TOMLDecodeError):  # a value that goes on in the next line
+        with suppress(ValueError, RecursionError):  # a value that goes on in the next line
             keys = tomllib.loads("\n".join(lines[begin:end]))
             found |= dict.fromkeys(keys.keys() - found, begin + 1)
             begin = end

@@ -154,6 +154,8 @@ def test_a_user_can_write_one(tmp_path: Path) -> None:
         ("command = 'a'\n[environment]\nA = 'x\"\\ny'", "cannot be there"),
         ("command = 'a'\n[environment]\nA = '$(id)'", "cannot be there"),
         ("command = 'a'\nx\n", r"Expected '=' .*line 2"),
+        ("command = " + "[" * 9999, "maximum recursion depth"),
+        ("command = " + "1" * 9999, "Exceeds the limit"),
     ],
 )
 def test_a_mistake_names_the_file_and_what_helps(tmp_path: Path, text: str, said: str) -> None:

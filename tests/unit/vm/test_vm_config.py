@@ -126,6 +126,8 @@ def test_without_the_file_nothing_is_set(state: State) -> None:
         ("cpus = 1\ncpus = 2", 2, "Cannot overwrite a value"),
         ("cpus = 1\n\nmemory 8G\n", 3, "Expected '=' after a key"),
         ("cpus = 1\nhide = [\n\n'x',\n", 2, "value without end"),
+        ("cpus = 1\nhide = " + "[" * 9999, 2, "maximum recursion depth"),
+        ("\ncpus = " + "1" * 9999, 2, "Exceeds the limit"),
         (b"\n# \xff", 2, "not UTF-8"),
         (b"\xef\xbb\xbfcpus = 1\r\nhide = [\r\n]\r\ncpu = 2\r\n", 4, "unknown key 'cpu'"),
     ],
