@@ -25,6 +25,15 @@ GUEST = ssh.SshGuest(keys.Keys("/keys"), 1, "/view")
 TABLE = "30 1 0:30 / {} rw - fuse.gitguardfs x rw\n"
 
 
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The command handles these until its process ends."""
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> State:
     for name in ("STATE", "CONFIG", "DATA", "CACHE"):
@@ -65,12 +74,7 @@ def guest(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def said(*words: str) -> Result:
-    before = {number: signal.getsignal(number) for number in STOPPING}
-    try:
-        return CliRunner().invoke(doctor.command, words)
-    finally:  # the command handles these until it ends, with its process
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return CliRunner().invoke(doctor.command, words)
 
 
 # What the guest says
