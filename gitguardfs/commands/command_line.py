@@ -22,8 +22,12 @@ class Command(click.Command):
     """Names of parameters for which an empty value means something."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line. Raises BadParameter for an empty value."""
-        rest = super().parse_args(ctx, args)
+        """Parse the command line. Raises UsageError, for an empty value too."""
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's BadOptionUsage does not know its command
+            raise
         for param in self.params:
             name = param.name or ""
             if ctx.params.get(name) == "" and name not in self.may_be_empty:

@@ -67,7 +67,7 @@ def call(
         code = code_of(Exit.SYSTEM)  # click ends so for a closed pipe; 1 would mean a finding
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(shown(f"{name}: {where}{error.strerror}"), file=sys.stderr)
+        print(shown(f"{name}: {where}{error.strerror or error}"), file=sys.stderr)
         code = code_of(Exit.SYSTEM)
     except Exception:  # Python's exit code 1 for a bug would mean a finding
         traceback.print_exc()

@@ -152,13 +152,13 @@ def up(state: State, arguments: UpArguments) -> int:
     programs = (qemu.program(IS_ARM), *trusted_programs.PROGRAMS, *host_guard.programs(own))
     check_installed(*programs)
     trusted_programs.check(own, *programs)
-    accelerators.warn_without_kvm(platform.system())
     authority = _authority(arguments)
     agent = agents.of(own)  # its mistakes are said before a start
     if arguments.upstream_proxy:
         upstream_proxy.setting(arguments.upstream_proxy)
     if not state.has_disk:
         ready.check_image(state, own.image)
+    accelerators.warn_without_kvm(platform.system())
     with ExitStack() as stack:
         states.create(state)
         stack.enter_context(_session(state))

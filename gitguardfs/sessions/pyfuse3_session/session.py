@@ -152,6 +152,6 @@ def _ask(mountpoint: str) -> None:
 
 def versions() -> str:
     """Return the versions of libfuse (fuse_pkgversion) and pyfuse3 as text."""
-    library = ctypes.CDLL("libfuse3.so.3")
+    library = ctypes.CDLL(pyfuse3.__file__)  # with libfuse, whose file's name changes by release
     library.fuse_pkgversion.restype = ctypes.c_char_p
     return f"libfuse {library.fuse_pkgversion().decode()}, pyfuse3 {pyfuse3.__version__}"

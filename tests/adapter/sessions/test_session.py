@@ -1,5 +1,6 @@
 """The session's calls between two requests, and its question to a new mount."""
 
+import re
 import sys
 import threading
 from pathlib import Path
@@ -30,6 +31,13 @@ def served(world: World, monkeypatch: pytest.MonkeyPatch) -> Pyfuse3Session:
     monkeypatch.setattr(made._loop, "stop", lambda: ended.append(True))
     monkeypatch.setattr(module, "_announce", announce)
     return made
+
+
+def test_the_versions_are_of_the_libfuse_that_serves() -> None:
+    said = re.fullmatch(r"libfuse (3\.\S+), pyfuse3 \S+", module.versions())
+    assert said
+    files = Path("/proc/self/maps").read_text()
+    assert f"/libfuse3.so.{said[1]}\n" in files
 
 
 def test_a_call_before_serving_is_made_while_serving(served: Pyfuse3Session) -> None:

@@ -183,6 +183,12 @@ def test_only_an_option_that_is_nearly_the_same_is_offered(
     assert re.findall(r"--[a-z-]+", said) == [wrong, *offered]
 
 
+@pytest.mark.parametrize("wrong", ["--image", "--hardened=3"])
+def test_an_option_without_its_value_names_the_help_of_its_command(wrong: str, python: str) -> None:
+    done = run("gitguard", "vm", "up", wrong, python=python)
+    assert done.returncode == 2 and done.stderr.endswith(" (see gitguard vm up --help)\n")
+
+
 @pytest.mark.parametrize(("code_of", "expected"), [(int, 2), (of_gitguard, 3)])
 def test_a_bug_is_neither_a_finding_nor_wrong_usage(
     code_of: Callable[[Exit], int],
