@@ -73,7 +73,7 @@ def at_start(settings: Settings, is_first: bool) -> tuple[tuple[str, ...], list[
     said = []
     if exposed:
         said.append(warning(exposed, has_tracked=not tracked.keys().isdisjoint(exposed)))
-    if is_first and settings.hide_secrets:
+    if is_first and settings.hide_secrets and (hidden or not settings.show):
         said.append(hidden_text(hidden))
     if deleted:
         said.append(deleted_text(deleted))

@@ -98,6 +98,12 @@ def test_a_project_without_secrets_is_told_too(up) -> None:
     assert said.endswith("gitguard vm up --show .env\n")
 
 
+def test_who_shows_a_name_is_not_told_how(up, project: Path) -> None:
+    put(project, ".env")
+    _, said = up("--show", ".env")
+    assert "--show" not in said and "the agent can read" in said
+
+
 def test_what_git_tracks_is_shown_and_warned_of(up, project: Path) -> None:
     """Otherwise the agent's git shows it as deleted, and `commit -a` deletes it."""
     put(project, "conf/dev.env", "x[1].env", tracked=True)
