@@ -348,7 +348,7 @@ def _set_up(
         )
         launch = Launch(state, small, image, pairs, (), lock, proxy, prepare=prepare)
         with Phase("Guest setup", state.console) as phase:
-            phase.show(share=0.0)
+            phase.show("booting", 0.0)
             _, qemu = boot(stack, launch, phase)
             try:
                 status = qemu.wait(SHUTDOWN_LIMIT)
