@@ -210,7 +210,7 @@ def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
     assert "git:" not in session.said()
     assert other.sh("git status --short --branch") == "## topic...host/topic"
     other.sh("git commit --quiet --allow-empty --message own")
-    fetched = other.popen([*command("x")[:-2], "fetch", "--merge"], stderr=subprocess.PIPE)
+    fetched = other.popen([*command("x")[:-2], "fetch", "--merge", "topic"], stderr=subprocess.PIPE)
     assert fetched.wait(LIMIT) == 0, fetched.communicate()
     assert as_git(other, "log", "-1", "--format=%s") == "own"
     assert host.ready_disks() == ready
