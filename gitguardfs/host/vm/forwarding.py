@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -78,7 +79,8 @@ def _open_until_it_stops(state: State, guest: ssh.SshGuest, wanted: Sequence[Por
     """
     with _noted(state, wanted, ports.PUBLISH) as notes:
         process = subprocess.Popen(
-            ssh.forward(guest, wanted),
+            # ssh closes the notes; the shell keeps them, and ends with it.
+            ["/bin/sh", "-c", '"$@"; exit', "sh", *ssh.forward(guest, wanted)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, pass_fds=notes, cwd=state.directory, env=_environment(),
         )  # fmt: skip
@@ -88,7 +90,8 @@ def _open_until_it_stops(state: State, guest: ssh.SshGuest, wanted: Sequence[Por
             said = process.stderr.read().decode(errors="replace").strip()
             raise UserError("ssh did not open the ports of --publish", shown(said), Exit.SYSTEM)
     except BaseException:  # also Ctrl-C
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
     finally:

@@ -34,7 +34,8 @@ from gitguardfs.host.vm.state import State
 from tests.support.mounting import until
 
 SERVER = """
-import socket, sys
+import os, socket, sys
+os.closerange(3, 256)  # as ssh does at its start
 servers = [socket.create_server(("127.0.0.1", int(port))) for port in sys.argv[2:]]
 open(sys.argv[1], "w").close()
 print(flush=True)
@@ -353,10 +354,10 @@ def test_a_vm_that_runs_gets_a_port_that_outlives_the_command_and_is_remembered(
     # Once more: nothing to do.
     again = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert again.returncode == 0, again.stderr
-    (other,) = (pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
-                if str(free).encode() in cmdline(pid) and b"listening" in cmdline(pid))  # fmt: skip
-    assert os.getsid(other) == other  # the end of a terminal does not reach it
-    os.kill(other, signal.SIGTERM)  # as when the connection to the guest ends
+    pids = map(int, filter(str.isdecimal, os.listdir("/proc")))
+    shell, server = sorted(pid for pid in pids if f"listening\0{free}".encode() in cmdline(pid))
+    assert os.getsid(server) == shell  # the end of a terminal reaches neither
+    os.kill(server, signal.SIGTERM)  # as when the connection to the guest ends
     until(lambda: not ports.opened(state), "it is closed")
 
 
