@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,26 @@ def test_after_a_session_of_roots_sessions_log_in(
             done = CliRunner().invoke(commands.ssh, words)
             assert done.exit_code == 0, done.output
     assert ["-S" in words for words in ran] == ([False, False] if root else [True, True])
+
+
+@pytest.mark.usefixtures("login")
+def test_a_login_of_the_time_of_roots_session_is_not_shared_after_it(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be older than what root has changed."""
+    start = ExitStack()
+
+    def session(_: list[str]) -> int:
+        start.enter_context(shared_login.opened(state, GUEST))
+        return 0
+
+    monkeypatch.setattr(subprocess, "call", session)
+    monkeypatch.setattr(running, "guest", lambda *_, **__: GUEST)
+    monkeypatch.setattr(states, "existing", lambda _: state)
+    with start:
+        done = CliRunner().invoke(commands.ssh, ["--root", "usermod -aG docker agent"])
+        assert done.exit_code == 0, done.output
+        assert shared_login.path(state) == ""
 
 
 @pytest.mark.usefixtures("login")

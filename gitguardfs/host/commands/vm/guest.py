@@ -85,7 +85,11 @@ def ssh(project: str | None, root: bool, words: tuple[str, ...]) -> int:
     login = "" if root else shared_login.path(where)
     terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     user = keys.ADMIN if root else keys.AGENT
-    return subprocess.call(ssh_command.session(guest, words, terminal, user, login=login))
+    try:
+        return subprocess.call(ssh_command.session(guest, words, terminal, user, login=login))
+    finally:
+        if root:  # `vm up` may have logged in meanwhile: root can be in before
+            shared_login.end(where)
 
 
 @click.command(
