@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import IO, TextIO
 
 from gitguardfs.base import quote
-from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown, warn
 from gitguardfs.base.findings import ProgressLine
 from gitguardfs.host.share.share_spec import GuardPlacement
 from gitguardfs.host.vm import keys, running, settings, ssh
@@ -18,6 +18,8 @@ from gitguardfs.host.vm.state import State
 ON_HOST = "the guard of this VM is on this machine (--guard host), and not in its guest"
 LONGEST = 1 << 16
 """Bytes of a line; what is longer goes on in a row of its own."""
+MOST = 16 << 20
+"""Bytes of each of the two outputs: a guest that writes without end is cut off."""
 
 
 def has_guard_on_host(state: State) -> bool:
@@ -42,10 +44,12 @@ def run(state: State, words: Sequence[str]) -> int:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         assert process.stdout is not None and process.stderr is not None
-        errors = threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, progress))
+        errors = threading.Thread(
+            target=_pass_on, args=(process, process.stderr, sys.stderr, progress)
+        )
         errors.start()
         try:
-            _pass_on(process.stdout, sys.stdout, progress)
+            _pass_on(process, process.stdout, sys.stdout, progress)
         except BaseException:  # also Ctrl-C, or a closed pipe
             process.kill()
             raise
@@ -53,11 +57,23 @@ def run(state: State, words: Sequence[str]) -> int:
             errors.join()
             progress.clear()
         status = process.wait()
-    return GitguardExit.FAILED if status == ssh.FAILED else status
+    # A negative one is a signal's, which ended ssh: whoever takes the worst must not lose it.
+    return GitguardExit.FAILED if status == ssh.FAILED or status < 0 else status
 
 
-def _pass_on(source: IO[bytes], target: TextIO, progress: ProgressLine) -> None:
-    """Copy lines of the guest's, which may be of any text, as lines that a terminal only shows."""
+def _pass_on(
+    process: subprocess.Popen[bytes], source: IO[bytes], target: TextIO, progress: ProgressLine
+) -> None:
+    """Copy lines of the guest's, which may be of any text, as lines that a terminal only shows.
+
+    If they have no end, kill ``process``, which brings them.
+    """
+    left = MOST
     while line := source.readline(LONGEST):
+        left -= len(line)
         progress.clear()
+        if left < 0:
+            process.kill()
+            warn("the guest's output has no end, and was cut off")
+            return
         print(shown(line.rstrip(b"\n"), keep=" "), file=target, flush=True)

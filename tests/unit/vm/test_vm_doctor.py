@@ -105,6 +105,18 @@ def test_a_terminal_only_shows_what_the_guest_says(
         assert text.replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize("end", ["", " >&2"])
+def test_a_guest_that_writes_without_end_is_cut_off(
+    state: State, runs: None, monkeypatch: pytest.MonkeyPatch, end: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(guest_doctor, "MOST", 1 << 12)
+    guest(monkeypatch, f"exec seq 200000{end}")
+    assert guest_doctor.run(state, []) == 3
+    out, err = capfd.readouterr()
+    assert len(out + err) < 1 << 13 and "no end" in err
+
+
 def test_a_vm_that_is_off_or_has_its_guard_here_is_one_error(
     state: State, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
@@ -166,6 +178,8 @@ def test_the_guest_of_a_vm_that_runs_is_asked(
     out = capfd.readouterr().out
     assert status == 1 and "gitguard doctor --attack --fail-on medium\n" in out
     assert f"in the guest of {state.project}" in out
+    guest(monkeypatch, "kill -9 $$")  # nothing was checked
+    assert doctor.command.main([state.project], standalone_mode=False) == 3
     settings.save(state, Settings(state.project, guard="host"))
     assert doctor.command.main([state.project], standalone_mode=False) == 0
     assert "--guard host" in capfd.readouterr().out
