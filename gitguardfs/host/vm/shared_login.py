@@ -8,6 +8,7 @@ variables, counts from the next login on: so after such a change, sessions log i
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -46,7 +47,8 @@ def opened(state: State, guest: ssh.SshGuest) -> Iterator[None]:
     )
     assert process.stdin is not None and process.stdout is not None
     try:
-        process.stdout.read(1)  # it has logged in, or has ended
+        # It logs in, or ends; what root has made of sshd may do neither.
+        select.select([process.stdout], [], [], ssh.CONNECT_LIMIT)
         yield
     finally:
         process.stdin.close()

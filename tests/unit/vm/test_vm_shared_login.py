@@ -52,6 +52,15 @@ def test_sessions_share_a_login_as_long_as_it_lasts(state: State) -> None:
     assert list(Path(state.directory).iterdir()) == []
 
 
+def test_a_login_that_does_not_come_is_not_waited_for(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh, "CONNECT_LIMIT", 0.1)
+    monkeypatch.setattr(ssh, "login", lambda *_: ["sleep", "60"])
+    with shared_login.opened(state, GUEST):
+        assert shared_login.path(state) == ""
+
+
 @pytest.mark.usefixtures("login")
 def test_a_socket_that_a_killed_start_has_left_is_replaced(state: State) -> None:
     with socket.socket(socket.AF_UNIX) as left:
