@@ -26,8 +26,8 @@ Other names: start is up, shell is ssh, down is stop, ls is list, rm and delete 
 In docs/ of the source, vm.md says more, and egress.md has the rules of the allowlist.
 
 \b
-Exit codes: up and ssh return the status of their shell or command.
-Otherwise: 0 done, 2 wrong usage, 3 any other error.
+Exit codes: up, run and ssh return the status of their shell or command.
+Otherwise: 0 done, 1 findings of doctor, 2 wrong usage, 3 any other error.
 """
 
 ALIASES = {"start": "up", "shell": "ssh", "down": "stop", "rm": "reset", "delete": "reset"}
