@@ -22,7 +22,7 @@ class NamedCommand(NamedTuple):
 
 
 def every_command() -> Iterator[NamedCommand]:
-    """Yield the commands of all programs, with all their subcommands."""
+    """Yield the commands of all programs, with all their subcommands but for hidden ones."""
     for program, place in PROGRAMS.items():
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
@@ -40,4 +40,6 @@ def _with_subcommands(
         for name in command.list_commands(context):
             subcommand = command.get_command(context, name)
             assert subcommand is not None
+            if subcommand.hidden:  # for programs; it has no page
+                continue
             yield from _with_subcommands(subcommand, (*words, name), context)
