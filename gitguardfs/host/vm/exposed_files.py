@@ -68,8 +68,10 @@ def at_start(settings: Settings, is_first: bool) -> tuple[tuple[str, ...], list[
         names = tuple(sorted({exact(name) for name in deleted.values()}))
         settings = dataclasses.replace(settings, show=(*settings.show, *names))
         deleted = {}
-    hidden = [path for path, own in paths.items() if any(map(settings.hides, own.split("/")))]
-    exposed = [path for path in paths if path not in hidden]
+    hidden: list[str] = []
+    exposed: list[str] = []
+    for path, own in paths.items():
+        (hidden if any(map(settings.hides, own.split("/"))) else exposed).append(path)
     said = []
     if exposed:
         said.append(warning(exposed, has_tracked=not tracked.keys().isdisjoint(exposed)))
@@ -164,7 +166,9 @@ def _pattern(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return the same for the files of exactly this name."""
+    """Return a pattern for files of exactly this name, which fits into a row and has no character
+    that acts.
+    """
     plain = "".join(c if c.isascii() and c.isprintable() and c not in ",\\" else "?" for c in name)
     plain = plain.replace("  ", "??")
     return (
