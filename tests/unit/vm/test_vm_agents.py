@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -448,6 +449,16 @@ def test_the_first_prompt_says_how_it_starts_and_about_its_key(inside: Guest) ->
     assert "ANTHROPIC_API_KEY, is a placeholder" in with_key.stderr
     assert len(with_key.stderr.splitlines()) == 2
     assert all(len(line) <= 100 for line in (*said, *with_key.stderr.splitlines()))
+
+
+@pytest.mark.parametrize("name", ["codex", "opencode", "aider"])
+def test_the_command_for_the_key_can_be_pasted(inside: Guest, name: str) -> None:
+    inside.give(of(name))
+    inside.add(name, "exit 1")
+    said = inside.run("hello").stderr.splitlines()
+    words = shlex.split(said[1].partition("On your machine: ")[2])
+    assert words[:5] == ["gitguard", "vm", "secret", "set", "--preset"] and len(words) == 6
+    assert all(len(line) <= 100 for line in said), said
 
 
 def test_what_is_not_there_is_installed_first(inside: Guest) -> None:

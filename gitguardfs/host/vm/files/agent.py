@@ -117,8 +117,9 @@ def hello(config: Config) -> None:
     if found := next((variable for variable in keys if os.environ.get(variable)), None):
         say(f"Its key, {found}, is a placeholder here, which the proxy replaces.")
     elif keys:
-        presets = " or ".join(keys.values())
-        say(f"It has no key. On your machine: gitguard vm secret set --preset {presets}")
+        first, *others = keys.values()
+        which = f" ({' or '.join((first, *others))})" if others else ""
+        say(f"It has no key{which}. On your machine: gitguard vm secret set --preset {first}")
         if config["login"]:
             say(f"Or log in here: {config['login']}")
 
