@@ -141,7 +141,7 @@ class ProgressLine:
         self._is_on = stream.isatty()
 
     def say(self, what: str) -> None:
-        """Show that ``what`` is checked now."""
+        """Show the current check, by its object."""
         self.show(f"checking {ascii_shown(what)} ...")
 
     def show(self, text: str) -> None:

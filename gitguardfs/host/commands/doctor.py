@@ -102,7 +102,7 @@ def _vms() -> list[dict[str, Any]]:
 
 
 def _vms_of(caller: str) -> list[dict[str, Any]]:
-    """Return the same for the user who called sudo; root follows nothing in that user's files."""
+    """Return the facts of the VMs of the user who called sudo, whose files root does not follow."""
     found: list[dict[str, Any]] = []
     with suppress(OSError, run_as.NoAnswer, run_as.SwitchUserFailed):
         found = run_as.run_as(_at_home, accounts.find(caller).home, user=find_user(caller))

@@ -29,7 +29,7 @@ from gitguardfs.options import config_files
 PROGRAM = "/usr/local/bin/gitguard-agent"
 """The guest's program that installs, prepares and starts the agent, as the agent's user."""
 CONFIG = "/etc/gitguard-vm/agent.json"
-"""What that program reads."""
+"""The file with the agent's settings, which that program reads."""
 INSTALL_DIRECTORY = "/etc/gitguard-vm/agents"
 """The guest's directory with the file that vm-apps reads."""
 MAX_FILE = 64 << 10

@@ -80,7 +80,7 @@ class Boot:
     _silent_at: float = field(default_factory=lambda: time.monotonic() + SILENT_LIMIT)
     """When the user is told that the guest has said nothing."""
     _is_silent: bool = False
-    """Whether it had said nothing then."""
+    """Whether the guest had said nothing by then."""
 
     def await_monitor(self) -> int:
         """Wait until QEMU answers; return the port of the guest's sshd. Raises as _check."""

@@ -210,7 +210,7 @@ def new_content(state: State) -> str:
 
 
 def text(state: State) -> str:
-    """Return what the next `vm up` starts with, as TOML; a comment says where a value is from.
+    """Return the options of the next `vm up`, as TOML; a comment says where a value is from.
 
     Raises UserError, OSError.
     """

@@ -125,7 +125,7 @@ def warning(paths: Collection[str], has_tracked: bool = False) -> str:
 
 
 def hidden_text(paths: Collection[str]) -> str:
-    """Return what the first start says of the files that are hidden by default."""
+    """Return the first start's text about the files that are hidden by default."""
     begin = "hidden from the agent: environment files and keys (.env, id_rsa, *.p12 ...)"
     name = _plain(os.path.basename(next(iter(paths), ".env")))
     show = quote.shell(["gitguard", "vm", "up", "--show", name])

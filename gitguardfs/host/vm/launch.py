@@ -44,7 +44,7 @@ class Launch:
     image: Image
     keys: Keys
     exported: tuple[Share, ...]
-    """What is shared; nothing while a disk is made that VMs will share."""
+    """The shared directories; none while a disk is made that VMs will share."""
     lock: int
     """The descriptor of the VM's lock, which QEMU inherits."""
     proxy: StartedProxy

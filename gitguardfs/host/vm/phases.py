@@ -34,7 +34,7 @@ class Phase:
         self._began = self._next = time.monotonic()
 
     def __enter__(self) -> Self:
-        """Show that it begins."""
+        """Show that the phase begins."""
         self._began = time.monotonic()
         self._step()
         return self
@@ -64,7 +64,7 @@ class Phase:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Print how long it took, and why it failed if its log may tell."""
+        """Print the time of the phase, and if it failed the end of its log."""
         failed = isinstance(error, Exception)
         how = "" if kind is None else "failed after " if failed else "stopped after "
         self.say(f"{self._name} ... {how}{self._time()}")

@@ -28,7 +28,7 @@ class Port(NamedTuple):
     there: int
 
     def __str__(self) -> str:
-        """Return it as the user writes it."""
+        """Return the port as the user writes it."""
         return str(self.here) if self.here == self.there else f"{self.here}:{self.there}"
 
 

@@ -77,7 +77,7 @@ class ReadyDisk:
     stamps: Stamps
     """The stamps of the disk and of the image's files when the disk was made."""
     agent: str = ""
-    """What of an agent is installed, as Install.text; "" for none."""
+    """The installed part of an agent, as Install.text; "" for none."""
 
     @property
     def command(self) -> str:

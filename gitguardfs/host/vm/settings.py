@@ -116,7 +116,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a VM has saved of its last start."""
+    """The record of a VM's last start."""
 
     settings: Settings
     """The settings of that start."""
@@ -132,7 +132,7 @@ def load(state: State) -> Settings:
 
 
 def load_saved(state: State) -> Saved:
-    """Return what the VM has saved, or the defaults. Raises UserError if the file is damaged."""
+    """Return the record of the last start, or the defaults. Raises UserError if it is damaged."""
     path = state.path(FILE)
     content = config_files.read(path)
     if content is None:
