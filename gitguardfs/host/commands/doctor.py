@@ -43,7 +43,8 @@ def run(
     is_by_sudo = os.geteuid() == 0 and caller not in (None, "0")
     vms = _vms_of(caller or "0") if is_by_sudo else _vms()
     where = os.path.realpath(path or os.getcwd())
-    vm = next((one for one in vms if one["project"] and is_inside(where, one["project"])), None)
+    around = [one for one in vms if one["project"] and is_inside(where, one["project"])]
+    vm = max(around, key=lambda one: len(one["project"]), default=None)  # the nearest
     views = [seen.path for seen in read_table() if seen.fstype == FSTYPE]
     if path is None:
         others = [view for view in views if os.path.basename(os.path.dirname(view)) != ON_HOST]

@@ -170,6 +170,13 @@ def test_elsewhere_on_the_host_the_project_has_to_be_named(state: State) -> None
     assert f"gitguard vm up --project {state.project} starts" in said(state.project).output
 
 
+def test_of_two_vms_around_a_directory_the_nearer_one_counts(state: State) -> None:
+    inner = states.state_of(f"{state.project}/inside")
+    states.create(inner)
+    settings.save(inner, Settings(inner.project))
+    assert f"gitguard vm up --project {inner.project} starts" in said(inner.project).output
+
+
 def test_the_guest_of_a_vm_that_runs_is_asked(
     state: State, runs: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
