@@ -28,7 +28,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
         for each in _worlds:
             kept = KEPT / "vm"
             kept.mkdir(parents=True, exist_ok=True)
-            for log in [*each.place.glob("*.log"), *each.place.glob("home/.local/**/*.log")]:
+            for log in [*each.place.glob("*.log"), *each.place.glob("home/s/**/*.log")]:
                 shutil.copy(log, kept)
             report.sections.append((f"guest console ({kept})", console(each)))
     return report

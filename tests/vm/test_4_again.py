@@ -212,7 +212,7 @@ def test_an_agent_of_the_users_own_asks_its_model_with_a_key_that_it_never_has(
     other.sh("git commit --quiet --allow-empty --message own")
     fetched = other.popen([*command("x")[:-2], "fetch", "--merge", "topic"], stderr=subprocess.PIPE)
     assert fetched.wait(LIMIT) == 0, fetched.communicate()
-    assert as_git(other, "log", "-1", "--format=%s") == "own"
+    assert as_git(other, "log", "-1", "--format=%s") == "own\n"
     assert host.ready_disks() == ready
     done = other.vm("run", "mine", "--", "-c", ASK)
     assert (done.returncode, done.stdout) == (3, "trusts /home/agent/projects/with-agent: 404\n")
@@ -247,7 +247,7 @@ def test_a_project_that_vanished_is_one_line_and_its_vm_can_be_deleted(host: Wor
         base = host.image / "disk.img"
         before = base.stat().st_mtime_ns
         assert here.vm("reset", "-y", *project).returncode == 0
-        assert list((host.place / "home/.local/state/gitguardfs/vm").iterdir()) == []
+        assert list(host.states.iterdir()) == []
         assert base.stat().st_mtime_ns == before
         assert "has no VM" in here.vm("status", *project).stderr
         assert "deleted ready-" in here.vm("images", "prune").stdout

@@ -152,16 +152,20 @@ class World:
             "PATH": emulator.search_path(),
             "HOME": str(home),
             "XDG_RUNTIME_DIR": str(self.place / "run"),
+            "XDG_STATE_HOME": str(self.place / "home/s"),  # short: sockets lie there
             "SECRET_OF_THE_HOST": "do-not-take-me-along",
         }
 
     @property
     def state(self) -> Path:
         """The state directory of the project's VM."""
-        (found,) = (self.place / "home/.local/state/gitguardfs/vm").glob(
-            f"{self.project.name}-????????"
-        )
+        (found,) = self.states.glob(f"{self.project.name}-????????")
         return found
+
+    @property
+    def states(self) -> Path:
+        """The directory of the state directories of all VMs."""
+        return self.place / "home/s/gitguardfs/vm"
 
     @property
     def cache(self) -> Path:

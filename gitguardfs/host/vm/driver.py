@@ -187,6 +187,8 @@ def up(state: State, arguments: UpArguments) -> int:
         seed.write(state.seed, provision.content(state.name, guest_files, pairs, ca, agent))
         given = exported if repository is None else (*exported, repository)
         launch = Launch(state, own, image, pairs, given, lock, proxy, arguments.restricted)
+        if new := [name for name in own.package if name not in settings.load(state).package]:
+            print(f"this start installs in the guest: {', '.join(new)}", file=sys.stderr)
         stack.enter_context(logs.size_limited(state.console))
         with Phase("Boot", state.console) as phase:
             guest, _ = boot(stack, launch, phase)

@@ -119,8 +119,10 @@ await_proxy() {
 }
 
 install_packages() {
-    local package missing=() apt=(apt-get -q -o "Acquire::https::CAInfo=$SEED/ca.pem")
-    for package in "${PACKAGES[@]}" "${AGENT_PACKAGES[@]}"; do
+    local package missing=() apt=(apt-get -q)
+    # A disk that VMs are to share does not trust the authority of the guest that is set up.
+    [[ ! -e "$SEED/ca.pem" ]] || apt+=(-o "Acquire::https::CAInfo=$SEED/ca.pem")
+    for package; do
         [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
             missing+=("$package")
     done
@@ -219,7 +221,7 @@ setup() {
     [[ "$(id -u "$AGENT"):$(id -g "$AGENT")" == 1000:1000 ]] ||
         fail "the ids of the user $AGENT are not 1000: the image has a user or group with that id"
     use_https_mirrors
-    install_packages
+    install_packages "${PACKAGES[@]}" "${AGENT_PACKAGES[@]}"
     tell step gitguardfs
     install_gitguardfs
     install_agent
@@ -384,9 +386,19 @@ guard() {
     local n
     serve "$VIEW" "$SERVICE"
     for n in "${!MORE_VIEWS[@]}"; do serve "${MORE_VIEWS[n]}" "${MORE_SERVICES[n]}"; done
+    install_more
     tell ready
     say "ready"
     [[ "$GIT" != private || -e "$STATE/has-git" ]] || make_repositories
+}
+
+# Installs what this VM is to have besides, if the last start had something else.
+install_more() {
+    local known=
+    [[ ! -s "$STATE/packages" ]] || read -r known <"$STATE/packages"
+    [[ "${MORE_PACKAGES[*]}" != "$known" ]] || return 0
+    install_packages "${MORE_PACKAGES[@]}"
+    echo "${MORE_PACKAGES[*]}" >"$STATE/packages"
 }
 
 # Whether a view is there and answers.

@@ -374,6 +374,7 @@ def _config(settings: Settings, services: Sequence[str], agent: Agent | None) ->
     lists = {
         "MORE_VIEWS": views,
         "MORE_SERVICES": services[1:],
+        "MORE_PACKAGES": settings.package,
         "AGENT_PACKAGES": agent.install.debian_packages if agent else (),
     }
     return "".join(

@@ -57,6 +57,8 @@ class Settings:
     """Ports that lead into the guest while the VM runs, as ports.parsed() reads them."""
     share: tuple[str, ...] = ()
     """Directories that are shared besides the project, as shares.parsed() reads them."""
+    package: tuple[str, ...] = ()
+    """Packages of the guest's distribution that a start installs."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
     agent: str = NO_AGENT
@@ -84,6 +86,12 @@ class Settings:
                     raise UserError(
                         f"{option} {name!r} is not the name of a file", "use no /, \\ or comma"
                     )
+        for name in self.package:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+", name):
+                raise UserError(
+                    f"--package {name!r} is not the name of a package",
+                    "small letters, digits, and . + - between, as in apt install NAME",
+                )
         ports.merged((), self.publish)
         shares.merged((), self.share)
         for value in (self.git_name, self.git_email):
@@ -139,7 +147,7 @@ def load_saved(state: State) -> Saved:
         return Saved(Settings(state.project), Settings(state.project))
     try:
         # A VM that is older than these settings goes on without them.
-        newer = {"hide_secrets": False, "show": [], "share": [], "agent": NO_AGENT}
+        newer = {"hide_secrets": False, "show": [], "share": [], "package": [], "agent": NO_AGENT}
         fields = {**newer, **json.loads(content)}
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}
@@ -197,12 +205,14 @@ def before_start(old: Settings, new: Settings) -> Settings:
     """Return the part of ``new`` to save before the VM has started with it.
 
     What protects the project is saved at once: no later start may have less. The rest is saved
-    only after the start: a size, an image, a port or a directory with which no VM starts must not
-    make the next start fail too.
+    only after the start: a size, an image, a port, a package or a directory with which no VM starts
+    must not make the next start fail too.
     """
+    package = tuple(name for name in new.package if name in old.package)
     publish = tuple(port for port in new.publish if port in old.publish)
     return dataclasses.replace(
         new, memory=old.memory, cpus=old.cpus, image=old.image, publish=publish,
+        package=package,
         share=shares.kept(old.share, new.share),
     )  # fmt: skip
 
@@ -231,18 +241,20 @@ def remember_ports(state: State, publish: Sequence[str]) -> None:
 def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
     """Return ``old`` with the values in ``layers`` that are not None. Raises UserError.
 
-    A later layer counts before an earlier one. Names to hide or to show, ports to publish and
-    directories to share are added to those before; an empty one clears those. A name to hide is no
-    longer one to show, and the other way round.
+    A later layer counts before an earlier one. Names to hide or to show, packages, ports to publish
+    and directories to share are added to those before; an empty one clears those. A name to hide is
+    no longer one to show, and the other way round.
     """
     wanted: dict[str, Any] = {}
     hide, show, publish, share = old.hide, old.show, old.publish, old.share
+    package = old.package
     showing = []  # what each layer shows, and what is hidden then: a later one may hide more
     for layer in layers:
         given = {name: value for name, value in layer.items() if value is not None}
         hidden, shown = given.pop("hide", ()), given.pop("show", ())
         hide, show = _added(hide, hidden, shown), _added(show, shown, hidden)
         showing.append((shown, hide))
+        package = _added(package, given.pop("package", ()), ())
         published = given.pop("publish", ())
         publish = ports.merged(() if "" in published else publish, filter(None, published))
         directories = given.pop("share", ())
@@ -256,7 +268,9 @@ def merged(old: Settings, *layers: dict[str, Any]) -> Settings:
                 f"--show {name}, but --hide hides that name: {' '.join(patterns)}",
                 "leave one of them out; gitguard vm up --hide '' clears the remembered ones",
             )
-    return dataclasses.replace(old, hide=hide, show=show, publish=publish, share=share, **wanted)
+    return dataclasses.replace(
+        old, hide=hide, show=show, publish=publish, share=share, package=package, **wanted
+    )
 
 
 def _added(

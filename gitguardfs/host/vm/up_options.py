@@ -113,6 +113,8 @@ UP_OPTIONS = (
              "true", kind=Kind.FLAG),
     UpOption("publish", "Let a port of this machine's 127.0.0.1 lead into the guest while the VM "
              "runs.", '["3000", "8080:3000"]', "PORT[:GUEST_PORT]", Kind.LIST, adds=True),
+    UpOption("package", "Install this package of the guest's distribution at its next start.",
+             '["jq", "postgresql-client"]', "NAME", Kind.LIST, adds=True),
     UpOption("allow", f"Add a service's lines to the allowlist: {', '.join(PRESETS)}; or a line "
              "of your own: 'METHOD URL'.",
              '["anthropic", "npm", "GET https://docs.example.org/*"]', "PRESET|LINE", Kind.ALLOWED),

@@ -244,6 +244,29 @@ echo "$1: $SSL_CERT_FILE $NPM_CONFIG_CAFILE $JAVA_TOOL_OPTIONS in $PWD"; cat "$S
 """
 
 
+def test_packages_are_installed_once_and_before_the_host_is_told(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+        dpkg-query() { [[ "${*: -1}" != here ]] || echo installed; }
+        apt-get() { echo "apt-get $*"; }
+        await_proxy() { :; }
+        serve() { :; }
+        tell() { echo "told $*"; }
+        GIT=deny VIEW=/v SERVICE=s MORE_VIEWS=() MORE_SERVICES=()
+        for MORE_PACKAGES in "" "here jq" "here jq" ""; do
+            MORE_PACKAGES=($MORE_PACKAGES)
+            guard
+        done
+        """,
+    )
+    install = "apt-get -q install -y --no-install-recommends jq"
+    told = [line for line in done.stdout.splitlines() if line.startswith(("apt", "told ready"))]
+    assert told == [
+        "told ready", "apt-get -q update", install, *["told ready"] * 3,
+    ], done.stdout + done.stderr  # fmt: skip
+
+
 def test_an_agent_is_installed_as_its_user_who_trusts_this_one_guests_proxy(tmp_path: Path) -> None:
     (tmp_path / "program").write_text(SHOW)
     (tmp_path / "program").chmod(0o755)

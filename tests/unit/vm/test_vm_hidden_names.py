@@ -224,6 +224,7 @@ def test_a_vm_that_exists_keeps_its_options_until_it_is_told(
     path.write_text(json.dumps(older))
     own, said = up()
     assert (own.hide_secrets, own.show, own.share, own.agent) == (False, (), (), "none")
+    assert own.package == ()
     assert not own.hides(".env")
     assert said.startswith("warning: the agent can read\n  .env\n  dev.env\n")
     assert "hidden from the agent" not in said
