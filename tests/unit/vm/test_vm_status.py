@@ -57,7 +57,7 @@ KEYS: dict[str, Any] = {
     "settings": {
         "project", "image", "memory", "cpus", "guard", "git", "hide", "hide_secrets",
         "show", "local", "hardened",
-        "publish", "share", "git_name", "git_email", "agent",
+        "publish", "share", "package", "git_name", "git_email", "agent",
     },
     "border": {"settings_error", "shares", "ports", "ports_error", "secrets", "secrets_error",
                "allowlist", "openings", "upstream_proxy"},
