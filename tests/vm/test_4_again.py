@@ -142,7 +142,8 @@ def test_more_directories_come_to_a_vm_that_exists_and_go_again(host: World) -> 
     session = host.up(what="boot without a directory that is gone")
     assert f"{data} is gone" in session.said()
     # No unit looks for what is no longer shared.
-    failed = "systemctl --failed --no-legend --plain 'gitguardfs@*' 'var-lib-gitguardfs-*'"
+    units = "'gitguardfs@*' 'var-lib-gitguardfs-*'"
+    failed = f"systemctl list-units --failed --no-legend --plain {units}"
     assert host.sh(failed, root=True) == ""
     assert session.leave() == 0
 
