@@ -17,6 +17,8 @@ SET_ID_BITS = 0o6000
 """Mode bits: set-user-id and set-group-id."""
 PERMISSION_BITS = 0o7777
 """Mode bits that chmod(2) changes."""
+HELPER_GID = 4294951234
+"""The group of the process that repeats the host's changes in a view (``live``): of nobody else."""
 FUSE_DEVICE = "/dev/fuse"
 KVM_DEVICE = "/dev/kvm"
 SELINUX_LABEL = "security.selinux"

@@ -21,7 +21,8 @@ from gitguardfs.options.mount_options import MountOptions
 
 WRITE_BITS = 0o222
 MAPPED_TIMEOUT = 1.0
-"""Seconds for which the kernel keeps attributes that may move without its seeing it, at most."""
+"""Seconds for which the kernel keeps attributes that may move without its seeing it, at most: of
+files that a program may have mapped, and of those with further names, which may be outside."""
 
 _change_of = attrgetter("st_size", "st_mtime_ns", "st_ctime_ns")
 """Attributes that change with a file's content."""
@@ -56,13 +57,19 @@ class AttributeMapper:
         self.idmap = idmap
         self._dropped_bits = 0 if options.allow_suid else SET_ID_BITS
         """Mode bits that no object but a directory has in this mount."""
-        self.entry_timeout = options.cache_timeout
-        """How long the kernel may cache names, in seconds."""
         # Attributes that differ between users must not be cached.
-        self._attr_timeout = options.cache_timeout if options.overrides.mirror is None else 0.0
+        self._caches_attributes = options.overrides.mirror is None
+        self._least_timeout = self.entry_timeout = options.cache_timeout
+        """How long the kernel may cache names, in seconds: what is guarded, and all the rest."""
+        self._attr_timeout = options.cache_timeout * self._caches_attributes
         self._override = override
         self._shown_text = shown_text
         self._guest_ids = lru_cache(CACHED_OWNERS)(idmap.guest_ids)
+
+    def keep(self, seconds: float) -> None:
+        """Have the kernel cache for so long what no rule is about, and no other name leads to."""
+        self.entry_timeout = seconds
+        self._attr_timeout = seconds * self._caches_attributes
 
     def bits_without_setid(self, mode: int) -> int | None:
         """Return the permission bits without set-id bits; None if there are none to drop.
@@ -96,6 +103,8 @@ class AttributeMapper:
         ):
             shown = shown._replace(size=len(self._shown_text(node)))
         if node.verdict is not ALLOW:
+            entry_timeout = self._least_timeout
+            attr_timeout = entry_timeout * self._caches_attributes
             if node.verdict is Verdict.READONLY:
                 shown = shown._replace(mode=shown.mode & ~WRITE_BITS)
             else:
@@ -103,7 +112,7 @@ class AttributeMapper:
         elif node.file_type == S_IFREG:
             node.reported = hash(_change_of(st))  # change_key, without the call
             node.size = st.st_size
-            if node.was_mappable:
+            if node.was_mappable or st.st_nlink > 1:
                 attr_timeout = min(attr_timeout, MAPPED_TIMEOUT)
         elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use

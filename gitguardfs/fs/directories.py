@@ -35,16 +35,21 @@ class Directories(Parts):
         """Open a directory; the reply says whether the kernel may keep a cached listing.
 
         It may for as long as it may cache names. The kernel compares mtime only, which the host can
-        put back: ctime it cannot.
+        put back: ctime it cannot. If the host tells of its changes, they set ``listed_at`` to 0.
         """
         node = self.check.directory(node_id)
         keeps = False
         if self.cache_timeout:
-            st, now = self.source.stat(self.descriptors.of(node)), revalidation.clock()
-            times = st.st_mtime_ns, st.st_ctime_ns
-            keeps = times == node.listed_as and now - node.listed_at < self.cache_timeout
-            if not keeps:
-                node.listed_as, node.listed_at = times, now
+            now = revalidation.clock()
+            is_young = now - node.listed_at < self.cache_timeout
+            if is_young and self.note_free is not None:
+                keeps = True
+            else:
+                st = self.source.stat(self.descriptors.of(node))
+                times = st.st_mtime_ns, st.st_ctime_ns
+                keeps = is_young and times == node.listed_as
+                if not keeps:
+                    node.listed_as, node.listed_at = times, now
         handle = self.handles.add_directory(DirectoryHandle(node, caller.uid, caller.pid))
         return OpenReply(handle, keeps, direct_io=not self.cache_timeout)
 

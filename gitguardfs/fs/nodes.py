@@ -187,7 +187,7 @@ class Directory(Node):
         """How often ``LetterCase`` was asked while the answer was not known."""
         self.listed_as = 0, 0
         """Its mtime and ctime when the kernel began to cache its listing, in nanoseconds."""
-        self.listed_at = 0.0
+        self.listed_at = NEVER
         """When that was: seconds (time.monotonic)."""
         self.subtree: LinkedSubtree | None = None
         """The linked subtree in which it was found; None if in none."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from stat import S_IFBLK, S_IFREG
 
+from gitguardfs.base.protocol import NodeId
 from gitguardfs.fs.access import Access
 from gitguardfs.fs.attributes import CACHED_OWNERS, AttributeMapper, Override
 from gitguardfs.fs.blocking import LatencyTracker
@@ -124,7 +125,11 @@ class Parts:
         )
         """Whether listings can report names and types without a stat of each object."""
         self.case = LetterCase(self.source)
-        self.cache_timeout = options.cache_timeout
+        self.least_timeout = self.cache_timeout = options.cache_timeout
+        """Seconds for which the kernel may keep what a rule is about, and all the rest."""
+        self.note_free: Callable[[NodeId, bytes], bool] | None = None
+        """Notes a name that the kernel takes for free for long, and returns whether it may; None
+        unless all changes of the source are told."""
         self.direct_io = options.direct_io
         limits = options.read_rate, options.write_rate
         self.lends_files = (
@@ -141,6 +146,19 @@ class Parts:
         self.reads = None if options.read_rate is None else RateLimit(options.read_rate)
         self.writes = None if options.write_rate is None else RateLimit(options.write_rate)
         self.reading, self.writing, self.closing, self.syncing = (LatencyTracker() for _ in "1234")
+
+    def keep(self, seconds: float, note_free: Callable[[NodeId, bytes], bool] | None) -> None:
+        """Have the kernel cache for so long, since all changes of the source are told, or as ever.
+
+        ``note_free`` notes a name that the kernel takes for free, and returns whether it may.
+        """
+        self.cache_timeout, self.note_free = seconds, note_free
+        self.attributes.keep(seconds)
+
+    def missing_timeout(self, parent_id: NodeId, name: bytes) -> float:
+        """Return for how many seconds the kernel may keep that nothing has a plain name."""
+        may_keep = self.note_free is not None and self.note_free(parent_id, name)
+        return self.cache_timeout if may_keep else self.least_timeout
 
     def link_text(self, node: Node) -> bytes:
         """Return the text of a symlink as the view shows it. Raises OSError."""

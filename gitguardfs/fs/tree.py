@@ -58,7 +58,11 @@ class Tree(Removals, Renames, Ranges, Directories, FileFlags):
             knows_case = self.is_exclusive or self.case.matters(ref.parent, ref.fd)
             if not self.cache_timeout or not knows_case:
                 raise os_error(errno.ENOENT)
-            return EntryReply(NodeId(0), None, self.cache_timeout, 0.0)
+            # A .git that appears is shown soon, whoever tells of it.
+            timeout = self.least_timeout
+            if ref.is_plain:
+                timeout = self.missing_timeout(parent_id, name)
+            return EntryReply(NodeId(0), None, timeout, 0.0)
         node, reply = found
         if node.file_type != S_IFDIR and caller.pid in self.advice.lookups:
             self.advice.lookups[caller.pid] += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import signal
+import time
 from contextlib import suppress
 
 from gitguardfs.base.errors import os_error
@@ -13,7 +15,9 @@ from gitguardfs.base.protocol import NOW
 AT_FDCWD = -100
 AT_SYMLINK_FOLLOW = 0x400
 AT_EMPTY_PATH = 0x1000
-AT_STATX_DONT_SYNC = 0x4000
+AT_STATX_FORCE_SYNC, AT_STATX_DONT_SYNC = 0x2000, 0x4000
+AT_SYMLINK_NOFOLLOW = 0x100
+STATX_BASIC_STATS = 0x7FF
 STATX_BTIME = 0x800
 STATX_MNT_ID = 0x1000
 FALLOC_FL_KEEP_SIZE = 1
@@ -33,6 +37,7 @@ _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = rang
 _SYS_OPENAT2 = 437
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 1, 2, 4, 8
 _IN_ALL_EVENTS = 0xFFF
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 MNT_FORCE, MNT_DETACH, MNT_EXPIRE, UMOUNT_NOFOLLOW = 1, 2, 4, 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -177,6 +182,12 @@ def birth_ns(fd: int) -> int:
     return int(result.btime_sec) * 10**9 + int(result.btime_nsec)
 
 
+def refresh(dir_fd: int, name: bytes) -> None:
+    """Have a file system ask its server for an entry's attributes (statx(2))."""
+    flags = AT_SYMLINK_NOFOLLOW | AT_STATX_FORCE_SYNC
+    _check(_libc.statx(dir_fd, name, flags, STATX_BASIC_STATS, _STATX_ADDRESS))
+
+
 def mount_id(fd: int) -> int:
     """Return the id of the mount through which ``fd`` was opened, without asking a server.
 
@@ -221,6 +232,11 @@ class Capabilities(ctypes.Structure):
         """Take a capability out of the effective ones."""
         self.words[3 * (number // 32)] &= ~(1 << number % 32)
 
+    def keep(self, *numbers: int) -> None:
+        """Leave these capabilities below 32 alone, effective and permitted."""
+        word = sum(1 << number for number in numbers)
+        self.words[:] = [word, word, 0, 0, 0, 0]
+
 
 _CAPABILITIES_3, _CAPABILITIES_HEADER = 0x20080522, 8
 
@@ -240,6 +256,39 @@ def capset(given: Capabilities) -> None:
 def setfsuid(uid: int) -> None:
     """Set the user by whom the kernel takes the calling thread for file systems (setfsuid(2))."""
     _libc.setfsuid(uid)
+
+
+def forbid_more_rights() -> None:
+    """Keep this process, and those it starts, from getting rights by execve(2) (prctl(2))."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the thread that started it ends (prctl(2))."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0))))
+
+
+def make_root(directory: int) -> None:
+    """Make a mount's root, open as ``directory``, the root; unmount all else (pivot_root(2)).
+
+    For a process in a mount namespace of its own.
+    """
+    os.fchdir(directory)
+    _check(_libc.pivot_root(b".", b"."))
+    umount(".", MNT_DETACH)
+    os.chdir("/")
+
+
+def ticks(seconds: float) -> int:
+    """Return a descriptor that can be read each time these seconds have passed (timerfd(2))."""
+    fd = _check(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK))
+    every = _Timespec(int(seconds), int(seconds % 1 * 10**9))
+    try:
+        _check(_libc.timerfd_settime(fd, 0, ctypes.byref((_Timespec * 2)(every, every)), None))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def unshare_mounts() -> None:

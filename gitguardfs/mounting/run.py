@@ -35,6 +35,7 @@ from gitguardfs.mounting import (
     fd_store,
     fstab_check,
     guards,
+    host_changes,
     keeper,
     lid,
     logs,
@@ -295,8 +296,15 @@ def _serve(
             log.warning("umount and vm-mount will not know this daemon: %s", error)
     audit.start()
     logs.start()
+    told = None
+    if record is not None and mounted is not None:
+        source_mount = mountinfo.of_device(os.fstat(root_fd).st_dev)
+        try:
+            told = host_changes.HostChanges(session, operations, mounted, source_mount)
+        except OSError as error:
+            log.warning("gitguard changes-in will not reach this daemon: %s", error.strerror)
     signal, fault = _serve_session(
-        session, tables, options, paths, mounted, closed, lambda: ready(root), succession
+        session, tables, options, paths, mounted, closed, lambda: ready(root), succession, told
     )
     os.close(root_fd)
     stays_closed = bool(fault) or signal is STOP_KEEP_SEAL
@@ -327,6 +335,7 @@ def _serve_session(
     closed: closed_places.ClosedPlaces,
     ready: Callable[[], None],
     succession: Succession,
+    told: host_changes.HostChanges | None,
 ) -> tuple[Signals | None, str]:
     """Serve until the session ends, then unmount, or hand the view over to the next daemon.
 
@@ -343,6 +352,8 @@ def _serve_session(
     def mounts_changed() -> None:
         # At once, also if programs still use a view that was unmounted lazily. A view that this
         # daemon has unmounted is gone only after the end has begun.
+        if told is not None and is_unmounted():  # the helper has a mount of the view
+            session.call_soon_from_thread(told.close_connection)
         if closed.seal is None and is_unmounted() and not drain.has_begun:
             closed.open_place()
 
@@ -360,11 +371,14 @@ def _serve_session(
             is_ended,
             drain.begin,
             lambda: None if mirror is None else mirror.reread(),
+            lambda: None if told is None else told.take(),
         )
 
         def answers() -> None:
             receiver.note_ready()
             succession.keep_in_case_of_a_kill(session, options, paths, mounted)
+            if told is not None:
+                told.begin()
             ready()
             descriptor_limit.spare()
 
@@ -386,6 +400,8 @@ def _serve_session(
         hands_over = receiver.is_ready and succession.hand_over is not None
         if signal is STOP_KEEP_SEAL and hands_over and session.outliving is not None:
             left = succession.prepare(session.outliving.left_at_the_end, options, paths, mounted)
+        if told is not None:
+            told.end(hands_over=bool(left))
         if not left:
             view.unmount(session, mounted, by_itself=signal is None)
         tables.close()

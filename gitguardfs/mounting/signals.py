@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from gitguardfs.base.signals import ENDING, REREAD, STOP_KEEP_SEAL, UNMOUNTED
+from gitguardfs.base.signals import CHANGES, ENDING, REREAD, STOP_KEEP_SEAL, UNMOUNTED
 from gitguardfs.sessions.base import Session
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 HELPER_LIMIT = 5.0
 """Seconds to wait, after a view was unmounted, for the signal of root's umount helper."""
 _PAUSE = 0.01
-_RECEIVED = (*ENDING, UNMOUNTED, REREAD)
+_RECEIVED = (*ENDING, UNMOUNTED, REREAD, CHANGES)
 
 
 def hold() -> None:
@@ -46,17 +46,20 @@ class SignalReceiver:
         is_unmounted: Callable[[], bool],
         begin_end: Callable[[], None],
         reread_groups: Callable[[], None],
+        take_changes: Callable[[], None],
     ) -> None:
         """Prepare to receive signals; ``install`` begins.
 
         ``is_unmounted`` returns whether the mount is gone from the mount table of this namespace.
         ``begin_end`` is called when the daemon begins to end, perhaps twice. ``reread_groups``
-        makes the daemon read the group memberships of users again.
+        makes the daemon read the group memberships of users again. ``take_changes`` takes a
+        connection by which the host tells of its changes.
         """
         self._session = session
         self._is_unmounted = is_unmounted
         self._begin_end = begin_end
         self._reread_groups = reread_groups
+        self._take_changes = take_changes
         self._noted: deque[signal.Signals] = deque()
         self._is_ready = False
         self._end: signal.Signals | None = None
@@ -111,6 +114,9 @@ class SignalReceiver:
     def _obey(self, number: signal.Signals) -> None:
         if number == REREAD:
             self._reread_groups()
+        elif number == CHANGES:
+            if self._is_ready and self._end is None:
+                self._take_changes()
         elif number == UNMOUNTED:
             self._end = self._end or number  # processes that still use the view are served
         elif self._end in (None, UNMOUNTED):

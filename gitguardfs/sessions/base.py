@@ -70,6 +70,30 @@ class Session(Protocol):
         must not raise.
         """
 
+    keeps_long: bool
+    """Whether the kernel may cache for long, since all of it can be invalidated quickly."""
+
+    def call_soon_from_thread(self, call: Callable[[], None]) -> None:
+        """Make a call between two requests, as ``call_soon``; for other threads than the serving.
+
+        While there is no reader, it may be made only after the next request.
+        """
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        """Make a call between two requests each time when a descriptor can be read.
+
+        For the serving thread. ``call`` must not raise, nor wait.
+        """
+
+    def remove_reader(self, fd: int) -> None:
+        """Undo ``add_reader``, if it was called for the descriptor."""
+
+    def expire(self, parent: NodeId, name: bytes) -> None:
+        """Make the kernel look a name up again before its next use. Raises OSError.
+
+        Waits for the lock of the directory, so not for the serving thread.
+        """
+
     def invalidate(self, node: NodeId) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError.
 

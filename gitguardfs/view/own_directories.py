@@ -177,12 +177,12 @@ class OwnDirectories:
         if stand_in is not None:
             return self._top(self.local.lookup(caller, stand_in.id, LOCAL_OWN + name))
         if is_own:
-            return EntryReply(NodeId(0), None, self._share.cache_timeout, 0.0)
+            return EntryReply(NodeId(0), None, self._share.least_timeout, 0.0)
         return self._share.lookup(caller, parent_id, name, ref)
 
     def _top(self, reply: EntryReply) -> EntryReply:
         """Return a reply for an entry of the share: the host may put something in its way."""
-        return reply._replace(entry_timeout=self._share.cache_timeout)
+        return reply._replace(entry_timeout=self._share.least_timeout)
 
     def mkdir(self, caller: Caller, parent_id: NodeId, name: bytes, mode: int) -> EntryReply:
         """Make a directory."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
+from gitguardfs.base.constants import HELPER_GID
+from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Caller, GuestGid, GuestUid, HandleId, RequestError
 from gitguardfs.fs.audit_log import AuditLog
 from gitguardfs.fs.handles import FileHandle
@@ -46,6 +48,26 @@ BOTH_TREES = frozenset(("forget", "link", "rename", "rmdir"))
 """Requests that may concern both trees, whatever their names."""
 
 
+CHANGES = frozenset((
+    "setattr", "create", "mknod", "mkdir", "symlink", "link", "unlink", "rmdir", "rename",
+))  # fmt: skip
+"""Requests that change a name or attributes, which the host then tells of."""
+LOOKS = frozenset(("lookup", "getattr", "statx", "access", "statfs"))
+"""Requests that change nothing and open nothing."""
+NOT_ANNOUNCED = object()
+"""Says that a request is an ordinary one."""
+
+
+class OwnChanges(Protocol):
+    """Is told of changes that the guest makes."""
+
+    def closes(self, handle_id: int) -> None:
+        """Note that a file is closed."""
+
+    def note(self, request: str, arguments: tuple[Any, ...], reply: Any) -> None:
+        """Note that a request of ``CHANGES`` was served."""
+
+
 class View:
     """All requests of one mount point."""
 
@@ -70,11 +92,39 @@ class View:
         if git_files is not None:
             self._trees[GIT_TREE] = git_files
             share.overlays.append(git_files.overlay)
+        self.announced: Callable[[str, tuple[Any, ...]], Any] | None = None
+        """Answers requests of the process that repeats the host's changes (``live``)."""
+        self.own_changes: OwnChanges | None = None
+        """Told of the guest's changes, while the host tells of its own."""
         self._tables = [share] if own is None else [share, own.local]
         if own is not None:
             self._trees[LOCAL_TREE] = own.local
             self._descriptors.append(own.local.descriptors)
             share.overlays.append(own.overlay)
+
+    @property
+    def share(self) -> Tree:
+        """The tree of the share."""
+        return self._share
+
+    def is_free_name(self, name: bytes) -> bool:
+        """Return whether no rule is about a name, and no other tree has it."""
+        is_own = self._own is not None and self._own.marker(name) is not None
+        return not is_own and self._share.guard.is_plain(name)
+
+    def apart(self, call: Callable[[], None]) -> None:
+        """Make a call on the share that is no request. Raises what it raises."""
+        try:
+            call()
+        finally:
+            self._end_leases()
+
+    def _end_leases(self) -> None:
+        """End the leases of a request."""
+        for descriptors in self._descriptors:
+            descriptors.request += 1
+            if descriptors.passing:
+                descriptors.close_passing()
 
     @property
     def lends_files(self) -> bool:
@@ -92,6 +142,12 @@ class View:
         Requests on a handle have no ``caller``. Raises RequestError only.
         """
         try:
+            if caller is not None and caller.gid == HELPER_GID:
+                answer = self._repeated(request, args)
+                if answer is not NOT_ANNOUNCED:
+                    return answer
+            if self.own_changes is not None and request == "release":
+                self.own_changes.closes(args[0])
             tree: Any = self._share
             if self._trees and args:
                 tree = self._trees.get(args[0] >> TREE_BITS, self._share)
@@ -108,17 +164,37 @@ class View:
                 ):
                     tree = self._own
             verb = getattr(tree, request)
-            return verb(*args) if caller is None else verb(caller, *args)
+            reply = verb(*args) if caller is None else verb(caller, *args)
+            if self.own_changes is not None and request in CHANGES and tree is not self._git_files:
+                self._note_own(request, args, reply)
+            return reply
         except Exception as error:
             number = self.errno_of(error, request, caller)
         finally:
-            for descriptors in self._descriptors:  # the leases of the request end
+            for descriptors in self._descriptors:  # as _end_leases, without the call
                 descriptors.request += 1
                 if descriptors.passing:
                     descriptors.close_passing()
         # Not in the except clause: the new error would keep the old one alive as its context,
         # and with that all objects in its frames.
         raise RequestError(number)
+
+    def _repeated(self, request: str, arguments: tuple[Any, ...]) -> Any:
+        """Return the answer to a request of the process that repeats the host's changes.
+
+        It may look. Of changes it may ask for what it was told to, and nothing is changed then: so
+        without ``announced``, all are refused, also one that a former daemon has not answered.
+        """
+        if self.announced is not None:
+            return self.announced(request, arguments)
+        if request in LOOKS:
+            return NOT_ANNOUNCED
+        raise os_error(errno.EPERM)
+
+    def _note_own(self, request: str, arguments: tuple[Any, ...], reply: Any) -> None:
+        if self.own_changes is not None:
+            with suppress(OSError):  # the change is made
+                self.own_changes.note(request, arguments, reply)
 
     @property
     def can_be_taken_over(self) -> bool:

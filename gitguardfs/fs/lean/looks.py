@@ -45,7 +45,7 @@ class LeanLooks(Tree):
         self._read_only = options.read_only
         self._ttl = revalidation.VERDICT_TTL if self.guard.has_rules else inf
         """How long a directory's classification stays valid, in seconds."""
-        self._missing = EntryReply(NodeId(0), None, self.cache_timeout, 0.0)
+        self._not_there = EntryReply(NodeId(0), None, self.least_timeout, 0.0)
 
     def lookup(
         self, caller: Caller, parent_id: NodeId, name: bytes, ref: NodeRef | None = None
@@ -67,7 +67,11 @@ class LeanLooks(Tree):
             st = self.source.stat_at(parent.fd, name)
         except FileNotFoundError:
             if self.cache_timeout and (parent.case_matters or self.is_exclusive):
-                return self._missing
+                if self.note_free is not None:
+                    return self._not_there._replace(
+                        entry_timeout=self.missing_timeout(parent_id, name)
+                    )
+                return self._not_there
         if st is None:
             return super().lookup(caller, parent_id, name, ref)
         node = self._known_at(parent, name, st)

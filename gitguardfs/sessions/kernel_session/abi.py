@@ -118,9 +118,13 @@ MAX_BACKGROUND, CONGESTION, TIME_GRANULARITY, MAX_PAGES = 64, 48, 1, 256
 MAX_READ = MAX_PAGES * os.sysconf("SC_PAGE_SIZE")
 """Bytes that the kernel may ask for at a time. It takes a short reply for the end of the file."""
 
-NOTIFY_INVAL_INODE, NOTIFY_RESEND = 2, 7
+NOTIFY_INVAL_INODE, NOTIFY_INVAL_ENTRY, NOTIFY_RESEND = 2, 3, 7
 RESENT = 1 << 63
 """The bit in the unique of a request that was read before, and not answered."""
+INVAL_ENTRY_OUT = Struct("IiQQII")
+"""Without the name at its end."""
+EXPIRE_ONLY = 1
+"""The flag by which a name stays, and is looked up again (Linux 6.2; before that it goes)."""
 INVAL_INODE_OUT = Struct("IiQQqq")
 ATTRIBUTES_ONLY = -1
 """The offset with which INVAL_INODE leaves the cached pages."""

@@ -79,6 +79,14 @@ class Connection:
         code = abi.NOTIFY_INVAL_INODE
         os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
 
+    def expire(self, parent: int, name: bytes) -> None:
+        """Make the kernel look a name up again. Raises OSError(ENOENT): it does not know it."""
+        size = abi.INVAL_ENTRY_OUT.size + len(name) + 1
+        head = abi.INVAL_ENTRY_OUT.pack(
+            size, abi.NOTIFY_INVAL_ENTRY, 0, parent, len(name), abi.EXPIRE_ONLY
+        )
+        os.write(self.fd, head + name + b"\0")
+
     def ask_for_unanswered(self) -> None:
         """Have all requests sent again that were read and not answered. Raises OSError."""
         os.write(self.fd, abi.OUT.pack(abi.OUT.size, abi.NOTIFY_RESEND, 0))

@@ -72,6 +72,8 @@ class KernelSession:
     It needs root, and Linux 5.17 or later.
     """
 
+    keeps_long = True
+
     def __init__(
         self,
         view: View,
@@ -129,6 +131,7 @@ class KernelSession:
                 self._begin_to_serve()
             with nudged():
                 self._serve()
+            self._under_way.drop_readers()
             while self._under_way:
                 self._under_way.wait(-1, self._is_ending)
                 self._take_returned()
@@ -145,6 +148,11 @@ class KernelSession:
             try:
                 if self._under_way:
                     self._under_way.wait(fd, self._is_ending)
+                    self._is_between_requests = False
+                    self._under_way.call_readers()
+                    if self._calls:  # of a signal that came meanwhile
+                        continue
+                    self._is_between_requests = True
                 size = read(self._buffer)
             except OSError as error:
                 if error.errno in _ENDED:
@@ -168,6 +176,25 @@ class KernelSession:
         # The read(2) that this may have interrupted returns, with a request if it has one.
         os.set_blocking(self._connection.fd, False)
         self._under_way.wake()
+
+    def call_soon_from_thread(self, call: Callable[[], None]) -> None:
+        """Make a call between two requests, if there is a reader; for other threads."""
+        self._calls.append(call)
+        self._under_way.wake()
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        """Make a call between two requests each time when a descriptor can be read."""
+        self._under_way.add_reader(fd, call)
+
+    def remove_reader(self, fd: int) -> None:
+        """Undo ``add_reader``, if it was called for the descriptor."""
+        self._under_way.remove_reader(fd)
+        self._block_if_idle()
+
+    def _block_if_idle(self) -> None:
+        """Let the thread wait in read(2) if nothing is under way."""
+        if not (self._under_way or self._is_ending):
+            os.set_blocking(self._connection.fd, True)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Make a call between two requests. May be called in a signal handler."""
@@ -320,6 +347,10 @@ class KernelSession:
         with suppress(Exception):  # it has no reply
             self._view.serve("forget", None, node, times)
 
+    def expire(self, parent: int, name: bytes) -> None:
+        """Make the kernel look a name up again before its next use. Raises OSError."""
+        self._connection.expire(parent, name)
+
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         self._connection.invalidate_attributes(node)
@@ -352,8 +383,7 @@ class KernelSession:
         self._under_way.try_again()
         for unique in self._under_way.give_up_all() if self._is_ending else ():
             self._send(unique, failed(unique, errno.EINTR))
-        if not (self._under_way or self._is_ending):
-            os.set_blocking(self._connection.fd, True)
+        self._block_if_idle()
 
     def _finish(self, waiting: Waiting, result: Callable[[], Any]) -> None:
         """Answer a request with the result of its call, or hold the answer back."""

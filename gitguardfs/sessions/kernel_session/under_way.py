@@ -85,10 +85,37 @@ class UnderWay:
         """The nodes whose requests are to be tried at once."""
         self._next_try = 0.0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._readers: dict[int, Callable[[], None]] = {}
+        """By descriptor: calls to be made when that can be read."""
+        self._readable: list[int] = []
 
     def __bool__(self) -> bool:
-        """Return whether anything is under way."""
-        return bool(self.with_helpers or self._held_back or self._tries)
+        """Return whether anything is under way, or has a reader."""
+        return bool(self.with_helpers or self._held_back or self._tries or self._readers)
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        """Have a call made each time when a descriptor can be read."""
+        self._begin()
+        self._readers[fd] = call
+        self._poll.register(fd, select.POLLIN)
+
+    def remove_reader(self, fd: int) -> None:
+        """Undo ``add_reader``, if it was called for the descriptor."""
+        if self._readers.pop(fd, None) is not None:
+            self._poll.unregister(fd)
+
+    def drop_readers(self) -> None:
+        """Undo each ``add_reader``."""
+        for fd in list(self._readers):
+            self.remove_reader(fd)
+
+    def call_readers(self) -> None:
+        """Make the calls of those descriptors that ``wait`` has found readable."""
+        for fd in self._readable:
+            if (call := self._readers.get(fd)) is not None:
+                call()
 
     def submit(self, blocking: Blocking[Any]) -> Future[Any]:
         """Give a call to a helper. Raises OSError(EAGAIN) if there is none, and none can start."""
@@ -190,18 +217,19 @@ class UnderWay:
         os.eventfd_write(self._wake, 1)
 
     def wait(self, fd: int, is_ending: bool = False) -> None:
-        """Wait until ``fd`` has a request, a call returns, or an answer or a try is due.
+        """Wait until ``fd`` has a request, a call returns, or a reader, answer or try is due.
 
         When the session is ending, all are due.
         """
-        poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
         if fd >= 0:
-            poll.register(fd, select.POLLIN)
+            self._poll.register(fd, select.POLLIN)
         at = [self._held_back[0][0]] if self._held_back else []
         at += [0.0 if self._changed else self._next_try] if self._tries else []
         due = 0 if is_ending else min(at, default=inf) - monotonic()
-        poll.poll(max(0.0, min(due, LONGEST_WAIT)) * 1000 + 1 if at else None)
+        ready = self._poll.poll(max(0.0, min(due, LONGEST_WAIT)) * 1000 + 1 if at else None)
+        self._readable = [fd for fd, _ in ready if fd in self._readers] if self._readers else []
+        if fd >= 0:
+            self._poll.unregister(fd)
 
     def returned(self) -> Iterator[Returned]:
         """Yield the requests whose calls have returned."""

@@ -33,12 +33,15 @@ class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
 
     outliving = None  # libfuse begins each connection with INIT
+    keeps_long = False  # it keeps no listings
 
     def __init__(self, view: View) -> None:
         self._handlers = Handlers(view, self.invalidate)
         self._loop = self._handlers.request_loop
         self._mountpoint = ""
         self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._readers: dict[int, trio.CancelScope] = {}
         self._early: list[Callable[[], None]] = []
         """Calls that were given before ``serve``."""
 
@@ -67,6 +70,7 @@ class Pyfuse3Session:
             self._token.run_sync_soon(call)
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(_announce, self._mountpoint, ready)
                 gc.collect()
                 gc.freeze()
@@ -89,6 +93,24 @@ class Pyfuse3Session:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call)
 
+    call_soon_from_thread = call_soon
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        """Make a call between two requests each time when a descriptor can be read."""
+        assert self._nursery is not None
+        scope = self._readers[fd] = trio.CancelScope()
+        self._nursery.start_soon(_read, scope, fd, call)
+
+    def remove_reader(self, fd: int) -> None:
+        """Undo ``add_reader``, if it was called for the descriptor."""
+        if (scope := self._readers.pop(fd, None)) is not None:
+            scope.cancel()
+            trio.lowlevel.notify_closing(fd)
+
+    def expire(self, parent: int, name: bytes) -> None:
+        """Make the kernel look a name up again before its next use. Raises OSError."""
+        pyfuse3.invalidate_entry(parent, name)
+
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         pyfuse3.invalidate_inode(node, attr_only=True)
@@ -96,6 +118,15 @@ class Pyfuse3Session:
     def close(self, unmount: bool = False) -> None:
         """Close the connection. The mount is left dead, unless ``unmount`` is true."""
         pyfuse3.close(unmount=unmount)
+
+
+async def _read(scope: trio.CancelScope, fd: int, call: Callable[[], None]) -> None:
+    with scope, suppress(trio.ClosedResourceError):
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            if scope.cancel_called:
+                return
+            call()
 
 
 def _for_libfuse(option: str) -> str:

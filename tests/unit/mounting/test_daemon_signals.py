@@ -46,6 +46,7 @@ class _Mount:
             lambda: self.is_unmounted,
             lambda: setattr(self, "began_to_end", self.began_to_end + 1),
             lambda: setattr(self, "reread", self.reread + 1),
+            lambda: None,
         )
         self.receiver.install()
 

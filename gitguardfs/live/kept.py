@@ -1,0 +1,79 @@
+"""Names that the kernel takes for free for long, noted for this daemon and for the next.
+
+The file exists while the kernel caches for long. The next daemon of the same view finds it, if this
+one is killed, and has all that the kernel caches looked up again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from gitguardfs.base.protocol import NodeId
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.live.known_names import Place
+from gitguardfs.live.notifying import Notifying
+from gitguardfs.sessions.base import Session
+
+MOST = 1 << 17
+"""Free names that the kernel takes for that for long, at most; at 200 bytes each."""
+
+
+class FreeNames:
+    """The names that are free, and the file that has them."""
+
+    def __init__(self, path: str) -> None:
+        """Make the file. Raises OSError."""
+        self._path = path
+        self._names: set[Place] = set()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+    def note(self, parent: NodeId, name: bytes) -> bool:
+        """Note a name, and return whether the kernel may take it for free for long."""
+        place = parent, name
+        if place in self._names:
+            return True
+        if len(self._names) >= MOST:
+            return False
+        row = b"%d/%s\0" % place
+        try:
+            if os.write(self._fd, row) < len(row):
+                return False
+        except OSError:
+            return False
+        self._names.add(place)
+        return True
+
+    def take(self) -> list[Place]:
+        """Return all names, and note them no more: the kernel is made to look them up again."""
+        taken, self._names = list(self._names), set()
+        return taken
+
+    def remove(self) -> None:
+        """Remove the file: the kernel caches for long no more."""
+        os.close(self._fd)
+        with suppress(OSError):
+            os.unlink(self._path)
+
+
+def forget_what_a_former_daemon_kept(path: str, nodes: NodeTable, session: Session) -> None:
+    """Have all looked up again that the kernel may cache for long, if the file exists.
+
+    To be called on the serving thread. Raises OSError.
+    """
+    try:
+        with open(path, "rb") as file:
+            rows = [row.partition(b"/") for row in file.read().split(b"\0")[:-1]]
+    except FileNotFoundError:
+        return
+    places = [(int(parent), name) for parent, _, name in rows]
+    places += [(node.parent.id, node.name) for node in nodes if node.parent is not None]
+    notifying = Notifying(session)
+    notifying.forget(places, list(nodes.by_id), lambda: _remove(path))
+    notifying.end()
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

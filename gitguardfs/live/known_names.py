@@ -1,0 +1,75 @@
+"""The names that the kernel knows, while the host tells of its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gitguardfs.fs.node_table import NodeTable
+from gitguardfs.fs.nodes import ROOT_ID, Directory, Node, ancestors
+from gitguardfs.live.lines import Path
+
+Place = tuple[int, bytes]
+"""A directory's number, and a name in it."""
+
+
+class KnownNames:
+    """The nodes of a table by their places. Used on the serving thread only."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        self._nodes = nodes
+        self._by_place: dict[Place, Node] = {}
+        self._places: dict[int, Place] = {}
+        for node in nodes:
+            self._note(node)
+        self._former = nodes.note
+        nodes.note = self._note if self._former is None else self._note_both
+
+    def close(self) -> None:
+        """Follow the table's changes no more."""
+        self._nodes.note = self._former
+
+    def _note_both(self, node: Node) -> None:
+        self._note(node)
+        if self._former is not None:
+            self._former(node)
+
+    def _note(self, node: Node) -> None:
+        former = self._places.pop(node.id, None)
+        if former is not None and self._by_place.get(former) is node:
+            del self._by_place[former]
+        if node.parent is not None and node.is_hashed and self._nodes.by_id.get(node.id) is node:
+            place = self._places[node.id] = node.parent.id, node.name
+            self._by_place[place] = node
+
+    def lost(self, node: Node) -> None:
+        """Note that a node has lost its name by a change of the host's."""
+        place = self._places.pop(node.id, None)
+        if place is not None and self._by_place.get(place) is node:
+            del self._by_place[place]
+
+    def at(self, parent: Directory, name: bytes) -> Node | None:
+        """Return the node that was last seen at a name, if the kernel knows it."""
+        node = self._by_place.get((parent.id, name))
+        return node if node is not None and node.is_known else None
+
+    def directory(self, path: Path) -> Directory | None:
+        """Return the directory at a path; None if the kernel knows none there."""
+        node: Node | None = self._nodes.root
+        for name in path:
+            if not isinstance(node, Directory):
+                return None
+            node = self._by_place.get((node.id, name))
+        return node if isinstance(node, Directory) and (node.is_known or not path) else None
+
+    def below(self, top: Directory) -> Iterator[Node]:
+        """Yield the known nodes below a directory, as the table was at the beginning."""
+        for node_id in list(self._places):
+            node = self._nodes.by_id.get(node_id)
+            if node is None or node.parent is None or not node.is_known:
+                continue
+            if top.id == ROOT_ID or top in ancestors(node.parent):
+                yield node
+
+    def places(self) -> list[Place]:
+        """Return all places."""
+        return list(self._by_place)
