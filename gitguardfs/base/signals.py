@@ -9,7 +9,7 @@ STOP_KEEP_SEAL = signal.SIGUSR2
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP_KEEP_SEAL)
 UNMOUNTED = signal.SIGRTMIN
 """Root's umount helper has unmounted the view; processes may still use it. Only it sends this."""
-CHANGES = signal.SIGRTMIN + 1
+CHANGES = signal.SIGRTMAX
 """A process of root's waits at the daemon's socket, to tell it of the host's changes."""
 REREAD = signal.SIGUSR1
 """The group memberships of users must be read again."""

@@ -57,6 +57,11 @@ COMMANDS = {
         "List, remove and move directories of the guest's own.",
         needs_linux=True,
     ),
+    "changes-in": Subcommand(
+        "gitguardfs.commands.changes_in",
+        "Tell guards of changes that the host makes.",
+        needs_linux=True,
+    ),
     "vm": Subcommand(
         "gitguardfs.host.commands.vm.group", "Run an agent in a VM without direct internet."
     ),

@@ -81,7 +81,7 @@ class Changes:
         self._own = view.own_changes = OwnChanges(tree)
         self._notifying = Notifying(session)
         self._repeating = Repeating(
-            tree, session, self._names, self._own, start, self._notifying.forget
+            tree, session, self._names, self._own, start, self._notifying.forget, self.safely
         )
         view.announced = self._repeating.serve
         self._text = b""
@@ -95,9 +95,9 @@ class Changes:
         """A descriptor that can always be read: what reads it is called again and again."""
         self._is_paused = False
         connection.setblocking(False)
-        session.add_reader(connection.fileno(), self._read)
+        self._add_reader(connection.fileno(), self._read)
         self._ticks = syscalls.ticks(TICK)
-        session.add_reader(self._ticks, self._tick)
+        self._add_reader(self._ticks, self._tick)
         self.is_open = True
 
     def close(self) -> None:
@@ -116,6 +116,19 @@ class Changes:
         self._connection.close()
         os.close(self._ticks)
         os.close(self._more)
+
+    def _add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        self._session.add_reader(fd, partial(self.safely, call))
+
+    def safely(self, call: Callable[[], None]) -> None:
+        """Make a call; after a bug, be told of nothing more."""
+        try:
+            call()
+        except Exception:
+            with suppress(Exception):  # of a log; the view is served
+                log.exception("the host's changes are not taken in any more")
+            with suppress(Exception):
+                self.close()
 
     # The stream
 
@@ -150,13 +163,13 @@ class Changes:
         self._repeating.check_time()
         if self._is_paused and len(self._repeating) < CAUGHT_UP:
             self._is_paused, self._heard = False, now
-            self._session.add_reader(self._connection.fileno(), self._read)
+            self._add_reader(self._connection.fileno(), self._read)
         if now - self._heard > SILENCE:
             self._keep(False)
         while self._later and self._later[0][0] <= now:
             self._serve_name(self._later.popleft()[1])
         if self._looking is not None and len(self._repeating) < CAUGHT_UP:
-            self._session.add_reader(self._more, self._look_on)
+            self._add_reader(self._more, self._look_on)
 
     def _serve(self, line: Line) -> None:
         now = monotonic()
@@ -299,7 +312,7 @@ class Changes:
         if top is None:
             return
         if self._looking is None:
-            self._session.add_reader(self._more, self._look_on)
+            self._add_reader(self._more, self._look_on)
         elif path:
             top = self._tree.nodes.root
         self._looking = self._names.below(top)

@@ -89,8 +89,9 @@ class Repeating:
         own: OwnChanges,
         start: Callable[[], HelperProcess],
         forget: Callable[[list[Place], list[NodeId], Callable[[], None] | None], None],
+        safely: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``start`` starts a helper, and raises OSError.
+        """``start`` starts a helper, and raises OSError. ``safely`` makes a call that may fail.
 
         ``forget`` makes the kernel look names and attributes up again, on another thread; then it
         has its last argument called between two requests.
@@ -101,6 +102,7 @@ class Repeating:
         self._own = own
         self._start = start
         self._forget = forget
+        self._safely = safely
         self._queue: deque[Step] = deque()
         self._helper: HelperProcess | None = None
         self._step: Step | None = None
@@ -146,7 +148,7 @@ class Repeating:
                 place = step.parent.id, step.name
                 if step.to is not None:
                     place = step.to.id, step.new_name
-                return self._forget([place], [], partial(self._go_on, step))
+                return self._forget([place], [], partial(self._safely, partial(self._go_on, step)))
             self._make(step)
 
     def _go_on(self, step: Step) -> None:
@@ -166,7 +168,8 @@ class Repeating:
                 if self._failures >= MOST_FAILURES:
                     return self._finish(errno.ENOTSUP)
                 self._helper = self._start()
-                self._session.add_reader(self._helper.fileno(), self._take_answer)
+                take = partial(self._safely, self._take_answer)
+                self._session.add_reader(self._helper.fileno(), take)
             self._is_announced, self._opens = True, None
             self._helper.call(step.call, _path(step.parent), step.name, *more)
         except OSError as error:
@@ -187,6 +190,10 @@ class Repeating:
             log.warning("the process that repeats the host's changes has ended")
         else:
             self._failures = 0
+        step = self._step
+        if step is not None and number == errno.ENOENT and _was_seen_gone(step):
+            self._queue.appendleft(step._replace(forgets=True))
+            self._step, number = None, 0
         if self._step is not None:
             self._finish(errno.EPIPE if number is None else number)
         self._next()
@@ -280,7 +287,7 @@ class Repeating:
         st = self._tree.source.stat_at(fd, name)
         if S_IFMT(st.st_mode) != S_IFMT(step.st.st_mode):
             raise os_error(errno.ESTALE)
-        ref = NodeRef(parent, fd, name, is_plain=True)
+        ref = NodeRef(parent, fd, name, self._tree.guard.is_plain(name))
         found = self._tree.resolver.entry(ref, st, ROOT.uid)
         if found is None:
             raise os_error(errno.EPERM)
@@ -322,6 +329,11 @@ class Repeating:
         self._own.note_content(node.id, change_key(st))
         if node.file_type == S_IFREG:
             self._opens = node.id
+
+
+def _was_seen_gone(step: Step) -> bool:
+    """Return whether the kernel may know that a name is gone, so that it does not ask."""
+    return step.call in (helper.UNLINK, helper.RMDIR) and not step.forgets
 
 
 def _path(directory: Directory) -> bytes:

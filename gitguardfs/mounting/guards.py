@@ -95,8 +95,9 @@ class Record:
         os.makedirs(RECORDS, 0o700, exist_ok=True)
         for name in os.listdir(RECORDS):
             if name.isdecimal() and _read(name) is None:  # the record of a daemon that was killed
-                with suppress(FileNotFoundError):
-                    os.unlink(f"{RECORDS}/{name}")
+                for path in (f"{RECORDS}/{name}", changes_socket(int(name))):
+                    with suppress(FileNotFoundError):
+                        os.unlink(path)
         self._path = f"{RECORDS}/{os.getpid()}"
         new = f"{self._path}.new"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -115,13 +116,18 @@ class Record:
         os.close(self._fd)
 
 
+def changes_socket(pid: int) -> str:
+    """Return the path of the socket by which root tells a daemon of the host's changes."""
+    return f"{RECORDS}/{pid}.changes"
+
+
 def servers() -> tuple[GuardDaemon, ...]:
     """Return the running daemons of root's guards, the last one started first.
 
     Only root may read their records: to others, there are none.
     """
     try:
-        names = os.listdir(RECORDS)
+        names = [name for name in os.listdir(RECORDS) if name.isdecimal()]
     except (FileNotFoundError, PermissionError):
         return ()
     found = [read for name in names if (read := _read(name)) is not None]
@@ -138,13 +144,9 @@ def _read(name: str) -> tuple[int, GuardDaemon] | None:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            if name.isdecimal():
-                number, device, fstype, mounted, source, *options = os.fsdecode(file.read()).split(
-                    "\0"
-                )
-                view = int(number), device, fstype, mounted
-                daemon = GuardDaemon(int(name), view, source, tuple(options))
-                return os.fstat(fd).st_mtime_ns, daemon
+            number, device, fstype, mounted, source, *options = os.fsdecode(file.read()).split("\0")
+            view = int(number), device, fstype, mounted
+            return os.fstat(fd).st_mtime_ns, GuardDaemon(int(name), view, source, tuple(options))
     return None
 
 

@@ -25,11 +25,6 @@ CACHING_SOURCE = "virtiofs"
 """A source of this type may show what was there a second ago."""
 
 
-def socket_of(pid: int) -> str:
-    """Return the path of a daemon's socket, for root alone."""
-    return f"{guards.RECORDS}/{pid}.changes"
-
-
 class HostChanges:
     """What one daemon is told of the host's changes, by one connection at a time."""
 
@@ -43,7 +38,7 @@ class HostChanges:
         self._source_caches = source is not None and source.fstype == CACHING_SOURCE
         self._kept = f"{guards.RECORDS}/{mounted.device}.kept"
         self._changes: Changes | None = None
-        self._path = socket_of(os.getpid())
+        self._path = guards.changes_socket(os.getpid())
         self._listening = socket.socket(socket.AF_UNIX)
         with suppress(FileNotFoundError):
             os.unlink(self._path)
@@ -74,8 +69,8 @@ class HostChanges:
                 self._session, self._view, lambda: HelperProcess(path, device), connection,
                 self._source_caches, self._kept,
             )  # fmt: skip
-        except OSError as error:
-            log.warning("the host's changes are not taken in: %s", error.strerror)
+        except Exception:
+            log.exception("the host's changes are not taken in")
             connection.close()
 
     def close_connection(self) -> None:

@@ -108,9 +108,9 @@ class View:
         return self._share
 
     def is_free_name(self, name: bytes) -> bool:
-        """Return whether no rule is about a name, and no other tree has it."""
+        """Return whether no rule guards a name, and no other tree has it."""
         is_own = self._own is not None and self._own.marker(name) is not None
-        return not is_own and self._share.guard.is_plain(name)
+        return not is_own and self._share.check.allows(name)
 
     def apart(self, call: Callable[[], None]) -> None:
         """Make a call on the share that is no request. Raises what it raises."""

@@ -97,7 +97,8 @@ class Pyfuse3Session:
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
         """Make a call between two requests each time when a descriptor can be read."""
-        assert self._nursery is not None
+        if self._nursery is None or fd in self._readers:
+            return
         scope = self._readers[fd] = trio.CancelScope()
         self._nursery.start_soon(_read, scope, fd, call)
 
@@ -121,12 +122,11 @@ class Pyfuse3Session:
 
 
 async def _read(scope: trio.CancelScope, fd: int, call: Callable[[], None]) -> None:
-    with scope, suppress(trio.ClosedResourceError):
-        while True:
+    with scope, suppress(trio.ClosedResourceError, OSError):  # OSError: it was closed meanwhile
+        while not scope.cancel_called:
             await trio.lowlevel.wait_readable(fd)
-            if scope.cancel_called:
-                return
-            call()
+            if not scope.cancel_called:
+                call()
 
 
 def _for_libfuse(option: str) -> str:

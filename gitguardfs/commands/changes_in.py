@@ -1,0 +1,113 @@
+"""The command ``gitguard changes-in``: tells guards in a guest of the host's changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+
+import click
+
+from gitguardfs.base.errors import Exit, GitguardExit, UserError, shown, warn
+from gitguardfs.commands.command_line import JSON, Command
+from gitguardfs.guest import host_lines
+
+AGAIN_AFTER = 0.5
+"""Seconds before a port is opened again whose other side has closed."""
+AT_ONCE = 1 << 16
+
+EPILOG = f"""\b
+Examples:
+  host$ gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in /home/agent/projects
+  root# gitguard changes-in --from {host_lines.PORT}
+  root# gitguard changes-in --status
+docs/live-changes.md says more.
+
+\b
+Exit codes: 0 done; with --status: changes arrive, 1 they do not; 2 wrong usage, 3 anything else.
+"""
+
+
+@click.command(
+    name="changes-in", cls=Command, epilog=EPILOG, short_help="Take in changes that the host makes."
+)
+@click.argument("views", metavar="[[TAG=]MOUNTPOINT]...", nargs=-1)
+@click.option(
+    "--from", "path", metavar="PATH", help="Read from a port, again and again.  Default: stdin."
+)
+@click.option("--status", "asks", is_flag=True, help="Say whether changes arrive.")
+@JSON
+def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool) -> None:
+    """Tell guards of the host's changes, which gitguard watch writes. For root, in the guest.
+
+    Programs in the guest then see the host's changes at once (inotify), and the guard lets the
+    kernel cache for long meanwhile. Without MOUNTPOINT, each guard of a share is told.
+    """
+    host_lines.check_root()
+    if asks:
+        return _print_status(views, as_json)
+    if as_json:
+        raise click.UsageError("--json goes with --status")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(0))
+    bridge = host_lines.Bridge(views)
+    try:
+        if path is None:
+            _take(sys.stdin.fileno(), bridge)
+        else:
+            _take_again_and_again(path, views)
+    except KeyboardInterrupt:
+        pass
+    except ValueError as error:
+        hint = "both sides need the same release"
+        raise UserError(shown(str(error)), hint, Exit.SYSTEM) from None
+    finally:
+        bridge.close()
+
+
+def _take(fd: int, bridge: host_lines.Bridge) -> None:
+    host_lines.read_lines(partial(os.read, fd, AT_ONCE), bridge.take)
+
+
+def _take_again_and_again(path: str, views: tuple[str, ...]) -> None:
+    while True:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}", code=Exit.SYSTEM) from None
+        bridge = host_lines.Bridge(views)
+        try:
+            _take(fd, bridge)
+        except ValueError as error:
+            warn(f"{path}: {shown(str(error))}")
+        finally:
+            bridge.close()
+            with suppress(OSError):
+                os.close(fd)
+        time.sleep(AGAIN_AFTER)
+
+
+def _print_status(views: tuple[str, ...], as_json: bool) -> None:
+    found = host_lines.status(views)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    for one in () if as_json else found:
+        click.echo(f"{shown(one['mountpoint'])}: {_text(one)}")
+    if not found and not as_json:
+        click.echo("no guard is mounted here")
+    if not found or not all(one["arrives"] for one in found):
+        sys.exit(GitguardExit.FINDINGS)
+
+
+def _text(one: host_lines.Object) -> str:
+    if not one["arrives"]:
+        return "no changes arrive from the host: gitguard watch there tells of them"
+    text = f"changes arrive; {one['watched']} directories are watched"
+    if not one["whole"]:
+        text += f"; not all changes: {shown(one['why']) or 'the host has not looked at all yet'}"
+    last = one["last_change"]
+    return text + ("; none yet" if last is None else f"; the last one {last:.0f} s ago")
