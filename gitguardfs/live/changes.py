@@ -196,7 +196,7 @@ class Changes:
         if keeps and self._free is None and least and self._session.keeps_long:
             self._free = FreeNames(self._kept)
             self._tree.keep(KEPT, self._free.note)
-        elif self._free is not None:
+        elif not keeps and self._free is not None:
             self._tree.keep(least, None)
             places = self._names.places() + self._free.take()
             self._notifying.forget(places, list(self._tree.nodes.by_id), self._free.remove)
