@@ -6,6 +6,7 @@ gets the lines about that. Daemons come and go: a new one is told to look at all
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import signal
@@ -26,7 +27,8 @@ from gitguardfs.mounting import guards
 
 PORT = "/dev/virtio-ports/org.gitguardfs.changes"
 """The port by which the host of a VM tells of its changes."""
-STATUS = f"{guards.RECORDS}/changes-in.json"
+STATUS = ".told"
+"""The end of the names of files in ``RECORDS`` that say who is told, by process id."""
 SEND_LIMIT = 0.5
 """Seconds that a daemon has to take a line; then it is connected anew, and looks at all again."""
 STALE = 3.0
@@ -203,7 +205,7 @@ class Bridge:
         for target in list(self._targets.values()):
             self._drop(target)
         with suppress(FileNotFoundError):
-            os.unlink(STATUS)
+            os.unlink(_status_of(os.getpid()))
 
     def _write_status(self) -> None:
         now = time.monotonic()
@@ -216,11 +218,15 @@ class Bridge:
                  "why": share.why, "watched": share.watched, "lines": target.lines,
                  "last_change": last}
             )  # fmt: skip
-        new = f"{STATUS}.new"
+        path = _status_of(os.getpid())
         with suppress(OSError):
-            with open(new, "w", encoding="utf-8", opener=_private) as file:
+            with open(f"{path}.new", "w", encoding="utf-8", opener=_private) as file:
                 json.dump({"at": now, "views": views}, file)
-            os.rename(new, STATUS)
+            os.rename(f"{path}.new", path)
+
+
+def _status_of(pid: int) -> str:
+    return f"{guards.RECORDS}/{pid}{STATUS}"
 
 
 def _private(path: str, flags: int) -> int:
@@ -251,13 +257,12 @@ def _below(path: str, prefix: str) -> str:
 
 def status(named: Iterable[str]) -> list[Object]:
     """Return what is known of each view, as ``gitguard changes-in --status --json`` prints it."""
-    try:
-        with open(STATUS, "rb") as file:
+    told: dict[str, Object] = {}
+    for path in glob.glob(f"{guards.RECORDS}/*{STATUS}"):
+        with suppress(OSError, ValueError), open(path, "rb") as file:
             found = json.load(file)
-    except (OSError, ValueError):
-        found = {"at": 0.0, "views": []}
-    is_new = time.monotonic() - found["at"] < STALE
-    told = {one["mountpoint"]: one for one in found["views"] if is_new}
+            if time.monotonic() - found["at"] < STALE:
+                told |= {one["mountpoint"]: one for one in found["views"]}
     silent = {"arrives": False, "whole": False, "why": "", "watched": 0, "lines": 0,
               "last_change": None}  # fmt: skip
     return [

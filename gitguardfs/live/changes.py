@@ -11,25 +11,21 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import islice
-from stat import S_IFDIR, S_IFMT, S_IFREG
 from time import monotonic
 
-from gitguardfs.fs.attributes import change_key
-from gitguardfs.fs.nodes import NEVER, Directory, Node
 from gitguardfs.linux import syscalls
-from gitguardfs.live import helper, lines
+from gitguardfs.live import lines
+from gitguardfs.live.comparing import Comparing
 from gitguardfs.live.helper_process import HelperProcess
 from gitguardfs.live.kept import FreeNames
 from gitguardfs.live.known_names import KnownNames
-from gitguardfs.live.lines import Line, Path
+from gitguardfs.live.lines import Line
 from gitguardfs.live.notifying import Notifying
 from gitguardfs.live.own_changes import OwnChanges
-from gitguardfs.live.repeating import Repeating, Step, addition, removal
-from gitguardfs.names.rules import Refused
+from gitguardfs.live.repeating import Repeating
 from gitguardfs.sessions.base import Session
 from gitguardfs.view.view import View
 
@@ -45,10 +41,11 @@ STEADY = 0.5
 TICK = 0.2
 AT_ONCE = 4096
 """Bytes that are read at a time: other requests wait until their lines are served."""
-BEHIND, CAUGHT_UP = 1000, 100
-"""Steps that wait, from which on no lines are read, and below which they are read again."""
-NODES_AT_ONCE = 64
-"""Known nodes that are compared at a time."""
+ENOUGH = 200
+"""Lines that wait, from which on no more are read."""
+AGE = 0.5
+"""Seconds that lines may wait, in here or in the socket, while the kernel caches for long."""
+LINES_AT_ONCE = 20
 CACHED_FOR = 1.1
 """Seconds after which a line on a source with a cache of its own (virtiofs) is served again: what
 is found by a name may be a second old."""
@@ -81,19 +78,27 @@ class Changes:
         self._own = view.own_changes = OwnChanges(tree)
         self._notifying = Notifying(session)
         self._repeating = Repeating(
-            tree, session, self._names, self._own, start, self._notifying.forget, self.safely
+            tree, session, self._names, self._own, start, self._notifying.forget, self.safely,
+            self._work_on,
+        )  # fmt: skip
+        self._comparing = Comparing(
+            session, view, self._names, self._own, self._repeating, source_caches
         )
         view.announced = self._repeating.serve
         self._text = b""
+        self._waiting: deque[tuple[float, Line]] = deque()
+        """Lines that came, and when: one is served after the steps of those before it."""
+        self._later: deque[tuple[float, Line]] = deque()
+        """Lines to be served again, and when."""
         self._is_whole = False
         self._free: FreeNames | None = None
         """The names that are free, while the kernel caches for long."""
+        self._is_forgetting = False
         self._heard = self._beat = monotonic()
-        self._later: deque[tuple[float, Line]] = deque()
-        self._looking: Iterator[Node] | None = None
+        self._behind: float | None = None
+        """Since when there was always more to read."""
         self._more = os.eventfd(1, os.EFD_CLOEXEC)
         """A descriptor that can always be read: what reads it is called again and again."""
-        self._is_paused = False
         connection.setblocking(False)
         self._add_reader(connection.fileno(), self._read)
         self._ticks = syscalls.ticks(TICK)
@@ -146,201 +151,88 @@ class Changes:
         try:
             if len(self._text) > lines.LONGEST:
                 raise ValueError("a line that is too long")
-            for text in whole:
-                self._serve(lines.parse(text))
+            self._waiting.extend((monotonic(), lines.parse(text)) for text in whole)
         except ValueError as error:
             log.warning("the host's changes are not taken in any more: %s", error)
             return self.close()
-        if len(self._repeating) > BEHIND:
-            self._keep(False)
-            self._is_paused = True
+        self._heard = monotonic()
+        self._behind = (self._behind or self._heard) if len(data) == AT_ONCE else None
+        if len(self._waiting) > ENOUGH:
             self._session.remove_reader(self._connection.fileno())
+        self._work()
 
     def _tick(self) -> None:
         with suppress(BlockingIOError):
             os.read(self._ticks, 8)
         now = monotonic()
         self._repeating.check_time()
-        if self._is_paused and len(self._repeating) < CAUGHT_UP:
-            self._is_paused, self._heard = False, now
-            self._add_reader(self._connection.fileno(), self._read)
-        if now - self._heard > SILENCE:
-            self._keep(False)
         while self._later and self._later[0][0] <= now:
-            self._serve_name(self._later.popleft()[1])
-        if self._looking is not None and len(self._repeating) < CAUGHT_UP:
-            self._add_reader(self._more, self._look_on)
+            self._waiting.append(self._later.popleft())
+        since = [self._heard + SILENCE - AGE]
+        since += [] if self._behind is None else [self._behind]
+        since += [self._waiting[0][0]] if self._waiting else []
+        if now - min(since) > AGE:
+            self._keep(False)
+        self._work()
+
+    def _work_on(self) -> None:
+        """Work when other requests have been served, if there is work."""
+        if self.is_open and (self._waiting or self._comparing.is_looking):
+            self._add_reader(self._more, self._work)
+
+    def _work(self) -> None:
+        """Serve some of the lines that wait."""
+        for _ in range(LINES_AT_ONCE):
+            if not (self.is_open and self._repeating.is_idle):
+                break
+            if self._comparing.is_looking:
+                self._comparing.look_on()
+            elif self._waiting:
+                self._serve(self._waiting.popleft()[1])
+        if not self.is_open:
+            return
+        if len(self._waiting) < ENOUGH:
+            self._add_reader(self._connection.fileno(), self._read)
+        if self._repeating.is_idle and (self._waiting or self._comparing.is_looking):
+            self._work_on()
+        else:
+            self._session.remove_reader(self._more)
 
     def _serve(self, line: Line) -> None:
-        now = monotonic()
-        self._heard = now
         if line.kind == lines.BEAT:
+            now = monotonic()
             is_steady, self._beat = now - self._beat > STEADY, now
-            is_busy = self._looking is not None or len(self._repeating)
-            self._keep(self._is_whole and is_steady and not is_busy)
+            is_behind = self._behind is not None or bool(self._waiting)
+            self._keep(self._is_whole and is_steady and not is_behind)
         elif line.kind == lines.WHOLE:
             self._is_whole = line.is_true
             if not line.is_true:
                 self._keep(False)
                 log.info("the host does not tell of all changes: %s", line.why or "no reason given")
         elif line.kind == lines.AGAIN:
-            self._look_again(line.path)
+            if self._free is not None:
+                self._notifying.forget(self._free.take(), [], None)
+            self._comparing.look_again(line.path)
         elif line.kind != lines.BEGINS:
-            self._serve_name(line)
+            self._comparing.compare(line)
             if self._source_caches:
-                self._later.append((now + CACHED_FOR, line))
+                self._later.append((monotonic() + CACHED_FOR, line))
 
     def _keep(self, keeps: bool) -> None:
         """Have the kernel cache for long from now on, or no more."""
         least = self._tree.least_timeout
-        if keeps and self._free is None and least and self._session.keeps_long:
+        can_keep = least and self._session.keeps_long and not self._is_forgetting
+        if keeps and self._free is None and can_keep:
             self._free = FreeNames(self._kept)
             self._tree.keep(KEPT, self._free.note)
-        elif not keeps and self._free is not None:
+        elif not keeps and self._free is not None and not self._is_forgetting:
             self._tree.keep(least, None)
             places = self._names.places() + self._free.take()
-            self._notifying.forget(places, list(self._tree.nodes.by_id), self._free.remove)
-            self._free = None
+            self._is_forgetting = True
+            self._notifying.forget(places, list(self._tree.nodes.by_id), self._forgotten)
 
-    # One name
-
-    def _serve_name(self, line: Line) -> None:
-        with suppress(OSError, Refused):  # what it is about is gone, or guarded
-            self._view.apart(partial(self._compare, line))
-
-    def _compare(self, line: Line) -> None:
-        parent = self._parent(line.path)
-        if line.kind == lines.MOVED:
-            target = self._parent(line.new_path)
-            if parent is not None and target is not None:
-                self._moved((parent, line.path[-1]), (target, line.new_path[-1]))
-            elif parent is not None:
-                self._differs(lines.GONE, parent, line.path[-1])
-            elif target is not None:
-                self._differs(lines.MADE, target, line.new_path[-1])
-        elif parent is not None:
-            self._differs(line.kind, parent, line.path[-1])
-
-    def _parent(self, path: Path) -> Directory | None:
-        """Return the directory of a path if the kernel knows it, and no rule is about the path."""
-        if not all(map(self._view.is_free_name, path)):
-            return None
-        parent = self._names.directory(path[:-1])
-        return None if parent is None else self._tree.check.directory(parent.id)
-
-    def _stat(self, parent: Directory, name: bytes) -> os.stat_result | None:
-        fd = self._tree.descriptors.of(parent)
-        if self._source_caches:
-            with suppress(OSError):
-                syscalls.refresh(fd, name)
-        st = self._tree.source.find_at(fd, name)
-        return st if st is not None and st.st_nlink else None
-
-    def _touch_listing(self, parent: Directory) -> None:
-        """Have the listing of a directory, and its times, asked for again."""
-        parent.listed_at = NEVER
-        self._invalidate(parent)
-
-    def _invalidate(self, node: Node) -> None:
-        with suppress(OSError):
-            self._session.invalidate(node.id)
-
-    def _differs(self, kind: str, parent: Directory, name: bytes) -> None:
-        """Compare a name with what the kernel knows, and repeat the difference."""
-        st = self._stat(parent, name)
-        known, place = self._names.at(parent, name), (parent.id, name)
-        if st is None:
-            self._touch_listing(parent)
-            if known is not None or not self._own.has_removed(place):
-                self._repeating.add(removal(parent, name, known))
-            return
-        is_same = known is not None and known.matches(st)
-        if known is not None and not is_same:
-            self._touch_listing(parent)
-            self._repeating.add(removal(parent, name, known))
-            self._repeating.add(addition(parent, name, st, forgets=False))
-        elif kind == lines.MADE and not self._own.has_made(place):
-            self._touch_listing(parent)
-            self._repeating.add(addition(parent, name, st, forgets=is_same))
-        else:
-            self._changed(kind, parent, name, st, known)
-
-    def _changed(
-        self, kind: str, parent: Directory, name: bytes, st: os.stat_result, node: Node | None
-    ) -> None:
-        """Repeat a change of an object's content or attributes, unless the guest has made it."""
-        if node is not None and self._own.has_written(node, st):
-            return self._invalidate(node)
-        if S_IFMT(st.st_mode) == S_IFREG:
-            call = helper.SET_TIMES if kind == lines.ATTRIBUTES else helper.TOUCH
-            self._repeating.add(Step(call, parent, name, node, st))
-        elif S_IFMT(st.st_mode) == S_IFDIR and kind == lines.ATTRIBUTES:
-            self._repeating.add(Step(helper.SET_TIMES, parent, name, node, st))
-        elif node is not None:
-            self._invalidate(node)
-
-    def _moved(self, old: tuple[Directory, bytes], new: tuple[Directory, bytes]) -> None:
-        old_place, new_place = (old[0].id, old[1]), (new[0].id, new[1])
-        st = self._stat(*new)
-        if self._own.has_removed(old_place) and self._own.has_made(new_place):
-            return
-        if st is None or self._stat(*old) is not None:  # more has happened since
-            self._differs(lines.GONE, *old)
-            self._differs(lines.MADE, *new)
-            return
-        for parent in (old[0], new[0]):
-            self._touch_listing(parent)
-        moving, replaced = self._names.at(*old), self._names.at(*new)
-        if moving is None or not moving.matches(st):
-            if moving is not None:
-                self._repeating.add(removal(*old, moving))
-            self._repeating.add(addition(*old, st, forgets=False)._replace(at=new))
-            moving = None
-        knows_new = replaced is not None and replaced.matches(st)
-        self._repeating.add(
-            Step(
-                helper.RENAME, *old, moving, st, new[0], new[1], None if knows_new else replaced,
-                forgets=knows_new,
-            )
-        )  # fmt: skip
-
-    # Many names
-
-    def _look_again(self, path: Path) -> None:
-        """Compare all that the kernel knows below a directory, a few nodes at a time."""
-        top = self._names.directory(path)
-        if top is None:
-            return
-        if self._looking is None:
-            self._add_reader(self._more, self._look_on)
-        elif path:
-            top = self._tree.nodes.root
-        self._looking = self._names.below(top)
+    def _forgotten(self) -> None:
+        self._is_forgetting = False
         if self._free is not None:
-            self._notifying.forget(self._free.take(), [], None)
-        self._touch_listing(top)
-
-    def _look_on(self) -> None:
-        """Compare some nodes. To be called again and again until all are compared."""
-        if self._looking is None or len(self._repeating) > BEHIND:
-            return self._session.remove_reader(self._more)
-        found = list(islice(self._looking, NODES_AT_ONCE))
-        for node in found:
-            with suppress(OSError, Refused):
-                self._view.apart(partial(self._look_at, node))
-        if len(found) < NODES_AT_ONCE:
-            self._looking = None
-            self._session.remove_reader(self._more)
-
-    def _look_at(self, node: Node) -> None:
-        parent = node.parent
-        if parent is None or not self._view.is_free_name(node.name):
-            return
-        self._tree.check.directory(parent.id)
-        st = self._stat(parent, node.name)
-        if isinstance(node, Directory):
-            self._touch_listing(node)
-        if st is None or not node.matches(st):
-            self._differs(lines.GONE, parent, node.name)
-        elif node.file_type == S_IFREG and node.reported not in (0, change_key(st)):
-            self._changed(lines.CHANGED, parent, node.name, st, node)
+            self._free.remove()
+            self._free = None

@@ -1,12 +1,13 @@
 """Names that the kernel takes for free for long, noted for this daemon and for the next.
 
-The file exists while the kernel caches for long. The next daemon of the same view finds it, if this
+A file exists while the kernel caches for long. The next daemon of the same view finds it, if this
 one is killed, and has all that the kernel caches looked up again.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 
 from gitguardfs.base.protocol import NodeId
@@ -23,10 +24,10 @@ class FreeNames:
     """The names that are free, and the file that has them."""
 
     def __init__(self, path: str) -> None:
-        """Make the file. Raises OSError."""
-        self._path = path
+        """Make a file whose name begins so. Raises OSError."""
+        self._path = path = f"{path}-{time.monotonic_ns()}"
         self._names: set[Place] = set()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
     def note(self, parent: NodeId, name: bytes) -> bool:

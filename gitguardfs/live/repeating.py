@@ -90,8 +90,10 @@ class Repeating:
         start: Callable[[], HelperProcess],
         forget: Callable[[list[Place], list[NodeId], Callable[[], None] | None], None],
         safely: Callable[[Callable[[], None]], None],
+        idle: Callable[[], None],
     ) -> None:
         """``start`` starts a helper, and raises OSError. ``safely`` makes a call that may fail.
+        ``idle`` is called when all steps are made.
 
         ``forget`` makes the kernel look names and attributes up again, on another thread; then it
         has its last argument called between two requests.
@@ -103,6 +105,7 @@ class Repeating:
         self._start = start
         self._forget = forget
         self._safely = safely
+        self._idle = idle
         self._queue: deque[Step] = deque()
         self._helper: HelperProcess | None = None
         self._step: Step | None = None
@@ -114,9 +117,10 @@ class Repeating:
         self._failures = 0
         """How many helpers in a row have ended by themselves."""
 
-    def __len__(self) -> int:
-        """Return how many steps wait."""
-        return len(self._queue)
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step waits or is being made."""
+        return self._step is None and not self._queue
 
     def add(self, step: Step) -> None:
         """Have a step made, after those that were added before."""
@@ -150,6 +154,8 @@ class Repeating:
                     place = step.to.id, step.new_name
                 return self._forget([place], [], partial(self._safely, partial(self._go_on, step)))
             self._make(step)
+        if self.is_idle:
+            self._idle()
 
     def _go_on(self, step: Step) -> None:
         if self._step is step:  # it has not taken too long

@@ -5,6 +5,7 @@ The process connects, and sends the daemon a signal: so the daemon need not wait
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import socket
@@ -83,6 +84,6 @@ class HostChanges:
         """Close all; the next daemon finds what the kernel keeps, if there will be one."""
         self.close_connection()
         self._listening.close()
-        for path in (self._path, *(() if hands_over else (self._kept,))):
+        for path in (self._path, *(() if hands_over else glob.glob(f"{self._kept}*"))):
             with suppress(OSError):
                 os.unlink(path)

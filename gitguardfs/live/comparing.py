@@ -1,0 +1,184 @@
+"""Compares what the kernel knows with what is there; the difference is repeated in the view."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from stat import S_IFDIR, S_IFMT, S_IFREG
+
+from gitguardfs.fs.attributes import change_key
+from gitguardfs.fs.nodes import NEVER, Directory, Node
+from gitguardfs.linux import syscalls
+from gitguardfs.live import helper, lines
+from gitguardfs.live.known_names import KnownNames
+from gitguardfs.live.lines import Line, Path
+from gitguardfs.live.own_changes import OwnChanges
+from gitguardfs.live.repeating import Repeating, Step, addition, removal
+from gitguardfs.names.rules import Refused
+from gitguardfs.sessions.base import Session
+from gitguardfs.view.view import View
+
+NODES_AT_ONCE = 16
+"""Known nodes that are compared at a time."""
+
+
+class Comparing:
+    """Comparisons of names in one view. Names that a rule guards are left alone."""
+
+    def __init__(
+        self,
+        session: Session,
+        view: View,
+        names: KnownNames,
+        own: OwnChanges,
+        repeating: Repeating,
+        source_caches: bool,
+    ) -> None:
+        """``source_caches`` says that names of the source may be a second old."""
+        self._session = session
+        self._view = view
+        self._tree = view.share
+        self._names = names
+        self._own = own
+        self._repeating = repeating
+        self._source_caches = source_caches
+        self._looking: Iterator[Node] | None = None
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether nodes are left that ``look_again`` has asked for."""
+        return self._looking is not None
+
+    def compare(self, line: Line) -> None:
+        """Compare the names of a line, and repeat the difference."""
+        with suppress(OSError, Refused):  # what it is about is gone, or guarded
+            self._view.apart(partial(self._compare, line))
+
+    def _compare(self, line: Line) -> None:
+        parent = self._parent(line.path)
+        if line.kind == lines.MOVED:
+            target = self._parent(line.new_path)
+            if parent is not None and target is not None:
+                self._moved((parent, line.path[-1]), (target, line.new_path[-1]))
+            elif parent is not None:
+                self._differs(lines.GONE, parent, line.path[-1])
+            elif target is not None:
+                self._differs(lines.MADE, target, line.new_path[-1])
+        elif parent is not None:
+            self._differs(line.kind, parent, line.path[-1])
+
+    def _parent(self, path: Path) -> Directory | None:
+        """Return the directory of a path if the kernel knows it, and no rule is about the path."""
+        if not all(map(self._view.is_free_name, path)):
+            return None
+        parent = self._names.directory(path[:-1])
+        return None if parent is None else self._tree.check.directory(parent.id)
+
+    def _stat(self, parent: Directory, name: bytes) -> os.stat_result | None:
+        fd = self._tree.descriptors.of(parent)
+        if self._source_caches:
+            with suppress(OSError):
+                syscalls.refresh(fd, name)
+        st = self._tree.source.find_at(fd, name)
+        return st if st is not None and st.st_nlink else None
+
+    def _touch_listing(self, parent: Directory) -> None:
+        """Have the listing of a directory, and its times, asked for again."""
+        parent.listed_at = NEVER
+        self._invalidate(parent)
+
+    def _invalidate(self, node: Node) -> None:
+        with suppress(OSError):
+            self._session.invalidate(node.id)
+
+    def _differs(self, kind: str, parent: Directory, name: bytes) -> None:
+        """Compare a name with what the kernel knows, and repeat the difference."""
+        st = self._stat(parent, name)
+        known, place = self._names.at(parent, name), (parent.id, name)
+        if st is None:
+            self._touch_listing(parent)
+            if known is not None or not self._own.has_removed(place):
+                self._repeating.add(removal(parent, name, known))
+            return
+        is_same = known is not None and known.matches(st)
+        if known is not None and not is_same:
+            self._touch_listing(parent)
+            self._repeating.add(removal(parent, name, known))
+            self._repeating.add(addition(parent, name, st, forgets=False))
+        elif kind == lines.MADE and not self._own.has_made(place):
+            self._touch_listing(parent)
+            self._repeating.add(addition(parent, name, st, forgets=is_same))
+        else:
+            self._changed(kind, parent, name, st, known)
+
+    def _changed(
+        self, kind: str, parent: Directory, name: bytes, st: os.stat_result, node: Node | None
+    ) -> None:
+        """Repeat a change of an object's content or attributes, unless the guest has made it."""
+        if node is not None and self._own.has_written(node, st):
+            return self._invalidate(node)
+        if S_IFMT(st.st_mode) == S_IFREG:
+            call = helper.SET_TIMES if kind == lines.ATTRIBUTES else helper.TOUCH
+            self._repeating.add(Step(call, parent, name, node, st))
+        elif S_IFMT(st.st_mode) == S_IFDIR and kind == lines.ATTRIBUTES:
+            self._repeating.add(Step(helper.SET_TIMES, parent, name, node, st))
+        elif node is not None:
+            self._invalidate(node)
+
+    def _moved(self, old: tuple[Directory, bytes], new: tuple[Directory, bytes]) -> None:
+        old_place, new_place = (old[0].id, old[1]), (new[0].id, new[1])
+        st = self._stat(*new)
+        if self._own.has_removed(old_place) and self._own.has_made(new_place):
+            return
+        if st is None or self._stat(*old) is not None:  # more has happened since
+            self._differs(lines.GONE, *old)
+            self._differs(lines.MADE, *new)
+            return
+        for parent in (old[0], new[0]):
+            self._touch_listing(parent)
+        moving, replaced = self._names.at(*old), self._names.at(*new)
+        if moving is None or not moving.matches(st):
+            if moving is not None:
+                self._repeating.add(removal(*old, moving))
+            self._repeating.add(addition(*old, st, forgets=False)._replace(at=new))
+            moving = None
+        knows_new = replaced is not None and replaced.matches(st)
+        self._repeating.add(
+            Step(
+                helper.RENAME, *old, moving, st, new[0], new[1], None if knows_new else replaced,
+                forgets=knows_new,
+            )
+        )  # fmt: skip
+
+    def look_again(self, path: Path) -> None:
+        """Compare all that the kernel knows below a directory, by further calls of ``look_on``."""
+        top = self._names.directory(path)
+        if top is not None:
+            # What was not looked at yet is so now.
+            self._looking = self._names.below(self._tree.nodes.root if self._looking else top)
+            self._touch_listing(top)
+
+    def look_on(self) -> None:
+        """Compare some nodes."""
+        found = list(islice(self._looking or (), NODES_AT_ONCE))
+        for node in found:
+            with suppress(OSError, Refused):
+                self._view.apart(partial(self._look_at, node))
+        if len(found) < NODES_AT_ONCE:
+            self._looking = None
+
+    def _look_at(self, node: Node) -> None:
+        parent = node.parent
+        if parent is None or not self._view.is_free_name(node.name):
+            return
+        self._tree.check.directory(parent.id)
+        st = self._stat(parent, node.name)
+        if isinstance(node, Directory):
+            self._touch_listing(node)
+        if st is None or not node.matches(st):
+            self._differs(lines.GONE, parent, node.name)
+        elif node.file_type == S_IFREG and node.reported not in (0, change_key(st)):
+            self._changed(lines.CHANGED, parent, node.name, st, node)
