@@ -22,13 +22,14 @@ AT_ONCE = 1 << 16
 
 EPILOG = f"""\b
 Examples:
-  host$ gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in /home/agent/projects
+  host$ gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in VIEW
   root# gitguard changes-in --from {host_lines.PORT}
   root# gitguard changes-in --status
 docs/live-changes.md says more.
 
 \b
-Exit codes: 0 done; with --status: changes arrive, 1 they do not; 2 wrong usage, 3 anything else.
+Exit codes: 0 done, 2 wrong usage, 3 anything else.
+With --status: 0 changes arrive, 1 they do not.
 """
 
 

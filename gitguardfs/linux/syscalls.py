@@ -268,15 +268,13 @@ def end_with_parent() -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGKILL, 0, 0, 0))))
 
 
-def make_root(directory: int) -> None:
-    """Make a mount's root, open as ``directory``, the root; unmount all else (pivot_root(2)).
+def make_root_here() -> None:
+    """Make the working directory, a mount's root, the root; unmount all else (pivot_root(2)).
 
-    For a process in a mount namespace of its own.
+    For a process in a mount namespace of its own. It is to change to "/" then.
     """
-    os.fchdir(directory)
     _check(_libc.pivot_root(b".", b"."))
     umount(".", MNT_DETACH)
-    os.chdir("/")
 
 
 def ticks(seconds: float) -> int:
