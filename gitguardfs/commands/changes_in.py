@@ -22,7 +22,7 @@ AT_ONCE = 1 << 16
 
 EPILOG = f"""\b
 Examples:
-  host$ gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in VIEW
+  host$ gitguard watch DIR --to - | ssh VM sudo gitguard changes-in VIEW
   root# gitguard changes-in --from {host_lines.PORT}
   root# gitguard changes-in --status
 docs/live-changes.md says more.
