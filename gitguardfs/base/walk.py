@@ -59,23 +59,29 @@ class TreeScan:
         self.path = path
         self._failed = failed
         self._held: list[tuple[str, int | None]] = []
+        self._seen: set[tuple[int, int]] = set()
         self.names = 0
         """How many names were listed so far."""
+
+    def is_new(self, path: str, fd: int) -> bool:
+        """Return whether a directory is to be listed: a bind mount may lead back up. OSError."""
+        st = os.fstat(fd)
+        identity = (st.st_dev, st.st_ino)
+        is_new = identity not in self._seen
+        self._seen.add(identity)
+        return is_new
 
     def directories(self) -> Iterator[ScannedDirectory]:
         """Yield each directory once, a parent before its subdirectories."""
         queue: list[tuple[str, ...]] = [()]
-        seen: set[tuple[int, int]] = set()  # a bind mount may lead back up
         try:
             while queue:
                 parts = queue.pop()
                 path = "/".join((self.path.rstrip("/"), *parts)) or "/"
                 try:
                     fd = self._open(parts)
-                    st = os.fstat(fd)
-                    if (st.st_dev, st.st_ino) in seen:
+                    if not self.is_new(path, fd):
                         continue
-                    seen.add((st.st_dev, st.st_ino))
                     entries = list_directory(fd)
                 except OSError as error:
                     self._failed(path, error)
@@ -177,12 +183,13 @@ def resolved(path: str) -> str:
     return trail(path)[-1]
 
 
-def open_directory(path: str) -> int:
-    """Open a directory by an absolute path without symlinks; return its descriptor.
+def open_directory(path: str, top: int | None = None) -> int:
+    """Open a directory by a path without symlinks; return its descriptor.
 
-    Raises OSError; ELOOP or ENOTDIR if a component has become a symlink.
+    The path is absolute, or relative to the directory ``top``. Raises OSError; ELOOP or ENOTDIR if
+    a component has become a symlink.
     """
-    fd = os.open("/", _STEP)
+    fd = os.open("/", _STEP) if top is None else os.dup(top)
     try:
         for name in [*path.split("/"), "."]:
             if name == "":

@@ -38,6 +38,9 @@ COMMANDS = {
         "gitguardfs.host.commands.audit", "Find what an agent could use on the host without .git."
     ),
     "fetch": Subcommand("gitguardfs.host.commands.fetch", "Take what an agent committed, checked."),
+    "watch": Subcommand(
+        "gitguardfs.host.commands.watch", "Tell a guest at once of changes on the host."
+    ),
     "lima": Subcommand(
         "gitguardfs.host.commands.lima", "Write the file of a Lima VM that guards a project."
     ),

@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "host/fetch": OF_HOST | {"host/audit"},
     "host/share": OF_HOST,
     "host/vm": OF_HOST | {"guest", "host/share", "host/credentials", "host/egress"},
+    "host/watch": OF_HOST | {"linux"},
     "host/doctor_checks": OF_HOST | {"host/audit", "host/share"},
 }  # fmt: skip
 """By room, which others it may import. The commands may import all."""
@@ -57,6 +58,7 @@ OF_SOME_ROOMS: dict[str, set[str]] = {
     "sessions": {"linux.capabilities", "linux.shared_rows", "linux.syscalls"},
     "private": {"linux.syscalls"},
     "host/vm": {"guest.systemd"},  # the text of units
+    "host/watch": {"linux.mountinfo"},
 }
 """By room, the only modules that it may import of the rooms that are named here."""
 ONLY_IN: dict[str, tuple[str, ...]] = {

@@ -1,0 +1,1 @@
+"""``gitguard watch``: tells a guest at once of each change in a shared directory."""
