@@ -1,4 +1,4 @@
-"""A reader of ``gitguard watch``: it knows a tree by the lines alone, as the guest's daemon does."""
+"""A reader of ``gitguard watch``, which knows a tree by the lines, as the guest's daemon does."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 LIMIT = 60.0
 """Seconds, for a machine that does much else."""
-COMMAND = [sys.executable, "-m", "gitguardfs", "watch"]
+GITGUARD = "from gitguardfs.commands.gitguard import main; main()"
+COMMAND = [sys.executable, "-c", GITGUARD, "watch"]
 
 
 def wait_for(condition: Any, what: str) -> None:
@@ -46,10 +48,8 @@ class Model:
             for name in (*directories, *files):
                 if name not in self.hidden:
                     path = os.path.join(directory, name)
-                    try:
+                    with suppress(FileNotFoundError):
                         found[os.path.relpath(path, self.top)] = facts(path)
-                    except FileNotFoundError:
-                        pass
         return found
 
     def _below(self, path: str) -> list[str]:

@@ -37,7 +37,7 @@ Exit codes: 0 ended by a signal or by the reader, 2 wrong usage, 3 anything else
 @click.option("--to", "target", metavar="-|PATH", help="Write to standard output, or to a unix "
               "socket, FIFO or character device.")  # fmt: skip
 @click.option("--without", metavar="GLOB", multiple=True, help="Leave out these names and all "
-              "below them, at any depth: the guest's own, as in vm-mount --local. Repeatable.")  # fmt: skip
+              "below them: the guest's own, as in vm-mount --local. Repeatable.")  # fmt: skip
 @click.option("--status", "is_status", is_flag=True, help="List your running watchers.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print a list of objects.")
 def command(

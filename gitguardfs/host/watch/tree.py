@@ -239,7 +239,8 @@ class Tree:
         self._report({"moved": [old, new]})
         change = leaving.change
         if change is not None and change.is_there and (change.was_there or change.is_read):
-            change.was_there, change.is_new = True, False
+            change.is_new = not change.was_there
+            change.was_there = True
             self._settling.put(to, change, now)
         if is_directory and (leaving.node is None or self._scans):
             self._scans.append(self._read_new(*to))

@@ -57,6 +57,7 @@ def _run(trees: list[Tree], output: Output, status: StatusFile, target: str) -> 
             output.connect()
             watched = {tree.tag: tree.watched for tree in trees}
             output.beat({"beat": next(beats), "watched": watched})
+            output.write()
             status.write(_status(trees, output, target))
         for tree in trees:
             tree.step()

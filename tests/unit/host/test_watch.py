@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from gitguardfs.host.watch.tree import Tree
 from tests.support.change_stream import COMMAND, LIMIT, Model, Stream, Watch, wait_for
 
 HIDDEN = frozenset((".git", ".GIT", "git~1", "node_modules"))
-NAMES = ("a", "b", "c", "dir", "é", os.fsdecode(b"\xff\xfe"), ".git", ".GIT", "git~1", "node_modules")  # fmt: skip
+NAMES = ("a", "b", "c", "dir", "é", os.fsdecode(b"\xff\xfe"), *sorted(HIDDEN))
+PATHS = ("made", "gone", "changed", "attributes", "again")
 RENAME_EXCHANGE = 2
 
 
@@ -29,12 +31,6 @@ def top(tmp_path: Path) -> Path:
     found = tmp_path / "project"
     found.mkdir()
     return found
-
-
-def exchange(old: Path, new: Path) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    at = -100
-    assert libc.renameat2(at, os.fsencode(old), at, os.fsencode(new), RENAME_EXCHANGE) == 0
 
 
 class Changes:
@@ -54,10 +50,8 @@ class Changes:
         path = self._name()
         kinds = (self.write, self.write, self.make, self.remove, self.move, self.move, self.mode,
                  self.link, self.save, self.exchange, self.in_and_out, self.copy_in)  # fmt: skip
-        try:
+        with suppress(OSError):  # the name is taken, or by something else
             self.random.choice(kinds)(path)
-        except OSError:
-            pass  # the name is taken, or by something else
 
     def write(self, path: Path) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
@@ -122,10 +116,9 @@ def test_who_applies_the_lines_knows_the_tree(top: Path, seed: int) -> None:
             for _ in range(40):
                 changes.one()
             watch.settled(number)
-            wait_for(lambda: model.known == model.tree(),
-                     f"{number}: {sorted(set(model.known.items()) ^ set(model.tree().items()))}")  # fmt: skip
+            wait_for(lambda: model.known == model.tree(), f"the tree of change {number}")
     for line in watch.stream.lines:
-        for path in line.get("moved", [line.get(key, "") for key in ("made", "gone", "changed", "attributes", "again")]):  # fmt: skip
+        for path in line.get("moved", [line.get(key, "") for key in PATHS]):
             assert not HIDDEN & set(path.split("/")), line
     assert all(raw.isascii() for raw in watch.stream.raw)
 
@@ -139,7 +132,8 @@ def test_each_change_has_its_line_and_no_other(top: Path) -> None:
         (lambda: (top / "mode").chmod(0o600), [{"attributes": "mode"}]),
         (lambda: (top / "gone").unlink(), [{"gone": "gone"}]),
         (lambda: (top / "old").rename(top / "name"), [{"moved": ["old", "name"]}]),
-        (lambda: ((top / "t").write_text("x"), (top / "t").rename(top / "target")), [{"moved": ["t", "target"]}]),
+        (lambda: ((top / "t").write_text("x"), (top / "t").rename(top / "target")),
+         [{"moved": ["t", "target"]}]),
         (lambda: ((top / "short").touch(), (top / "short").unlink()), []),
         (lambda: (top / "leaves").rename(top.parent / "leaves"), [{"gone": "leaves"}]),
         (lambda: (top.parent / "leaves").rename(top / "comes"), [{"made": "comes"}]),
