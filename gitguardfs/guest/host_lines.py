@@ -37,7 +37,7 @@ ROOM = 1 << 20
 """Bytes of lines that may wait for a daemon."""
 
 Object = dict[str, Any]
-_PATHS = ("made", "gone", "changed", "attributes", "again")
+_PATHS = ("made", "gone", "changed", "attributes", "again", "listing")
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Bridge:
         share = self._share(tag)
         if "whole" in found:
             share.whole, share.why = found["whole"] is True, str(found.get("why", ""))[:200]
-        else:
+        elif "again" not in found:
             share.last = time.monotonic()
         for target in list(self._targets.values()):
             if target.tag in (tag, None):
@@ -248,6 +248,8 @@ def _inside(line: Object, prefix: str) -> Object | None:
         return {"gone": old} if old else {"made": new} if new else None
     if kind == "again" and isinstance(given, str) and is_inside(f"/{prefix}", f"/{given}"):
         return {"again": ""}
+    if kind in ("attributes", "listing") and given == prefix:
+        return {kind: ""}
     return {kind: paths[0]} if paths and paths[0] else None
 
 

@@ -58,6 +58,11 @@ class Comparing:
             self._view.apart(partial(self._compare, line))
 
     def _compare(self, line: Line) -> None:
+        if line.kind == lines.LISTING or not line.path:
+            directory = self._names.directory(line.path)
+            if directory is not None:
+                self._touch_listing(directory)
+            return
         parent = self._parent(line.path)
         if line.kind == lines.MOVED:
             target = self._parent(line.new_path)
@@ -72,10 +77,14 @@ class Comparing:
 
     def _parent(self, path: Path) -> Directory | None:
         """Return the directory of a path if the kernel knows it, and no rule is about the path."""
-        if not all(map(self._view.is_free_name, path)):
-            return None
+        *above, name = path
         parent = self._names.directory(path[:-1])
-        return None if parent is None else self._tree.check.directory(parent.id)
+        if parent is None or not all(map(self._view.is_free_name, above)):
+            return None
+        if self._view.is_free_name(name):
+            return self._tree.check.directory(parent.id)
+        self._touch_listing(parent)
+        return None
 
     def _stat(self, parent: Directory, name: bytes) -> os.stat_result | None:
         fd = self._tree.descriptors.of(parent)

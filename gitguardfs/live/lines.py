@@ -13,8 +13,12 @@ LONGEST_PATH, LONGEST_NAME = 4096, 255
 """Bytes of a path and of a name in it, at most."""
 
 BEGINS, BEAT, WHOLE, AGAIN = "gitguard-changes", "beat", "whole", "again"
+LISTING = "listing"
+"""Names in a directory have come or gone that are not told: such as git takes for .git."""
 MADE, GONE, CHANGED, ATTRIBUTES, MOVED = "made", "gone", "changed", "attributes", "moved"
-_ON_NAMES = (MADE, GONE, CHANGED, ATTRIBUTES, AGAIN)
+_ON_NAMES = (MADE, GONE, CHANGED, ATTRIBUTES, AGAIN, LISTING)
+_ON_ALL = (ATTRIBUTES, AGAIN, LISTING)
+"""Kinds that may be about the shared directory itself."""
 
 Path = tuple[bytes, ...]
 """The names that lead from the shared directory to an object; empty for the directory itself."""
@@ -61,7 +65,7 @@ def parse(text: bytes) -> Line:
     if kind is None:
         raise ValueError("no line of this version")
     path = found[kind]
-    return Line(kind, _path(path) if kind == AGAIN else _named(path))
+    return Line(kind, _path(path) if kind in _ON_ALL else _named(path))
 
 
 def _text(given: object) -> str:

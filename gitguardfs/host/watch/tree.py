@@ -42,6 +42,7 @@ LIMIT = "limit of inotify watches"
 RAISE = """not all of {path} is watched: the user's limit of inotify watches is reached \
 (sudo sysctl fs.inotify.max_user_watches=1048576, then start gitguard watch again)"""
 _VANISHED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_OF_LISTINGS = flags.CREATE | flags.DELETE | flags.MOVED_FROM | flags.MOVED_TO
 _EVENTS = {
     flags.CREATE: Event.APPEARED, flags.DELETE: Event.WENT, flags.MODIFY: Event.WRITTEN,
     flags.CLOSE_WRITE: Event.WRITTEN, flags.ATTRIB: Event.ATTRIBUTES,
@@ -200,8 +201,12 @@ class Tree:
             self._nodes.forget(node)
         elif name and not self._is_hidden(name):
             self._note((node, name), mask, cookie)
-        elif name and mask & flags.MOVED_TO and cookie in self._leaving:  # out of sight
-            self._left(self._leaving.pop(cookie))
+        elif name:  # out of sight
+            if mask & flags.MOVED_TO and cookie in self._leaving:
+                self._left(self._leaving.pop(cookie))
+            path = self._nodes.path(node)
+            if mask & _OF_LISTINGS and path is not None:
+                self._report({"listing": path})
         elif mask & flags.ATTRIB and node is self._nodes.root and not name:
             self._settling.note((node, ""), Event.ATTRIBUTES, time.monotonic())
 
