@@ -9,6 +9,7 @@ import socket
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,7 +127,7 @@ def test_who_applies_the_lines_knows_the_tree(top: Path, seed: int) -> None:
 def test_each_change_has_its_line_and_no_other(top: Path) -> None:
     for name in ("changed", "mode", "gone", "old", "target", "leaves", ".git"):
         (top / name).write_text("")
-    steps = (
+    steps: Any = (
         (lambda: (top / "new").write_text("x"), [{"made": "new"}]),
         (lambda: (top / "changed").write_text("x"), [{"changed": "changed"}]),
         (lambda: (top / "mode").chmod(0o600), [{"attributes": "mode"}]),
