@@ -222,7 +222,7 @@ def test_the_limit_of_watches_is_told(top: Path) -> None:
     """As another user, of whom the namespace of users allows few watches."""
     for number in range(20):
         (top / str(number)).mkdir()
-    script = 'echo 5 > /proc/sys/fs/inotify/max_user_watches && exec "$@"'
+    script = 'echo 5 > /proc/sys/user/max_inotify_watches && exec "$@"'
     limited = ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh"]
     if subprocess.run([*limited, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no limit of inotify watches can be set in a user namespace")
