@@ -91,7 +91,6 @@ class Stream:
         self.lines: list[dict[str, Any]] = []
         self.raw: list[bytes] = []
         self.model = model
-        self.ended = False
         self._file = file
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -103,7 +102,11 @@ class Stream:
             if self.model is not None:
                 self.model.apply(line)
             self.lines.append(line)
-        self.ended = True
+
+    def close(self) -> None:
+        """Read to the end, which has to come, and close the file."""
+        self._thread.join(LIMIT)
+        self._file.close()
 
     def wait_line(self, **wanted: Any) -> dict[str, Any]:
         """Return the first line with these items, when it has come."""
@@ -145,6 +148,10 @@ class Watch:
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait(LIMIT)
+        if hasattr(self, "stream"):
+            self.stream.close()
+        for file in (self.process.stdout, self.process.stderr):
+            file.close()
 
     def settled(self, number: int) -> None:
         """Wait until all earlier changes of plain files have been told."""
