@@ -48,7 +48,7 @@ class Model:
             for name in (*directories, *files):
                 if name not in self.hidden:
                     path = os.path.join(directory, name)
-                    with suppress(FileNotFoundError):
+                    with suppress(FileNotFoundError, NotADirectoryError):
                         found[os.path.relpath(path, self.top)] = facts(path)
         return found
 
@@ -56,11 +56,14 @@ class Model:
         return [each for each in self.known if not path or f"{each}/".startswith(f"{path}/")]
 
     def look(self, path: str) -> None:
-        try:
-            self.known[path] = facts(os.path.join(self.top, path))
-        except (FileNotFoundError, NotADirectoryError):
+        full = os.path.join(self.top, path)
+        has_directory = os.path.realpath(os.path.dirname(full)) == os.path.dirname(full)
+        if not os.path.isdir(full) or os.path.islink(full) or not has_directory:
             for each in self._below(path):
                 del self.known[each]
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if has_directory:
+                self.known[path] = facts(full)
 
     def apply(self, line: dict[str, Any]) -> None:
         if "again" in line:
