@@ -74,9 +74,13 @@ class Changes:
         self._connection = connection
         self._source_caches = source_caches
         self._kept = kept
+        # What may fail comes first.
+        self._more = os.eventfd(1, os.EFD_CLOEXEC)
+        """A descriptor that can always be read: what reads it is called again and again."""
+        self._ticks = syscalls.ticks(TICK)
+        self._notifying = Notifying(session)
         self._names = KnownNames(tree.nodes)
         self._own = view.own_changes = OwnChanges(tree)
-        self._notifying = Notifying(session)
         self._repeating = Repeating(
             tree, session, self._names, self._own, start, self._notifying.forget, self.safely,
             self._work_on,
@@ -97,11 +101,8 @@ class Changes:
         self._heard = self._beat = monotonic()
         self._behind: float | None = None
         """Since when there was always more to read."""
-        self._more = os.eventfd(1, os.EFD_CLOEXEC)
-        """A descriptor that can always be read: what reads it is called again and again."""
         connection.setblocking(False)
         self._add_reader(connection.fileno(), self._read)
-        self._ticks = syscalls.ticks(TICK)
         self._add_reader(self._ticks, self._tick)
         self.is_open = True
 

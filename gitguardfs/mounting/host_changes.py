@@ -12,6 +12,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gitguardfs.linux import descriptor_limit
 from gitguardfs.linux.mountinfo import MountInfo
 from gitguardfs.mounting import guards
 from gitguardfs.sessions.base import Session
@@ -55,24 +56,45 @@ class HostChanges:
             kept.forget_what_a_former_daemon_kept(self._kept, self._view.share.nodes, self._session)
 
     def take(self) -> None:
-        """Take the connection that waits, in place of the former one."""
-        try:
-            connection, _ = self._listening.accept()
-        except OSError:
-            return
-        from gitguardfs.live.changes import Changes  # takes time to load, and most do without
-        from gitguardfs.live.helper_process import HelperProcess
+        """Take the newest connection that waits, in place of the former one. Raises nothing.
 
-        self.close_connection()
-        path, device = self._mounted.path, os.makedev(*map(int, self._mounted.device.split(":")))
+        Of several signals one may be left, and a process that has ended leaves its connection.
+        """
+        descriptor_limit.use_all()  # asked for by root: users do not keep it from being taken
+        waiting: list[socket.socket] = []
         try:
+            with suppress(BlockingIOError):
+                while True:
+                    waiting.append(self._listening.accept()[0])
+        except OSError as error:
+            log.warning("gitguard changes-in does not reach this daemon: %s", error.strerror)
+        try:
+            if waiting:
+                self._begin_with(waiting.pop())
+        except Exception:
+            with suppress(Exception):  # of a log; the view is served
+                log.exception("the host's changes are not taken in")
+        finally:
+            for connection in waiting:
+                connection.close()
+            descriptor_limit.spare()
+
+    def _begin_with(self, connection: socket.socket) -> None:
+        """Be told by this connection from now on."""
+        try:
+            from gitguardfs.live.changes import Changes  # takes time to load; most do without
+            from gitguardfs.live.helper_process import HelperProcess
+
+            self.close_connection()
+            path = self._mounted.path
+            device = os.makedev(*map(int, self._mounted.device.split(":")))
             self._changes = Changes(
                 self._session, self._view, lambda: HelperProcess(path, device), connection,
                 self._source_caches, self._kept,
             )  # fmt: skip
-        except Exception:
-            log.exception("the host's changes are not taken in")
+        except BaseException:
             connection.close()
+            raise
 
     def close_connection(self) -> None:
         """Be told of nothing more."""
