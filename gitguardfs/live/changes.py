@@ -98,6 +98,7 @@ class Changes:
         self._free: FreeNames | None = None
         """The names that are free, while the kernel caches for long."""
         self._is_forgetting = False
+        """Whether the kernel is being made to forget all that it has cached for long."""
         self._heard = self._beat = monotonic()
         self._behind: float | None = None
         """Since when there was always more to read."""
@@ -222,18 +223,18 @@ class Changes:
     def _keep(self, keeps: bool) -> None:
         """Have the kernel cache for long from now on, or no more."""
         least = self._tree.least_timeout
-        can_keep = least and self._session.keeps_long and not self._is_forgetting
-        if keeps and self._free is None and can_keep:
-            self._free = FreeNames(self._kept)
-            self._tree.keep(KEPT, self._free.note)
-        elif not keeps and self._free is not None and not self._is_forgetting:
+        can = bool(least) and self._session.keeps_long and not self._is_forgetting
+        if keeps and self._free is None and can:
+            with suppress(OSError):  # tried again at the next beat
+                self._free = FreeNames(self._kept)
+                self._tree.keep(KEPT, self._free.note)
+        elif not keeps and self._free is not None:
             self._tree.keep(least, None)
             places = self._names.places() + self._free.take()
-            self._is_forgetting = True
-            self._notifying.forget(places, list(self._tree.nodes.by_id), self._forgotten)
+            then = partial(self._forgotten, self._free)
+            self._notifying.forget(places, list(self._tree.nodes.by_id), then)
+            self._free, self._is_forgetting = None, True
 
-    def _forgotten(self) -> None:
+    def _forgotten(self, free: FreeNames) -> None:
+        free.remove()
         self._is_forgetting = False
-        if self._free is not None:
-            self._free.remove()
-            self._free = None

@@ -18,6 +18,8 @@ from gitguardfs.sessions.base import Session
 
 MOST = 1 << 17
 """Free names that the kernel takes for that for long, at most; at 200 bytes each."""
+LARGEST = 1 << 25
+"""Bytes of the file, at most: it lies in memory, and users choose the names."""
 
 
 class FreeNames:
@@ -29,19 +31,23 @@ class FreeNames:
         self._names: set[Place] = set()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+        self._room = LARGEST
 
     def note(self, parent: NodeId, name: bytes) -> bool:
         """Note a name, and return whether the kernel may take it for free for long."""
         place = parent, name
         if place in self._names:
             return True
-        if len(self._names) >= MOST:
-            return False
         row = b"%d/%s\0" % place
+        if len(self._names) >= MOST or self._room < len(row):
+            return False
         try:
-            if os.write(self._fd, row) < len(row):
-                return False
+            written = os.write(self._fd, row)
         except OSError:
+            return False
+        self._room -= written
+        if written < len(row):  # nothing is to follow a part of a row
+            self._room = 0
             return False
         self._names.add(place)
         return True
@@ -52,10 +58,10 @@ class FreeNames:
         return taken
 
     def remove(self) -> None:
-        """Remove the file: the kernel caches for long no more."""
-        os.close(self._fd)
+        """Remove the file: nothing of it is cached for long any more."""
         with suppress(OSError):
             os.unlink(self._path)
+        os.close(self._fd)
 
 
 def forget_what_a_former_daemon_kept(path: str, nodes: NodeTable, session: Session) -> None:
@@ -68,7 +74,8 @@ def forget_what_a_former_daemon_kept(path: str, nodes: NodeTable, session: Sessi
             rows = [row.partition(b"/") for row in file.read().split(b"\0")[:-1]]
     except FileNotFoundError:
         return
-    places = [(int(parent), name) for parent, _, name in rows]
+    # A row may have been cut off.
+    places = [(int(parent), name) for parent, _, name in rows if parent.isdigit()]
     places += [(node.parent.id, node.name) for node in nodes if node.parent is not None]
     notifying = Notifying(session)
     notifying.forget(places, list(nodes.by_id), lambda: _remove(path))

@@ -51,4 +51,5 @@ class Notifying:
                 with suppress(OSError):
                     self._session.expire(parent, name)  # type: ignore[arg-type]
             if then is not None:
-                self._session.call_soon_from_thread(then)
+                with suppress(ValueError):  # the session has ended
+                    self._session.call_soon_from_thread(then)
