@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import marshal
 import os
+import signal
 import socket
 import sys
 from stat import S_IFREG
@@ -24,15 +25,27 @@ LONGEST = 1 << 15
 """Bytes of a message, at most: two paths and two names."""
 _CAP_DAC_OVERRIDE, _CAP_FOWNER = 1, 3
 _PRIVATE = 0o600
+_WRITE = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""O_NONBLOCK: a user may have put a FIFO there."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def main() -> None:
     """Serve the socket that is standard input; the arguments are the view's path and its device."""
     path, device = sys.argv[-2:]
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     syscalls.end_with_parent()
     root = _enter(os.fsencode(path), int(device))
     os.umask(0)
+    # From here on users of the view choose all files: an exception that is shown, and the end of
+    # the interpreter, could read a source file or import a module of theirs.
+    try:
+        _serve(root)
+    finally:
+        os._exit(0)
+
+
+def _serve(root: int) -> None:
     with socket.socket(fileno=0) as calls:
         while message := calls.recv(LONGEST):
             try:
@@ -45,6 +58,8 @@ def main() -> None:
 
 def _enter(path: bytes, device: int) -> int:
     """Leave all but the view, and all rights but two; return a descriptor of the view's root."""
+    os.setgroups([])
+    os.setresgid(HELPER_GID, HELPER_GID, HELPER_GID)
     tree = syscalls.clone_tree(path, recursive=False)
     if syscalls.device_of(tree) != device:
         raise SystemExit(f"something else is mounted at {os.fsdecode(path)}")
@@ -55,8 +70,6 @@ def _enter(path: bytes, device: int) -> int:
     syscalls.make_root_here()
     os.chdir("/")
     os.close(target)
-    os.setgroups([])
-    os.setresgid(HELPER_GID, HELPER_GID, HELPER_GID)
     rights = syscalls.capget()
     rights.keep(_CAP_DAC_OVERRIDE, _CAP_FOWNER)
     syscalls.capset(rights)
@@ -100,7 +113,7 @@ def _make(root: int, call: int, where: bytes, name: bytes, *more: bytes | int) -
 def _close(parent: int, name: bytes) -> None:
     """Open a file as if to write it, and close it."""
     try:
-        fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        fd = os.open(name, _WRITE, dir_fd=parent)
     except OSError:  # a running program; one that the kernel reads by itself, opened otherwise
         return
     os.close(fd)

@@ -52,6 +52,6 @@ class HelperProcess:
 
     def end(self) -> None:
         """Kill it. A call that it waits for is refused then: the view does not expect it."""
-        self._calls.close()
         self._process.kill()
+        self._calls.close()
         self._process.poll()
