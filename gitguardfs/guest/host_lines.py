@@ -115,7 +115,10 @@ class Bridge:
 
     def take(self, line: bytes) -> None:
         """Pass a line on. Raises ValueError for what is no line, and for another version."""
-        found = json.loads(line) if len(line) <= LONGEST else None
+        try:
+            found = json.loads(line) if len(line) <= LONGEST else None
+        except RecursionError:
+            found = None
         if not isinstance(found, dict):
             raise ValueError("the host sends no lines about changes")
         if "gitguard-changes" in found:

@@ -59,8 +59,10 @@ def parse(text: bytes) -> Line:
     if WHOLE in found:
         return Line(WHOLE, is_true=found[WHOLE] is True, why=_text(found.get("why")))
     if MOVED in found:
-        old, new = found[MOVED]
-        return Line(MOVED, _named(old), _named(new))
+        both = found[MOVED]
+        if not isinstance(both, list) or len(both) != 2:
+            raise ValueError("no two names")
+        return Line(MOVED, _named(both[0]), _named(both[1]))
     kind = next((kind for kind in _ON_NAMES if kind in found), None)
     if kind is None:
         raise ValueError("no line of this version")
