@@ -44,6 +44,8 @@ LOCAL_STORE = f"{HOLDER}/local"
 LOCAL_STAND_IN, LOCAL_OWN = b"+", b"="
 """The first byte of a name in the guest's tree: of a directory that stands for one of the share,
 and of a directory of the guest's own."""
+CHANGES_PORT = "org.gitguardfs.changes"
+"""The virtio-serial port by which a host tells its guest of changes in shared directories."""
 NOT_PROXIED = "localhost,127.0.0.1,127.0.0.0/8,0.0.0.0,::1"
 """What programs in such a guest reach without the proxy (the variable no_proxy)."""
 UTM_TAG = "share"

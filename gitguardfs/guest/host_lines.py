@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gitguardfs.base.constants import SHARE_TYPES
+from gitguardfs.base.constants import CHANGES_PORT, SHARE_TYPES
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.signals import CHANGES
@@ -25,7 +25,7 @@ from gitguardfs.linux import mountinfo
 from gitguardfs.live.lines import LONGEST, VERSION
 from gitguardfs.mounting import guards
 
-PORT = "/dev/virtio-ports/org.gitguardfs.changes"
+PORT = f"/dev/virtio-ports/{CHANGES_PORT}"
 """The port by which the host of a VM tells of its changes."""
 STATUS = ".told"
 """The end of the names of files in ``RECORDS`` that say who is told, by process id."""

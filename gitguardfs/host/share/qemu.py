@@ -6,6 +6,7 @@ import re
 import zlib
 
 from gitguardfs.base import quote
+from gitguardfs.base.constants import CHANGES_PORT
 
 FIRMWARE = "edk2-aarch64-code.fd"
 """The UEFI for ARM; QEMU finds it in its own directory, if it is installed there."""
@@ -26,6 +27,17 @@ def p9_share(exported: str, tag: str, is_writable: bool = True) -> list[str]:
     options = f"path={path},mount_tag={name},security_model=none,multidevs=remap"
     options += "" if is_writable else ",readonly=on"
     return ["-virtfs", f"local,{options},id={device_id(tag)}"]
+
+
+def changes_port(socket: str) -> list[str]:
+    """Return the arguments for the port by which `gitguard watch` writes, by a socket of QEMU's.
+
+    The port needs a virtio-serial device.
+    """
+    return [
+        *("-chardev", f"socket,id=changes,path={quote.qemu(socket)},server=on,wait=off"),
+        *("-device", f"virtserialport,chardev=changes,name={CHANGES_PORT}"),
+    ]
 
 
 def device_id(tag: str) -> str:

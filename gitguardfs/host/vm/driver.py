@@ -54,6 +54,7 @@ from gitguardfs.host.vm import (
     shares,
     ssh,
     trusted_programs,
+    watcher,
     watching,
     welcome,
 )
@@ -186,6 +187,7 @@ def up(state: State, arguments: UpArguments) -> int:
         guest_files = provision.guest_files(own, ca, secrets, owners, repository)
         seed.write(state.seed, provision.content(state.name, guest_files, pairs, ca, agent))
         given = exported if repository is None else (*exported, repository)
+        stack.enter_context(watcher.started(state, own))
         launch = Launch(state, own, image, pairs, given, lock, proxy, arguments.restricted)
         if new := [name for name in own.package if name not in settings.load(state).package]:
             print(f"this start installs in the guest: {', '.join(new)}", file=sys.stderr)

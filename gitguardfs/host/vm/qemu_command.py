@@ -78,6 +78,7 @@ def command(machine: Machine) -> list[str]:
         *("-chardev", f"socket,id={CHANNEL},fd={machine.channel}"),
         *("-device", "virtio-serial-pci"),
         *("-device", f"virtserialport,chardev={CHANNEL},name={CHANNEL}"),
+        *_changes(machine),
         *_network(machine),
         *(
             word
@@ -117,6 +118,13 @@ def _disks(machine: Machine) -> list[str]:
         *("-drive", f"file={seed},format=raw,if=none,id=seed,readonly=on"),
         *("-device", f"virtio-blk-pci,drive=seed,serial={SEED_SERIAL}"),
     ]
+
+
+def _changes(machine: Machine) -> list[str]:
+    # A machine without shares is one that sets a disk up.
+    if not (machine.exported and machine.settings.tells_changes):
+        return []
+    return qemu.changes_port(machine.state.changes)
 
 
 def _network(machine: Machine) -> list[str]:

@@ -61,6 +61,8 @@ class Settings:
     """Packages of the guest's distribution that a start installs."""
     git_name: str = "AI Agent"
     git_email: str = "agent@internal.sandbox"
+    watch: bool = True
+    """Whether the guest is told at once of what changes in the shares."""
     agent: str = NO_AGENT
     """The name of the agent that it has, or the path of a file of the user's that describes one."""
 
@@ -102,6 +104,11 @@ class Settings:
     def git_mode(self) -> str:
         """The agent's access to git: ``deny``, ``readonly`` or ``private``."""
         return self.git or ("deny" if self.guard == "host" else DEFAULT_GIT.value)
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the guest is told of changes: a guard on the host is no process of the guest."""
+        return self.watch and self.guard == "guest"
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -147,7 +154,8 @@ def load_saved(state: State) -> Saved:
         return Saved(Settings(state.project), Settings(state.project))
     try:
         # A VM that is older than these settings goes on without them.
-        newer = {"hide_secrets": False, "show": [], "share": [], "package": [], "agent": NO_AGENT}
+        newer = {"hide_secrets": False, "agent": NO_AGENT, "watch": True}
+        newer |= {name: [] for name in ("show", "share", "package")}
         fields = {**newer, **json.loads(content)}
         file_keys = tuple(map(str, fields.pop("file_keys", ())))
         without_file = {**fields, **fields.pop("without_file", {})}

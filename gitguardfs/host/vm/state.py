@@ -49,6 +49,8 @@ class State:
         self.console = self.path("console.log")  # since the last start; .1 has the one before
         self.qemu_log = self.path("qemu.log")
         self.qmp = self.path("qmp.sock")  # the socket of QEMU's monitor
+        self.changes = self.path("changes.sock")  # the host's end of the port of this name
+        self.watch_log = self.path("watch.log")  # of the watcher that writes there
         self.lock = self.path("lock")  # held by QEMU, and by who starts or stops it
         self.session_lock = self.path("session.lock")  # held by `vm up`, and by no child of it
         self.ready = self.path("ready")  # exists once the running guest's project is guarded
@@ -94,10 +96,11 @@ def state_of(project: str) -> State:
 
 
 def check_socket(state: State, variable: str) -> None:
-    """Raise UserError if QEMU's monitor could have no socket in this directory."""
-    if len(os.fsencode(state.qmp)) > SOCKET_PATH_BYTES:
+    """Raise UserError if QEMU could have no sockets in this directory."""
+    longest = max(state.qmp, state.changes, key=len)
+    if len(os.fsencode(longest)) > SOCKET_PATH_BYTES:
         raise UserError(
-            f"the path {state.qmp} is too long for a socket", f"set a shorter {variable}"
+            f"the path {longest} is too long for a socket", f"set a shorter {variable}"
         )
 
 

@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gitguardfs.base.constants import CHANGES_PORT
 from gitguardfs.base.errors import UserError
 from gitguardfs.host.credentials import secrets
 from gitguardfs.host.egress import requests, upstream_proxy, usage
 from gitguardfs.host.egress.allowlist import Allowlist
 from gitguardfs.host.egress.files import read_allowlist
-from gitguardfs.host.vm import ports, qmp, running, settings
+from gitguardfs.host.vm import ports, qmp, running, settings, watcher
 from gitguardfs.host.vm.qemu_command import CHANNEL, PROXY_ADDRESS, PROXY_PORT
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.shares import Share
@@ -58,6 +59,7 @@ def facts(state: State) -> dict[str, Any]:
             "state": state_word(state),
             "process": running.session_pid(state),
             "proxy_process": proxy["pid"] if proxy else None,
+            "watcher": watcher.status(state),
         },
         "settings": own and dataclasses.asdict(own) | {"git": own.git_mode},
         "border": {
@@ -157,6 +159,9 @@ def _openings(
          "what you type; what it writes, also control sequences"),
         ("progress", TO_HOST, "vm up", f"virtio port {CHANNEL}",
          "that it is ready or why not, and the steps of its setup; vm up escapes it"),
+        *([("changes", TO_GUEST, "gitguard watch", f"virtio port {CHANGES_PORT}",
+            "names of what changes in the shares, but for guarded ones")]
+          if own is None or own.tells_changes else []),
         ("console", TO_HOST, state.console, "ttyS0",
          "text of its kernel and services; vm logs escapes it"),
         ("logs", TO_HOST, f"{files.blocked.name}, {files.log.name}", "its requests",

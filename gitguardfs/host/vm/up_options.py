@@ -109,6 +109,9 @@ UP_OPTIONS = (
              "the same.", '[".env.test"]', "GLOB", Kind.LIST, adds=True),
     UpOption("local", LOCAL_HELP, '["deps", ".cache"]', "GLOB", Kind.LIST, default="deps",
              in_file="[] keeps all in the project."),
+    UpOption("watch", "Tell the guest at once of changes in the shared directories, so that its "
+             "programs see them (inotify). Not with --guard host.", "false", kind=Kind.FLAG,
+             default="true"),
     UpOption("hardened", "Do not let QEMU start programs; an SSH tunnel leads to the proxy.",
              "true", kind=Kind.FLAG),
     UpOption("publish", "Let a port of this machine's 127.0.0.1 lead into the guest while the VM "
