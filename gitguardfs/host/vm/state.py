@@ -99,9 +99,7 @@ def check_socket(state: State, variable: str) -> None:
     """Raise UserError if QEMU could have no sockets in this directory."""
     longest = max(state.qmp, state.changes, key=len)
     if len(os.fsencode(longest)) > SOCKET_PATH_BYTES:
-        raise UserError(
-            f"the path {longest} is too long for a socket", f"set a shorter {variable}"
-        )
+        raise UserError(f"the path {longest} is too long for a socket", f"set a shorter {variable}")
 
 
 def name_of(project: str) -> str:

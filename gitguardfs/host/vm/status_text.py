@@ -66,7 +66,30 @@ def _head(facts: dict[str, Any]) -> dict[str, str]:
         if own["agent"] != NO_AGENT:
             rows["agent"] = own["agent"]
         rows["machine"] = f"{counted(own['cpus'], 'processor')}, {own['memory']} MiB{hardened}"
+        rows["changes"] = _changes(facts)
     return {**rows, "state": vm["directory"]}
+
+
+def _changes(facts: dict[str, Any]) -> str:
+    """Return whether the guest is told of changes in the shares."""
+    own, vm = facts["settings"], facts["vm"]
+    found = vm["watcher"]
+    if not own["watch"] or own["guard"] == "host":
+        return f"not told to the guest: {'--guard host' if own['watch'] else '--no-watch'}"
+    if found is None:
+        log = os.path.join(vm["directory"], "watch.log")
+        runs = vm["state"] not in ("none", "not running")
+        return f"not told to the guest: {log} says why" if runs else "told to the guest"
+    trees = found["directories"]
+    number = sum(tree["watched"] for tree in trees)
+    last = max(filter(None, (tree["last_change"] for tree in trees)), default=None)
+    words = [
+        "told to the guest" if found["read"] else "not told: the guest does not read them",
+        f"{number} directories watched",
+        f"the last one {_time(last)}" if last else "none yet",
+        *(f"not all of {tree['path']}: {tree['why']}" for tree in trees if not tree["whole"]),
+    ]
+    return ", ".join(words)
 
 
 def _table(border: dict[str, Any], width: int, runs: bool) -> list[str]:

@@ -80,5 +80,7 @@ def status(state: State) -> dict[str, Any] | None:
 
 
 def _moment(seconds: float | None) -> str | None:
-    """Return a time as the log of the proxy has it; None for None."""
-    return seconds and datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    """Return a time as the proxy's log has times; None for None."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -57,6 +57,7 @@ EVERY_KEY = {
     "hide-secrets": ("true", True),
     "show": ('[".env.test"]', (".env.test",)),
     "local": ('["deps", ".cache"]', ("deps", ".cache")),
+    "watch": ("false", False),
     "hardened": ("true", True),
     "publish": ('[3000, "8080:3000"]', ("3000", "8080:3000")),
     "allow": ('["npm", "GET https://A.test/x"]', ("npm", "GET https://a.test/x")),
@@ -71,7 +72,7 @@ def test_every_option_has_its_key_and_every_key_its_option(state: State, tmp_pat
     options = {word for param in up_command.up.params for word in param.opts if "--" in word}
     assert options - {"--project", "--no-local"} == {f"--{key}" for key in EVERY_KEY}
     negative = {word for param in up_command.up.params for word in param.secondary_opts}
-    assert negative == {"--no-hardened", "--no-hide-secrets"}
+    assert negative == {"--no-hardened", "--no-hide-secrets", "--no-watch"}
     fields = set(Settings.__dataclass_fields__) - {"project"}
     assert fields <= {option.name for option in UP_OPTIONS}
     write(state, "".join(f"{key} = {value}\n" for key, (value, _) in EVERY_KEY.items()))
@@ -374,6 +375,7 @@ def test_show_says_where_each_value_is_from(
         **dict.fromkeys(("image", "guard", "git", "local", "hardened", "publish"), "default"),
         **dict.fromkeys(("git-name", "git-email", "hide-secrets", "show", "share"), "default"),
         "package": "default",
+        "watch": "default",
         "agent": "default",
         "memory": "remembered", "cpus": "line 1", "hide": "line 2 and remembered",
         "allow": "line 3", "upstream-proxy": "remembered",

@@ -56,6 +56,15 @@ def test_each_share_is_a_device_and_qemu_refuses_to_write_to_one_for_reading() -
         assert len({part for share in shares for part in share if part.startswith(word)}) == 3
 
 
+def test_a_port_tells_of_changes_unless_nobody_would_read_it() -> None:
+    assert any("name=org.gitguardfs.changes" in one for one in values(MACHINE, "-device"))
+    (socket,) = [one for one in values(MACHINE, "-chardev") if "changes.sock" in one]
+    assert socket.endswith("/p-1/changes.sock,server=on,wait=off")
+    for own in (Settings("/srv/p", watch=False), Settings("/srv/p", guard="host")):
+        assert "changes" not in " ".join(command(replace(MACHINE, settings=own)))
+    assert "changes" not in " ".join(command(replace(MACHINE, exported=())))  # sets a disk up
+
+
 def test_a_hardened_machine_starts_no_program() -> None:
     hardened = replace(MACHINE, settings=Settings("/srv/p", hardened=True))
     assert "cmd:" not in " ".join(command(hardened))

@@ -53,11 +53,11 @@ def status(state: State, *words: str) -> str:
 
 
 KEYS: dict[str, Any] = {
-    "vm": {"name", "project", "directory", "state", "process", "proxy_process"},
+    "vm": {"name", "project", "directory", "state", "process", "proxy_process", "watcher"},
     "settings": {
         "project", "image", "memory", "cpus", "guard", "git", "hide", "hide_secrets",
         "show", "local", "hardened",
-        "publish", "share", "package", "git_name", "git_email", "agent",
+        "publish", "share", "package", "watch", "git_name", "git_email", "agent",
     },
     "border": {"settings_error", "shares", "ports", "ports_error", "secrets", "secrets_error",
                "allowlist", "openings", "upstream_proxy"},
@@ -110,7 +110,8 @@ def test_the_json_says_what_there_is(state: State) -> None:
     assert (lines[SOCKET]["content_seen"], lines[USED]["content_seen"]) == (False, True)
     assert found["allowlist"]["ignored"][0]["number"] == 6
     assert [one["name"] for one in found["openings"]] == [
-        "proxy", "ssh", "session", "progress", "console", "logs", "random", "seed", "image", "disk",
+        "proxy", "ssh", "session", "progress", "changes", "console", "logs", "random", "seed",
+        "image", "disk",
     ]  # fmt: skip
     assert "gitguard-secret" not in json.dumps(found)
 
