@@ -105,6 +105,9 @@ done < <(programs)
 sed "s/@DATE@/$date/; s/@VERSION@/$version/" packaging/umount.fuse.gitguardfs.8 |
     install -D -m 0644 /dev/stdin "$man/man8/umount.fuse.gitguardfs.8"
 
+in_package -c 'from gitguardfs.guest.systemd import PACKAGED_COMMAND, changes_unit
+print(changes_unit(PACKAGED_COMMAND), end="")' |
+    install -D -m 0644 /dev/stdin "$destdir/usr/lib/systemd/system/gitguardfs-changes.service"
 unit=$(in_package -c 'from gitguardfs.guest.systemd import PACKAGED_COMMAND, template
 print(template(PACKAGED_COMMAND), end="")' && echo .)
 printf %s "${unit%.}" |

@@ -15,6 +15,9 @@ from gitguardfs.options import config_files, fstab_entries
 from gitguardfs.options.config_files import FileChange
 from gitguardfs.options.guarded_share import GuardedShare
 
+PACKAGED = (systemd.TEMPLATE, systemd.CHANGES)
+"""Units that a package brings."""
+
 
 def style_of(facts: Facts, view: str) -> Style:
     """Return the style of the entries for this view; if there are none, the one that suits."""
@@ -43,11 +46,14 @@ def file_changes(
         wanted = systemd.files(spec, system.guard or systemd.COMMAND)
         if fstab.is_adopted(text, spec):
             del wanted[systemd.mount_name(spec.mount)]  # the user's own line mounts it
-        if facts.has_packaged_template:
-            del wanted[systemd.TEMPLATE]
+        del wanted[systemd.CHANGES]
+    if _can_take_changes(facts):
+        wanted[systemd.CHANGES] = systemd.changes_unit(system.guard or systemd.COMMAND)
+    if facts.has_packaged_template:
+        wanted = {name: text for name, text in wanted.items() if name not in PACKAGED}
     gone = unit_names(facts, spec.mount, (spec.map_mount,)) - set(wanted)
-    if facts.has_packaged_template and systemd.is_ours(facts.units.get(systemd.TEMPLATE, b"")):
-        gone.add(systemd.TEMPLATE)  # it would override the package's, updates included
+    if facts.has_packaged_template:  # ours would override the package's, updates included
+        gone |= {name for name in PACKAGED if systemd.is_ours(facts.units.get(name, b""))}
     return [
         *_fstab_change(system, facts, text),
         *_unit_changes(system, facts, {name: new.encode() for name, new in wanted.items()}),
@@ -112,6 +118,8 @@ def unit_names(facts: Facts, share: str, views: tuple[str, ...]) -> set[str]:
     is_kept = facts.has_packaged_template and not systemd.is_ours(template or b"")
     if found and set(guards) <= set(views) and template is not None and not is_kept:
         found.add(systemd.TEMPLATE)
+    if systemd.is_ours(facts.units.get(systemd.CHANGES, b"")) and _are_last(facts, views):
+        found.add(systemd.CHANGES)
     return found
 
 
@@ -148,6 +156,34 @@ def disable(changes: Changes, system: SystemPaths, view: str) -> None:
 
 def _systemctl(system: SystemPaths, verb: str, view: str) -> tuple[str, ...]:
     return (system.systemctl, verb, "--quiet", systemd.service_name(view))
+
+
+def take_changes(changes: Changes, system: SystemPaths, facts: Facts) -> None:
+    """Have systemd take in the host's changes, now and at boot, if the host can tell of them."""
+    if _can_take_changes(facts) and not facts.takes_changes:
+        changes.run(_for_changes(system, "enable"), _for_changes(system, "disable"))
+
+
+def leave_changes(
+    changes: Changes, system: SystemPaths, facts: Facts, views: tuple[str, ...]
+) -> None:
+    """End that if ``views`` are the last ones."""
+    if facts.has_systemd and facts.takes_changes and _are_last(facts, views):
+        changes.run(_for_changes(system, "disable"), _for_changes(system, "enable"))
+
+
+def _for_changes(system: SystemPaths, verb: str) -> tuple[str, ...]:
+    return (system.systemctl, verb, "--quiet", "--now", systemd.CHANGES)
+
+
+def _can_take_changes(facts: Facts) -> bool:
+    return facts.has_systemd and facts.has_changes_port
+
+
+def _are_last(facts: Facts, views: tuple[str, ...]) -> bool:
+    lines = fstab_entries.entries(facts.fstab)
+    written = {line.target for line in lines if line.is_guard and line.is_ours}
+    return written | set(systemd.guards(facts.units)) <= set(views)
 
 
 def left_at_boot(facts: Facts, spec: GuardedShare) -> str:

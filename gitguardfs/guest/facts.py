@@ -11,7 +11,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from gitguardfs.base import installation
-from gitguardfs.base.constants import SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
+from gitguardfs.base.constants import CHANGES_PORT, SHARE_TYPES, SHARES, SUBTYPE, SYSTEM_PATH
 from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.guest import systemd
 from gitguardfs.linux import kernel_log, mountinfo, safe_open, selinux
@@ -38,6 +38,7 @@ class SystemPaths:
     booted_systemd: str = "/run/systemd/system"
     """Exists if systemd is the init system (sd_booted(3))."""
     kernel_log: str = kernel_log.DEVICE
+    changes_port: str = f"/dev/virtio-ports/{CHANGES_PORT}"
     mount: str = "mount"
     systemctl: str = "systemctl"
     guard: str | None = field(default_factory=lambda: shutil.which(SUBTYPE, path=SYSTEM_PATH))
@@ -110,6 +111,10 @@ class Facts:
     dead: frozenset[str] = frozenset()
     """Mount points of guards whose daemon is gone."""
     has_systemd: bool = False
+    has_changes_port: bool = False
+    """Whether the host can tell of its changes."""
+    takes_changes: bool = False
+    """Whether the unit that takes them in is enabled."""
     running: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The options that the daemons were started with, by mount point, where they are known."""
     confined: selinux.Confined | None = None
@@ -166,6 +171,8 @@ def gather(system: SystemPaths) -> Facts:
         active=frozenset(p for p in guarded if has_systemd and _is_active(system, p)),
         dead=frozenset(m.path for m in ours if guards.is_dead(m.mount_point)),
         has_systemd=has_systemd,
+        has_changes_port=os.path.exists(system.changes_port),
+        takes_changes=os.path.lexists(_wanted(system.units, systemd.CHANGES)),
         running={
             path: daemon.options
             for path, daemon in daemons.items()
@@ -200,7 +207,7 @@ def _texts(pattern: str) -> tuple[str, ...]:
 
 
 def _units(directory: str) -> dict[str, bytes]:
-    patterns = ("*.mount", systemd.TEMPLATE, "gitguardfs@*.service.d/share.conf")
+    patterns = ("*.mount", systemd.TEMPLATE, systemd.CHANGES, "gitguardfs@*.service.d/share.conf")
     paths = [p for pattern in patterns for p in glob.glob(f"{glob.escape(directory)}/{pattern}")]
     return {
         os.path.relpath(path, directory): config_files.read(path) or b"" for path in sorted(paths)
@@ -208,8 +215,11 @@ def _units(directory: str) -> dict[str, bytes]:
 
 
 def _is_enabled(directory: str, path: str) -> bool:
-    link = f"{directory}/multi-user.target.wants/{systemd.service_name(path)}"
-    return os.path.lexists(link)
+    return os.path.lexists(_wanted(directory, systemd.service_name(path)))
+
+
+def _wanted(directory: str, unit: str) -> str:
+    return f"{directory}/multi-user.target.wants/{unit}"
 
 
 def _is_active(system: SystemPaths, path: str) -> bool:

@@ -39,6 +39,8 @@ def guard(
     if by_service:
         is_right &= {view} <= facts.active & facts.enabled
     if is_right and not files:
+        if style != "none":
+            boot.take_changes(changes, system, facts)
         return
     request.check_empty(request.map_mount)
     if facts.guard_at(view) is not None:
@@ -61,6 +63,7 @@ def guard(
             boot.enable(changes, system, view)
         stop_service = (system.systemctl, "stop", service)
         _start(changes, (system.systemctl, "restart", service), spec, stop_service)
+    boot.take_changes(changes, system, facts)
 
 
 def _is_right(facts: Facts, request: MountRequest, spec: GuardedShare) -> bool:

@@ -108,6 +108,7 @@ def remove(
     for view in found.map_mounts:
         if view in facts.enabled:
             boot.disable(changes, system, view)
+    boot.leave_changes(changes, system, facts, found.map_mounts)
     files = boot.removals(system, facts, found.mount, found.map_mounts)
     boot.write(changes, system, facts, files)
     if share is not None and os.path.dirname(found.mount) == system.shares:

@@ -14,6 +14,8 @@ from gitguardfs.base.errors import UserError
 from gitguardfs.options.guarded_share import MODULES, GuardedShare, share_options
 
 TEMPLATE = "gitguardfs@.service"
+CHANGES = "gitguardfs-changes.service"
+"""Takes in the host's changes, for all guards; it does nothing without the port for them."""
 COMMAND = "/usr/local/bin/gitguardfs"
 PACKAGED_COMMAND = "/usr/bin/gitguardfs"
 """Where install.sh (COMMAND) and packages (PACKAGED_COMMAND) put the program."""
@@ -81,6 +83,7 @@ def files(spec: GuardedShare, command: str = COMMAND) -> dict[str, str]:
         mount_name(spec.mount): share_unit(spec),
         TEMPLATE: template(command),
         drop_in_name(spec.map_mount): drop_in(spec),
+        CHANGES: changes_unit(command),
     }
 
 
@@ -102,10 +105,20 @@ def raw_unit(tag: str, transport: str, mount: str) -> str:
 
 def template(command: str = COMMAND) -> str:
     """Return the guard's template unit; ``command`` is the absolute path of gitguardfs."""
-    plain = re.fullmatch(r"[A-Za-z0-9/._+-]+", command)
-    program = command if plain else quote.systemd_argument(command)
-    text = installation.text(f"guest/files/{TEMPLATE}")
-    return text.replace(f"ExecStart={COMMAND} ", f"ExecStart={program} ")
+    return _with_program(TEMPLATE, COMMAND, command)
+
+
+def changes_unit(command: str = COMMAND) -> str:
+    """Return the unit that takes in the host's changes; ``gitguard`` lies beside ``command``."""
+    ours, theirs = (f"{path.rpartition('/')[0]}/gitguard" for path in (COMMAND, command))
+    return _with_program(CHANGES, ours, theirs)
+
+
+def _with_program(unit: str, ours: str, program: str) -> str:
+    plain = re.fullmatch(r"[A-Za-z0-9/._+-]+", program)
+    word = program if plain else quote.systemd_argument(program)
+    text = installation.text(f"guest/files/{unit}")
+    return text.replace(f"ExecStart={ours} ", f"ExecStart={word} ")
 
 
 def drop_in(spec: GuardedShare) -> str:

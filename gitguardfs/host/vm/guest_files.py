@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gitguardfs.base import installation, quote, secret_names
 from gitguardfs.base.constants import AGENT, NOT_PROXIED, SYSTEM_PATH
-from gitguardfs.guest.systemd import TEMPLATE
+from gitguardfs.guest.systemd import CHANGES, TEMPLATE
 from gitguardfs.host.credentials.secrets import Secret
 from gitguardfs.host.egress.urls import BLOCKED_URL
 from gitguardfs.host.share import agent_rules
@@ -103,7 +103,7 @@ _GUARD_UNIT = f"""\
 Description=The guarded project
 Requires=gitguard-vm-start.service
 After=gitguard-vm-start.service ssh.service sshd.service
-Wants=gitguard-vm-end.service gitguard-vm-clock.service
+Wants=gitguard-vm-end.service gitguard-vm-clock.service {CHANGES}
 
 [Service]
 Type=oneshot
@@ -145,7 +145,7 @@ _IN_EMERGENCY = "[Unit]\nWants=gitguard-vm-end.service\n"
 
 # The machine has little hardware, and always the same. An emulated guest takes many seconds to look
 # at all devices of the kernel's, and to load drivers for parts that nothing uses.
-_HARDWARE = ("block", "input", "net", "virtio")
+_HARDWARE = ("block", "input", "net", "virtio", "virtio-ports")
 _TRIGGER = (
     "[Service]\nExecStart=\nExecStart=-udevadm trigger --type=devices --action=add {}\n".format(
         " ".join(f"--subsystem-match={name}" for name in _HARDWARE)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.host.vm import settings as settings_of_vm
 from gitguardfs.host.vm import state as states
 from gitguardfs.host.vm import status, status_text, watcher
-from gitguardfs.host.vm import settings as settings_of_vm
 from gitguardfs.host.vm.settings import Settings
 from gitguardfs.host.vm.state import State
 
@@ -24,7 +24,7 @@ pytest.importorskip("inotify_simple")
 def state(monkeypatch: pytest.MonkeyPatch) -> Iterator[State]:
     with tempfile.TemporaryDirectory(prefix="vm-") as short:
         monkeypatch.setenv("XDG_STATE_HOME", f"{short}/s")
-        Path(short, "p/deps").mkdir(parents=True)
+        Path(short, "p/node_modules").mkdir(parents=True)
         state = states.state_of(f"{short}/p")
         states.create(state)
         settings_of_vm.save(state, Settings(state.project))
@@ -57,9 +57,9 @@ def test_changes_come_by_the_socket_until_vm_up_ends(state: State, qemu: socket.
         assert len(first["shares"]) == 1
         while not json.loads(next(lines)).get("whole"):
             pass
-        for name in ("deps/never", "hidden", "seen"):
+        for name in ("node_modules/never", "hidden", "seen"):
             Path(state.project, name).touch()
-        made = []
+        made: list[str] = []
         while not made or made[-1] != "seen":
             made += [line["made"]] if "made" in (line := json.loads(next(lines))) else []
         assert made == ["seen"]
