@@ -24,6 +24,7 @@ from gitguardfs.doctor import (
     local_checks,
     mount_checks,
     other_mounts,
+    changes_check,
     partial_checks,
     policy_checks,
     privilege_checks,
@@ -202,6 +203,7 @@ def _checked(context: Context, about_git: Check) -> list[Result]:
         "the raw share": share_checks.check,
         "directories of the guest's own": local_checks.check,
         "partial clones": partial_checks.check,
+        "changes on the host": changes_check.check,
         "privileges": privilege_checks.check,
     }
     if usable:

@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {
     "host/egress": OF_HOST | {"host/credentials"},
     "host/fetch": OF_HOST | {"host/audit"},
     "host/share": OF_HOST,
-    "host/vm": OF_HOST | {"guest", "host/share", "host/credentials", "host/egress"},
+    "host/vm": OF_HOST | {"guest", "host/share", "host/credentials", "host/egress", "host/watch"},
     "host/watch": OF_HOST | {"linux"},
     "host/doctor_checks": OF_HOST | {"host/audit", "host/share"},
 }  # fmt: skip

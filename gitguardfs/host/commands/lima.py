@@ -133,12 +133,13 @@ def _write(file: str, text: str, project: str) -> None:
 
 def _next_steps(spec: LimaSpec, file: str) -> str:
     """Return the commands to run, and what stays open."""
-    holds = {"selinux": this_host().selinux, "proxy": spec.proxy is not None}
+    holds = {"mac": spec.is_mac, "selinux": this_host().selinux, "proxy": spec.proxy is not None}
     values = {
         "file": shlex.quote(file),
         "label": "\n".join(map(quote.shell, selinux.label(spec.project))),
         "name": spec.name,
         "project": spec.project,
+        "quoted_project": shlex.quote(spec.project),
         "proxy": spec.proxy,
         "view": shlex.quote(spec.view),
     }

@@ -109,6 +109,7 @@ def as_object(
     }
     libvirt = {
         "filesystem": text["filesystem"],
+        "channel": None if on_host else text["channel"],
         "memory_backing": text["memory_backing"] or None,
     }
     return {
@@ -132,6 +133,7 @@ def as_object(
             "install": commands(text["unpack"]),
         },
         "user": command("user"),
+        "watch": command("watch") if text["watch"] else None,
         "guest": command("guest"),
         "git": git,
         "warnings": list(warnings),
@@ -164,6 +166,7 @@ def _values(spec: ShareSpec) -> dict[str, str]:
     is_list_of_shares = spec.hypervisor is Hypervisor.UTM and spec.transport is Transport.VIRTIOFS
     view = f"{AGENT_HOME}/{UTM_VIEW if is_list_of_shares else spec.name}"
     plain = {
+        "changes": spec.changes,
         "directory": spec.directory,
         "exported": spec.exported,
         "firmware": spec.host.firmware or qemu.FIRMWARE,
@@ -186,6 +189,7 @@ def _values(spec: ShareSpec) -> dict[str, str]:
         **{name: shlex.quote(value) for name, value in plain.items()},
         "uid": str(spec.host.uid),
         "gid": str(spec.host.gid),
+        "changes_port": shlex.join(qemu.changes_port(spec.changes)),
         "cpus": str(spec.cpus),
         "memory": str(spec.memory),
         "label": "\n".join(map(shlex.join, selinux.label(spec.directory))),

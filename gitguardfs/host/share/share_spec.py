@@ -129,6 +129,11 @@ class ShareSpec:
         return os.path.join(self.host.runtime, f"gitguardfs-{self.tag}.sock")
 
     @property
+    def changes(self) -> str:
+        """Return the path of the socket by which QEMU gets changes for the guest."""
+        return os.path.join(self.host.runtime, f"gitguardfs-{self.tag}.changes")
+
+    @property
     def uses_runtime(self) -> bool:
         """Return whether the host's runtime directory gets a mount or a socket."""
         is_served = self.hypervisor is Hypervisor.QEMU and self.transport is Transport.VIRTIOFS
@@ -162,14 +167,19 @@ class ShareSpec:
                 f"the disk {self.disk_path} would lie in the shared directory",
                 "the guest could change it from within: --disk PATH",
             )
-        if self.transport is not Transport.VIRTIOFS:
-            return
-        if self.host.is_mac:
+        if self.transport is Transport.VIRTIOFS and self.host.is_mac:
             raise UserError("virtiofsd runs on Linux only", "--transport 9p, or --for utm")
-        _check_path(self.socket, "the socket's path")
-        if len(self.socket.encode()) > SOCKET_PATH_BYTES:
+        if self.transport is Transport.VIRTIOFS:
+            self._check_socket(self.socket)
+        if self.guard is GuardPlacement.GUEST:
+            self._check_socket(self.changes)
+
+    @staticmethod
+    def _check_socket(path: str) -> None:
+        _check_path(path, "the socket's path")
+        if len(path.encode()) > SOCKET_PATH_BYTES:
             raise UserError(
-                f"the socket's path {self.socket} is longer than {SOCKET_PATH_BYTES} bytes",
+                f"the socket's path {path} is longer than {SOCKET_PATH_BYTES} bytes",
                 "choose a shorter XDG_RUNTIME_DIR",
             )
 

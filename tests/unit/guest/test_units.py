@@ -90,7 +90,7 @@ def test_written_files_are_found_equal_and_a_changed_one_is_named(tmp_path: Path
     result = units(*arguments, "--check")
     assert (result.return_value, result.output) == (1, f"{tmp_path}/mnt-projects.mount: differs\n")
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == [
-        "gitguardfs@.service", "mnt-projects.mount", "share.conf",
+        "gitguardfs-changes.service", "gitguardfs@.service", "mnt-projects.mount", "share.conf",
     ]  # fmt: skip
 
 

@@ -277,7 +277,7 @@ def hostguard_stop(said: dict[str, Any]) -> list[str] | None:
 
 KEYS = {
     "format", "directory", "exported", "tag", "transport", "for", "guard", "selinux", "qemu",
-    "virtiofsd", "libvirt", "utm", "bundle", "user", "guest", "git", "warnings",
+    "virtiofsd", "libvirt", "utm", "bundle", "user", "guest", "git", "watch", "warnings",
 }  # fmt: skip
 
 
