@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import sys
 import time
 from contextlib import suppress
@@ -77,11 +78,17 @@ def _take(fd: int, bridge: host_lines.Bridge) -> None:
 def _take_again_and_again(path: str, views: tuple[str, ...]) -> None:
     while True:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            is_port = stat.S_ISCHR(os.stat(path).st_mode)
+            flags = os.O_RDWR | os.O_NONBLOCK if is_port else os.O_RDONLY
+            fd = os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}", code=Exit.SYSTEM) from None
         bridge = host_lines.Bridge(views)
         try:
+            if is_port:
+                with suppress(BlockingIOError):  # nobody is there, who could have begun
+                    os.write(fd, b"\n")  # asks a host that has begun already to begin again
+                os.set_blocking(fd, True)
             _take(fd, bridge)
         except ValueError as error:
             warn(f"{path}: {shown(str(error))}")

@@ -20,11 +20,11 @@ from gitguardfs.base.walk import Unread
 from gitguardfs.commands.command_line import FAIL_ON, JSON, Command, in_project
 from gitguardfs.doctor import (
     attack_checks,
+    changes_check,
     link_checks,
     local_checks,
     mount_checks,
     other_mounts,
-    changes_check,
     partial_checks,
     policy_checks,
     privilege_checks,

@@ -7,11 +7,13 @@ and the present ``whole`` of each directory stand for them.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import select
 import socket
 import stat
+import termios
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -44,6 +46,7 @@ class Output:
         self._queue: deque[bytes] = deque()
         self._size = 0
         self._socket: socket.socket | None = None
+        self._is_asked = False
         self.fd: int | None = None
         """The connection's descriptor; None without a reader."""
         self.connect()
@@ -101,6 +104,41 @@ class Output:
     def is_waiting(self) -> bool:
         """Whether lines wait for the reader."""
         return bool(self._queue)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all that was written has been read, as far as that is known."""
+        if self._socket is None:
+            return self.fd is not None
+        left = fcntl.ioctl(self._socket, termios.TIOCOUTQ, bytes(4))
+        return not any(left)
+
+    @property
+    def events(self) -> int:
+        """The events to wait for (poll(2))."""
+        answers = 0 if self._socket is None else select.POLLIN
+        return answers | (select.POLLOUT if self.is_waiting else 0)
+
+    def take_request(self) -> None:
+        """Take what the reader has written: whatever it is, it asks for the stream's beginning.
+
+        A reader behind QEMU's port may be another one, and the socket is still the same.
+        """
+        try:
+            self._is_asked = bool(self.fd is not None and os.read(self.fd, CHUNK))
+        except BlockingIOError:
+            return
+        except OSError:
+            self._is_asked = False
+        if not self._is_asked:
+            self.disconnect()
+
+    def begin_if_asked(self) -> None:
+        """Send the first lines again if the reader has asked for them."""
+        if self._is_asked and self.fd is not None:
+            self._put(self._first)
+            self._put_present()
+        self._is_asked = False
 
     def tell(self, line: dict[str, object]) -> None:
         """Send a line, now or when the reader has room."""

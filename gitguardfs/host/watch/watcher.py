@@ -55,10 +55,12 @@ def _run(trees: list[Tree], output: Output, status: StatusFile, target: str) -> 
         if now >= next_beat:
             next_beat = now + BEAT
             output.connect()
+            output.begin_if_asked()
+            is_read = output.is_read
             watched = {tree.tag: tree.watched for tree in trees}
             output.beat({"beat": next(beats), "watched": watched})
             output.write()
-            status.write(_status(trees, output, target))
+            status.write(_status(trees, is_read and not output.is_waiting, target))
         for tree in trees:
             tree.step()
         output.write()
@@ -69,17 +71,19 @@ def _run(trees: list[Tree], output: Output, status: StatusFile, target: str) -> 
         for tree in trees:
             poller.register(tree.fileno(), select.POLLIN)
         if output.fd is not None:
-            poller.register(output.fd, select.POLLOUT if output.is_waiting else 0)
+            poller.register(output.fd, output.events)
         for fd, events in poller.poll(max(0.0, seconds) * 1000):
             if fd == output.fd and events & (select.POLLERR | select.POLLHUP):
                 output.disconnect()
+            elif fd == output.fd and events & select.POLLIN:
+                output.take_request()
 
 
-def _status(trees: list[Tree], output: Output, target: str) -> dict[str, object]:
+def _status(trees: list[Tree], is_read: bool, target: str) -> dict[str, object]:
     return {
         "pid": os.getpid(),
         "to": target,
-        "read": output.fd is not None and not output.is_waiting,
+        "read": is_read,
         "directories": [
             {
                 "tag": tree.tag, "path": tree.path, "watched": tree.watched,

@@ -1,5 +1,6 @@
 """The watcher that `vm up` starts: it writes to the socket of QEMU's, and ends with `vm up`."""
 
+import contextlib
 import json
 import os
 import socket
@@ -49,9 +50,15 @@ def text(state: State) -> str:
 def test_changes_come_by_the_socket_until_vm_up_ends(state: State, qemu: socket.socket) -> None:
     own = Settings(state.project, local=("deps",), hide=("hidden",))
     assert "watch.log says why" in text(state)
-    with watcher.started(state, own):
+    with contextlib.ExitStack() as stack:
+        vm_up = stack.enter_context(contextlib.ExitStack())
+        vm_up.enter_context(watcher.started(state, own))
         connection, _ = qemu.accept()
-        lines = connection.makefile("r")
+        stack.enter_context(connection)
+        while (found := watcher.status(state)) is None or found["read"]:
+            time.sleep(0.1)  # a beat has to be left unread
+        assert "the guest does not read" in text(state)
+        lines = stack.enter_context(connection.makefile("r"))
         first = json.loads(next(lines))
         assert first["gitguard-changes"] == 1
         assert len(first["shares"]) == 1
@@ -63,12 +70,22 @@ def test_changes_come_by_the_socket_until_vm_up_ends(state: State, qemu: socket.
         while not made or made[-1] != "seen":
             made += [line["made"]] if "made" in (line := json.loads(next(lines))) else []
         assert made == ["seen"]
-        while not (found := watcher.status(state)) or not found["directories"][0]["last_change"]:
-            time.sleep(0.1)
+        while not (
+            (found := watcher.status(state))
+            and found["directories"][0]["last_change"]
+            and found["read"]
+        ):
+            next(lines)
         assert found["directories"][0]["path"] == state.project
         assert "told to the guest" in text(state)
-    assert watcher.status(state) is None
-    assert not any("beat" not in json.loads(line) for line in lines)  # it has an end
+        connection.sendall(b"\n")  # another reader in the guest
+        while "gitguard-changes" not in json.loads(next(lines)):
+            pass
+        while not json.loads(next(lines)).get("whole"):
+            pass
+        vm_up.close()
+        assert watcher.status(state) is None
+        list(lines)  # it has an end
 
 
 @pytest.mark.parametrize("own", [{"watch": False}, {"guard": "host"}])
