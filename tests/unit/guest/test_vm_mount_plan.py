@@ -322,6 +322,23 @@ def test_a_share_that_the_users_own_line_mounts_is_left_to_it() -> None:
     assert not [step for step in guard_plan(look, request(style="systemd")) if ".mount" in step]
 
 
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_a_port_for_changes_is_taken_now_and_at_boot(style: Any) -> None:
+    look = Facts(has_systemd=True, has_changes_port=True)
+    plan = guard_plan(look, request(style=style))
+    assert any(step.startswith(f"write /etc/systemd/system/{systemd.CHANGES}") for step in plan)
+    assert f"systemctl enable --quiet --now {systemd.CHANGES}" in plan
+    for without in (
+        replace(look, has_changes_port=False),
+        replace(look, has_systemd=False),
+    ):
+        if style == "fstab" or without.has_systemd:
+            assert systemd.CHANGES not in "\n".join(guard_plan(without, request(style=style)))
+    packaged = guard_plan(replace(look, has_packaged_template=True), request(style=style))
+    assert not any(step.startswith("write") and systemd.CHANGES in step for step in packaged)
+    assert any("enable" in step and systemd.CHANGES in step for step in packaged)
+
+
 # ----------------------------------------------------------------------------------- removal
 
 
