@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import socket
 import subprocess
 import time
@@ -268,6 +269,39 @@ def test_tools_for_the_agents_own_account_are_offered(vm: World) -> None:
 # The commands beside it
 
 
+AWAIT_NAME = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init1(0)
+libc.inotify_add_watch(fd, b".", 0x100)  # IN_CREATE
+os.listdir(".")
+print("watching", flush=True)
+print(os.read(fd, 4096)[16:].rstrip(b"\\0").decode())
+"""
+
+
+def test_what_the_host_makes_is_an_event_for_the_agent(vm: World) -> None:
+    while not (found := facts(vm)["vm"]["watcher"]) or not (
+        found["read"] and found["directories"][0]["whole"]
+    ):
+        time.sleep(1)
+    words = command("ssh", "--", shlex.join(["timeout", "300", "python3", "-c", AWAIT_NAME]))
+    with vm.popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "watching\n"
+        with as_host():
+            (vm.project / "made-on-the-host").touch()
+        assert process.stdout.readline() == "made-on-the-host\n"
+    (vm.project / "made-on-the-host").unlink()
+    (told,) = json.loads(vm.sh("gitguard changes-in --status --json", root=True))
+    assert told["arrives"]
+    assert told["whole"]
+    assert told["last_change"] is not None
+    said = vm.vm("status").stdout
+    assert "told to the guest, " in said
+    assert "the last one 20" in said
+
+
 def test_the_list_has_the_vm_that_runs(vm: World) -> None:
     (one,) = json.loads(vm.vm("ls", "--json").stdout)
     assert (one["name"], one["project"], one["state"]) == (
@@ -295,12 +329,16 @@ def test_status_shows_a_line_of_the_allowlist_that_cannot_be_read(vm: World) -> 
 
 
 def border(vm: World) -> dict[str, Any]:
+    crossing: dict[str, Any] = facts(vm)["border"]
+    return crossing
+
+
+def facts(vm: World) -> dict[str, Any]:
     done = vm.vm("status", "--json")
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["vm"]["state"] == "running"
-    crossing: dict[str, Any] = found["border"]
-    return crossing
+    return found
 
 
 def test_a_published_port_leads_into_the_guest(vm: World, published: int) -> None:
