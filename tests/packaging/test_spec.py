@@ -95,6 +95,7 @@ def test_it_has_programs_pages_completion_and_unit(package: Path) -> None:
     for program in (*PROGRAMS, "umount.fuse.gitguardfs"):
         assert f"/usr/bin/{program}" in listed
     assert "/usr/lib/systemd/system/gitguardfs@.service" in listed
+    assert "/usr/lib/systemd/system/gitguardfs-changes.service" in listed
     for one in every_command():
         path = f"/usr/share/man/man{8 if one.words[0] == 'vm-mount' else 1}/{'-'.join(one.words)}"
         assert any(name.startswith(f"{path}.") for name in listed)
@@ -128,6 +129,8 @@ def test_its_programs_find_their_modules(tree: Path) -> None:
     assert "from gitguardfs.commands.gitguardfs import main" in text
     unit = (tree / "usr/lib/systemd/system/gitguardfs@.service").read_text()
     assert "ExecStart=/usr/bin/gitguardfs " in unit
+    unit = (tree / "usr/lib/systemd/system/gitguardfs-changes.service").read_text()
+    assert "ExecStart=/usr/bin/gitguard changes-in " in unit
 
 
 def test_the_links_of_its_documents_lead_to_its_files(tree: Path) -> None:

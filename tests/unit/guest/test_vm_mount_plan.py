@@ -422,6 +422,23 @@ def test_a_guards_entry_that_is_left_alone_is_found_and_taken_out(mount: str) ->
     assert removal.find(look, None, None, VIEW) == removal.InstalledShare(None, mount, (VIEW,))
 
 
+@pytest.mark.parametrize("style", ["fstab", "systemd"])
+def test_changes_are_taken_as_long_as_there_is_a_view(style: str) -> None:
+    look = installed(style)
+    text = systemd.changes_unit("/opt/x/gitguardfs")
+    assert "ExecStart=/opt/x/gitguard changes-in --from" in text
+    look = replace(
+        look, units={**look.units, systemd.CHANGES: text.encode()}, has_systemd=True,
+        takes_changes=True,
+    )  # fmt: skip
+    said = removed(look)[0]
+    disabled = said.index(f"systemctl disable --quiet --now {systemd.CHANGES}")
+    assert disabled < said.index(f"remove /etc/systemd/system/{systemd.CHANGES}")
+    line = fstab.guard_line(spec_of(request(mount=way("/mnt/b"), map_mount=way("/home/me/other"))))
+    with_other = replace(look, fstab=look.fstab + f"{line}\n".encode())
+    assert systemd.CHANGES not in "\n".join(removed(with_other)[0])
+
+
 TEMPLATE_PATH = f"/etc/systemd/system/{systemd.TEMPLATE}"
 FOREIGN = b"[Service]\nExecStart=/bin/true\n"
 
