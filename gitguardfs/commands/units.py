@@ -28,7 +28,8 @@ Examples:
       -m /mnt/share -mm /home/agent/src --owner 501:20 --user agent \\
       --output /etc/systemd/system
       units; then: systemctl daemon-reload
-      systemctl enable --now gitguardfs@home-agent-src.service gitguardfs-changes.service
+      systemctl enable --now gitguardfs@home-agent-src.service
+      and so gitguardfs-changes.service, for live changes
 
 vm-mount writes the same and mounts. docs/guest.md of the source explains the lines.
 

@@ -16,7 +16,7 @@ from gitguardfs.commands.command_line import Command
 
 EPILOG = """\b
 Examples:
-  gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in /home/agent/projects
+  gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in
   gitguard watch projects=~/work/projects --to ~/.cache/vm-changes.sock
   gitguard watch ~/projects --without deps --to -
   gitguard watch --status
@@ -27,8 +27,8 @@ second. It reads names only, never a file, and tells none that git could take fo
 anything below one. Linux has a limit of watches; docs/live-changes.md of the source says more.
 
 \b
-Exit codes: 0 ended by a signal or by the reader, 2 wrong usage, 3 anything else. With --status:
-0 a watcher runs, 1 none does.
+Exit codes: 0 ended by a signal or by the reader, 2 wrong usage, 3 anything else.
+With --status: 0 a watcher runs, 1 none does.
 """
 
 

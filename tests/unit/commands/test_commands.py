@@ -68,7 +68,7 @@ def test_wrong_usage_of_gitguard_is_2(arguments: list[str]) -> None:
 
 WITHOUT_PROJECT = {
     *("units", "private list", "local list", "local prune", "local move", "vm images list"),
-    *("vm images prune", "vm list", "changes-in"),
+    *("vm images prune", "vm list", "changes-in", "watch"),
 }
 """Commands of gitguard that are not about one project."""
 
