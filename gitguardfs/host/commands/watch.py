@@ -27,7 +27,7 @@ second. It reads names only, never a file, and tells none that git could take fo
 anything below one. Linux has a limit of watches; docs/live-changes.md of the source says more.
 
 \b
-Exit codes: 0 ended by a signal or by the reader, 2 wrong usage, 3 anything else.
+Exit codes: 0 ended by a signal or the reader, 2 wrong usage, 3 anything else.
 With --status: 0 a watcher runs, 1 none does.
 """
 
