@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from gitguardfs.base.constants import CHANGES_PORT
 from gitguardfs.guest.run import MODULES
 from tests.guest import emulator
 from tests.guest import image as images
@@ -64,6 +65,11 @@ class Machine:
     @property
     def console(self) -> Path:
         return self.work / "console.log"
+
+    @property
+    def changes(self) -> Path:
+        """The socket at which the host tells of its changes."""
+        return self.work / "changes.sock"
 
     # ------------------------------------------------------------------------- life
 
@@ -203,6 +209,8 @@ class Machine:
             "-chardev", f"socket,id=agent,path={self.work}/agent.sock,server=on,wait=off",
             "-device", "virtio-serial-pci",
             "-device", f"virtserialport,chardev=agent,name={PORT}",
+            "-chardev", f"socket,id=changes,path={self.changes},server=on,wait=off",
+            "-device", f"virtserialport,chardev=changes,name={CHANGES_PORT}",
         ]  # fmt: skip
         for number, share in enumerate(self.shares):
             if share.transport == "virtiofs":
