@@ -140,7 +140,16 @@ class Comparing:
     def _moved(self, old: tuple[Directory, bytes], new: tuple[Directory, bytes]) -> None:
         old_place, new_place = (old[0].id, old[1]), (new[0].id, new[1])
         st = self._stat(*new)
-        if self._own.has_removed(old_place) and self._own.has_made(new_place):
+        replaced = self._names.at(*new)
+        knows_new = st is not None and replaced is not None and replaced.matches(st)
+        if (
+            self._own.has_removed(old_place)
+            and self._own.has_made(new_place)
+            and st is not None
+            and replaced is not None
+            and knows_new
+            and (S_IFMT(st.st_mode) == S_IFDIR or self._own.has_written(replaced, st))
+        ):
             return
         if st is None or self._stat(*old) is not None:  # more has happened since
             self._differs(lines.GONE, *old)
@@ -148,13 +157,12 @@ class Comparing:
             return
         for parent in (old[0], new[0]):
             self._touch_listing(parent)
-        moving, replaced = self._names.at(*old), self._names.at(*new)
+        moving = self._names.at(*old)
         if moving is None or not moving.matches(st):
             if moving is not None:
                 self._repeating.add(removal(*old, moving))
             self._repeating.add(addition(*old, st, forgets=False)._replace(at=new))
             moving = None
-        knows_new = replaced is not None and replaced.matches(st)
         self._repeating.add(
             Step(
                 helper.RENAME, *old, moving, st, new[0], new[1], None if knows_new else replaced,
