@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
+from gitguardfs.fs.nodes import Directory
 from gitguardfs.linux import syscalls
 from gitguardfs.live import lines
 from gitguardfs.live.comparing import Comparing
@@ -82,8 +83,8 @@ class Changes:
         self._names = KnownNames(tree.nodes)
         self._own = view.own_changes = OwnChanges(tree)
         self._repeating = Repeating(
-            tree, session, self._names, self._own, start, self._notifying.forget, self.safely,
-            self._work_on,
+            tree, session, self._names, self._own, start, self._notifying.forget,
+            self._look_below, self.safely, self._work_on,
         )  # fmt: skip
         self._comparing = Comparing(
             session, view, self._names, self._own, self._repeating, source_caches
@@ -212,13 +213,20 @@ class Changes:
                 self._keep(False)
                 log.info("the host does not tell of all changes: %s", line.why or "no reason given")
         elif line.kind == lines.AGAIN:
-            if self._free is not None:
-                self._notifying.forget(self._free.take(), [], None)
-            self._comparing.look_again(line.path)
+            top = self._names.directory(line.path)
+            if top is not None:
+                self._look_below(top)
         elif line.kind != lines.BEGINS:
             self._comparing.compare(line)
             if self._source_caches:
                 self._later.append((monotonic() + CACHED_FOR, line))
+
+    def _look_below(self, top: Directory) -> None:
+        """Compare all that the kernel knows below a directory, a few nodes at a time."""
+        if self._free is not None:
+            self._notifying.forget(self._free.take(), [], None)
+        self._comparing.look_below(top)
+        self._work_on()
 
     def _keep(self, keeps: bool) -> None:
         """Have the kernel cache for long from now on, or no more."""

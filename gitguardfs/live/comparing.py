@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,6 +22,8 @@ from gitguardfs.names.rules import Refused
 from gitguardfs.sessions.base import Session
 from gitguardfs.view.view import View
 
+MOST_TOPS = 16
+"""Directories below which all is to be compared; if there are more, all below the root is."""
 NODES_AT_ONCE = 16
 """Known nodes that are compared at a time."""
 
@@ -45,12 +48,14 @@ class Comparing:
         self._own = own
         self._repeating = repeating
         self._source_caches = source_caches
+        self._tops: deque[Directory] = deque()
+        """Directories below which all is to be compared, after the present one."""
         self._looking: Iterator[Node] | None = None
 
     @property
     def is_looking(self) -> bool:
-        """Whether nodes are left that ``look_again`` has asked for."""
-        return self._looking is not None
+        """Whether nodes are left that ``look_below`` has asked for."""
+        return self._looking is not None or bool(self._tops)
 
     def compare(self, line: Line) -> None:
         """Compare the names of a line, and repeat the difference."""
@@ -113,6 +118,8 @@ class Comparing:
                 self._repeating.add(removal(parent, name, known))
             return
         is_same = known is not None and known.matches(st)
+        if is_same and isinstance(known, Directory) and kind in (lines.MADE, lines.GONE):
+            self._repeating.look_below(known)  # another one may have got its number
         if known is not None and not is_same:
             self._touch_listing(parent)
             self._repeating.add(removal(parent, name, known))
@@ -170,17 +177,20 @@ class Comparing:
             )
         )  # fmt: skip
 
-    def look_again(self, path: Path) -> None:
+    def look_below(self, top: Directory) -> None:
         """Compare all that the kernel knows below a directory, by further calls of ``look_on``."""
-        top = self._names.directory(path)
-        if top is not None:
-            # What was not looked at yet is so now.
-            self._looking = self._names.below(self._tree.nodes.root if self._looking else top)
-            self._touch_listing(top)
+        if len(self._tops) >= MOST_TOPS:
+            self._tops.clear()
+            top = self._tree.nodes.root
+        if top not in self._tops:
+            self._tops.append(top)
+        self._touch_listing(top)
 
     def look_on(self) -> None:
         """Compare some nodes."""
-        found = list(islice(self._looking or (), NODES_AT_ONCE))
+        if self._looking is None:
+            self._looking = self._names.below(self._tops.popleft())
+        found = list(islice(self._looking, NODES_AT_ONCE))
         for node in found:
             with suppress(OSError, Refused):
                 self._view.apart(partial(self._look_at, node))

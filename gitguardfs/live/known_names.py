@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gitguardfs.fs.node_table import NodeTable
-from gitguardfs.fs.nodes import ROOT_ID, Directory, Node, ancestors
+from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.live.lines import Path
 
 Place = tuple[int, bytes]
@@ -19,6 +19,8 @@ class KnownNames:
         self._nodes = nodes
         self._by_place: dict[Place, Node] = {}
         self._places: dict[int, Place] = {}
+        self._entries: dict[int, set[int]] = {}
+        """By a directory's number: those of the nodes in it."""
         for node in nodes:
             self._note(node)
         self._former = nodes.note
@@ -34,18 +36,23 @@ class KnownNames:
             self._former(node)
 
     def _note(self, node: Node) -> None:
-        former = self._places.pop(node.id, None)
-        if former is not None and self._by_place.get(former) is node:
-            del self._by_place[former]
+        self.lost(node)
         if node.parent is not None and node.is_hashed and self._nodes.by_id.get(node.id) is node:
             place = self._places[node.id] = node.parent.id, node.name
             self._by_place[place] = node
+            self._entries.setdefault(node.parent.id, set()).add(node.id)
 
     def lost(self, node: Node) -> None:
         """Note that a node has lost its name by a change of the host's."""
         place = self._places.pop(node.id, None)
-        if place is not None and self._by_place.get(place) is node:
+        if place is None:
+            return
+        if self._by_place.get(place) is node:
             del self._by_place[place]
+        entries = self._entries.get(place[0], set())
+        entries.discard(node.id)
+        if not entries:
+            self._entries.pop(place[0], None)
 
     def at(self, parent: Directory, name: bytes) -> Node | None:
         """Return the node that was last seen at a name, if the kernel knows it."""
@@ -62,13 +69,19 @@ class KnownNames:
         return node if isinstance(node, Directory) and (node.is_known or not path) else None
 
     def below(self, top: Directory) -> Iterator[Node]:
-        """Yield the known nodes below a directory, as the table was at the beginning."""
-        for node_id in list(self._places):
-            node = self._nodes.by_id.get(node_id)
-            if node is None or node.parent is None or not node.is_known:
-                continue
-            if top.id == ROOT_ID or top in ancestors(node.parent):
-                yield node
+        """Yield the known nodes below a directory, each directory as it is when it is reached."""
+        ahead: list[int] = [top.id]
+        seen: set[int] = {top.id}
+        while ahead:
+            for number in list(self._entries.get(ahead.pop(), ())):
+                node = self._nodes.by_id.get(number)
+                if node is None or number in seen:
+                    continue
+                if isinstance(node, Directory):
+                    seen.add(number)
+                    ahead.append(number)
+                if node.is_known:
+                    yield node
 
     def places(self) -> list[Place]:
         """Return all places."""

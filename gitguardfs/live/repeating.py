@@ -89,6 +89,7 @@ class Repeating:
         own: OwnChanges,
         start: Callable[[], HelperProcess],
         forget: Callable[[list[Place], list[NodeId], Callable[[], None] | None], None],
+        look_below: Callable[[Directory], None],
         safely: Callable[[Callable[[], None]], None],
         idle: Callable[[], None],
     ) -> None:
@@ -96,7 +97,8 @@ class Repeating:
         ``idle`` is called when all steps are made.
 
         ``forget`` makes the kernel look names and attributes up again, on another thread; then it
-        has its last argument called between two requests.
+        has its last argument called between two requests. ``look_below`` compares what the kernel
+        knows below a directory: what came of changes there, by its former path, was lost.
         """
         self._tree = tree
         self._session = session
@@ -104,6 +106,7 @@ class Repeating:
         self._own = own
         self._start = start
         self._forget = forget
+        self.look_below = look_below
         self._safely = safely
         self._idle = idle
         self._queue: deque[Step] = deque()
@@ -300,6 +303,8 @@ class Repeating:
         node, reply = found
         self._own.note_made((step.parent.id, step.name))
         self._note_known(node, st)
+        if isinstance(node, Directory) and node.lookup_count > 1:
+            self.look_below(node)
         return reply
 
     def _moved(self, step: Step) -> None:
@@ -310,6 +315,8 @@ class Repeating:
         if node is not None and step.st is not None:
             self._tree.nodes.move(node, step.to, step.new_name)
             self._own.note_content(node.id, change_key(step.st))
+            if isinstance(node, Directory):
+                self.look_below(node)
         self._own.note_gone((step.parent.id, step.name))
         self._own.note_made((step.to.id, step.new_name))
 
