@@ -44,9 +44,10 @@ class KnownNames:
 
     def lost(self, node: Node) -> None:
         """Note that a node has lost its name by a change of the host's."""
-        place = self._places.pop(node.id, None)
-        if place is None:
+        present = self._nodes.by_id.get(node.id)
+        if node.id not in self._places or (present is not None and present is not node):
             return
+        place = self._places.pop(node.id)
         if self._by_place.get(place) is node:
             del self._by_place[place]
         entries = self._entries.get(place[0], set())

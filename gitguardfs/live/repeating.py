@@ -252,11 +252,18 @@ class Repeating:
         return step.to is None or arguments[2:4] == (step.to.id, step.new_name)
 
     def _changing(self, step: Step) -> Node | None:
-        return step.node or self._names.at(step.parent, step.name)
+        if step.node is not None and self._is_known(step.node):
+            return step.node
+        return self._names.at(step.parent, step.name)
 
     def _moving(self, step: Step) -> Node | None:
-        at = None if step.to is None else self._names.at(step.to, step.new_name)
-        return step.node or at
+        if step.node is not None and self._is_known(step.node):
+            return step.node
+        return None if step.to is None else self._names.at(step.to, step.new_name)
+
+    def _is_known(self, node: Node) -> bool:
+        """Return whether the kernel still knows a node: its number may be another one's by now."""
+        return self._tree.nodes.by_id.get(node.id) is node
 
     def _found(self, step: Step, arguments: tuple[Any, ...]) -> Any:
         """Return what the kernel is to find at a name."""
@@ -276,10 +283,14 @@ class Repeating:
     def _as_before(self, node: Node | None) -> EntryReply:
         """Return the entry of an object that has lost the name; None is one that nobody knows."""
         mode, size = S_IFREG, 0
-        node_id = self._tree.nodes.next_own_id() if node is None else node.id
+        node_id = None
         if node is not None:
-            node.lookup_count += 1
             mode, size = node.file_type, max(node.size, 0)
+            if self._is_known(node):
+                node.lookup_count += 1
+                node_id = node.id
+        if node_id is None:
+            node_id = self._tree.nodes.next_own_id()
         shown = Attributes(node_id, mode | 0o600, 1, 0, 0, 0, size, 0, 4096, 0, 0, 0)
         return EntryReply(node_id, shown, 0.0, 0.0)
 
