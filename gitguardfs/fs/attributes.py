@@ -114,6 +114,8 @@ class AttributeMapper:
             node.size = st.st_size
             if node.was_mappable or st.st_nlink > 1:
                 attr_timeout = min(attr_timeout, MAPPED_TIMEOUT)
+            if st.st_nlink > 1:  # only one of its names is known (``live``)
+                entry_timeout = self._least_timeout
         elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use
         return make(EntryReply, (node_id, shown, entry_timeout, attr_timeout))

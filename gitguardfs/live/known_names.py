@@ -19,6 +19,8 @@ class KnownNames:
         self._nodes = nodes
         self._by_place: dict[Place, Node] = {}
         self._places: dict[int, Place] = {}
+        self._further: set[Place] = set()
+        """Places at which the kernel knows files that were last seen at another."""
         self._entries: dict[int, set[int]] = {}
         """By a directory's number: those of the nodes in it."""
         for node in nodes:
@@ -36,6 +38,8 @@ class KnownNames:
             self._former(node)
 
     def _note(self, node: Node) -> None:
+        if node.has_other_names and node.id in self._places:
+            self._further.add(self._places[node.id])
         self.lost(node)
         if node.parent is not None and node.is_hashed and self._nodes.by_id.get(node.id) is node:
             place = self._places[node.id] = node.parent.id, node.name
@@ -85,5 +89,6 @@ class KnownNames:
                     yield node
 
     def places(self) -> list[Place]:
-        """Return all places."""
-        return list(self._by_place)
+        """Return all places. The further ones are forgotten with that."""
+        further, self._further = self._further, set()
+        return [*self._by_place, *(further - self._by_place.keys())]
