@@ -107,6 +107,8 @@ class Access(Revalidation):
     ) -> None:
         super().__init__(guard, nodes, descriptors, source)
         self._read_only = read_only
+        self.kernel_keeps = False
+        """Whether the kernel may use names for long that it does not look up again."""
         self._is_plain = guard.is_plain
         self._by_id = nodes.by_id
 
@@ -125,6 +127,8 @@ class Access(Revalidation):
             directory
         ):
             node = self._nodes.get(node_id)
+        if self.kernel_keeps and not node.open_fds:
+            self.check_place(node)
         if node.verdict is not ALLOW and (change or node.verdict >= Verdict.DENY):
             raise Refused(node.rule, partial(self.path, node))
         if change:
@@ -135,6 +139,17 @@ class Access(Revalidation):
             if node.open_fds and node.parent is not None:
                 self._source.check_is_file(self._descriptors.of(node.parent), node.name)
         return node
+
+    def check_place(self, node: Node) -> None:
+        """Check that a file is where it was last seen, if the kernel does not look that up.
+
+        The host may have moved it to a guarded place. Raises OSError(ESTALE), after which the
+        kernel looks the name up.
+        """
+        if self.kernel_keeps and node.parent is not None and node.file_type != S_IFDIR:
+            st = self._source.find_at(self._descriptors.of(node.parent), node.name)
+            if st is None or not node.matches(st):
+                raise stale()
 
     def directory(self, node_id: NodeId) -> Directory:
         """Return a directory if it may be read. Raises as ``node`` does, and OSError(ENOTDIR)."""

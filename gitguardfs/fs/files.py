@@ -54,6 +54,7 @@ class Files(NewEntries):
         """
         writes = flags & os.O_ACCMODE != os.O_RDONLY
         node = self.check.node(node_id, change=writes or bool(flags & os.O_TRUNC))
+        self.check.check_place(node)
         if node.file_type not in self.content_types:
             raise os_error(errno.ENXIO)
         fd, st = self._open(node, flags & SOURCE_FLAGS)

@@ -57,6 +57,7 @@ class NewEntries(Parts):
     def link(self, caller: Caller, node_id: NodeId, parent_id: NodeId, name: bytes) -> EntryReply:
         """Give a file another name; its owner does not change."""
         node = self.check.node(node_id, change=True)
+        self.check.check_place(node)
         ref = self.check.name(parent_id, name, change=True)
         fd = self.descriptors.of(node)
         stored = None

@@ -153,6 +153,7 @@ class Parts:
         ``note_free`` notes a name that the kernel takes for free, and returns whether it may.
         """
         self.cache_timeout, self.note_free = seconds, note_free
+        self.check.kernel_keeps = note_free is not None
         self.attributes.keep(seconds)
 
     def missing_timeout(self, parent_id: NodeId, name: bytes) -> float:

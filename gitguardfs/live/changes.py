@@ -232,6 +232,7 @@ class Changes:
         """Have the kernel cache for long from now on, or no more."""
         least = self._tree.least_timeout
         can = bool(least) and self._session.keeps_long and not self._is_forgetting
+        can = can and self._tree.symlinks is None  # a resolved link's object has another name
         if keeps and self._free is None and can:
             with suppress(OSError):  # tried again at the next beat
                 self._free = FreeNames(self._kept)
