@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from operator import attrgetter
 from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
+from time import monotonic
 
 from gitguardfs.base.constants import PERMISSION_BITS, SET_ID_BITS
 from gitguardfs.base.protocol import Attributes, EntryReply, GuestUid, ShareGid, ShareUid, make
@@ -65,6 +66,8 @@ class AttributeMapper:
         self._override = override
         self._shown_text = shown_text
         self._guest_ids = lru_cache(CACHED_OWNERS)(idmap.guest_ids)
+        self.drop_listing: Callable[[int], None] | None = None
+        """Makes the kernel drop a directory's listing, if it keeps that without being asked."""
 
     def keep(self, seconds: float) -> None:
         """Have the kernel cache for so long what no rule is about, and no other name leads to."""
@@ -95,6 +98,12 @@ class AttributeMapper:
         node_id = node.id
         shown = self.unguarded(st.st_ino if node_id == ROOT_ID else node_id, st, uid)
         entry_timeout, attr_timeout = self.entry_timeout, self._attr_timeout
+        if self.drop_listing is not None and type(node) is Directory and node.listed_at != NEVER:
+            times = st.st_mtime_ns, st.st_ctime_ns
+            is_old = monotonic() - node.listed_at >= entry_timeout
+            if is_old or times != node.listed_as or node.verdict is not ALLOW:
+                node.listed_at = NEVER
+                self.drop_listing(node_id)
         if (
             node.file_type == S_IFLNK
             and st.st_size > len(links.NEUTRAL)

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 KEPT = 3600.0
 """Seconds for which the kernel caches while all changes are told."""
 SILENCE = 1.5
-"""Seconds without a line after which changes count as told no more. The host sends a line each
+"""Seconds without a line after which changes count as told no more. The host sends one each half
 second. Nothing is to be stale after two, and 200,000 names take some tenths to be forgotten."""
-STEADY = 0.5
+STEADY = 0.2
 """Seconds between two beats, at least, of a stream that is not behind."""
 TICK = 0.2
 AT_ONCE = 4096

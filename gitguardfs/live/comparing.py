@@ -103,6 +103,8 @@ class Comparing:
         """Have the listing of a directory, and its times, asked for again."""
         parent.listed_at = NEVER
         self._invalidate(parent)
+        if self._tree.attributes.drop_listing is not None:
+            self._tree.attributes.drop_listing(parent.id)
 
     def _invalidate(self, node: Node) -> None:
         with suppress(OSError):

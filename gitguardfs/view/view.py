@@ -131,6 +131,11 @@ class View:
         """Whether the session may let the kernel read and write files of the share by itself."""
         return self._share.lends_files
 
+    def drop_listings(self, drop: Callable[[int], None]) -> None:
+        """Have ``drop`` called with a directory's number when its listing may not be kept."""
+        for tree in self._tables:
+            tree.attributes.drop_listing = drop
+
     @property
     def forwards_locks(self) -> bool:
         """Whether locks are those of the source's files."""

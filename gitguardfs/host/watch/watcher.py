@@ -1,4 +1,4 @@
-"""The loop of ``gitguard watch``: events in, lines out, and a beat each second."""
+"""The loop of ``gitguard watch``: events in, lines out, and a beat twice a second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gitguardfs.host.watch.output import Ended, Output
 from gitguardfs.host.watch.status import StatusFile
 from gitguardfs.host.watch.tree import Tree
 
-BEAT = 1.0
+BEAT = 0.5
 """Seconds between two beats; a reader that misses them for two seconds trusts no cache."""
 
 

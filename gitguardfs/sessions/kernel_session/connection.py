@@ -75,9 +75,15 @@ class Connection:
 
     def invalidate_attributes(self, node: int) -> None:
         """Make the kernel drop the attributes of a node. Raises OSError(ENOENT): it has none."""
-        size = abi.INVAL_INODE_OUT.size
-        code = abi.NOTIFY_INVAL_INODE
-        os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, abi.ATTRIBUTES_ONLY, 0))
+        self.invalidate(node, abi.ATTRIBUTES_ONLY)
+
+    def invalidate(self, node: int, offset: int = 0) -> None:
+        """Make the kernel drop the attributes and the cached pages of a node. Raises OSError.
+
+        It waits for a file's pages that are being read; a directory's never are.
+        """
+        size, code = abi.INVAL_INODE_OUT.size, abi.NOTIFY_INVAL_INODE
+        os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, offset, 0))
 
     def expire(self, parent: int, name: bytes) -> None:
         """Make the kernel look a name up again. Raises OSError(ENOENT): it does not know it."""

@@ -200,9 +200,10 @@ def pack_names(room: int, unique: int, names: Sequence[bytes]) -> bytes:
 class Listing:
     """The reply to a request for entries of a directory, with their attributes."""
 
-    def __init__(self, room: int) -> None:
-        """``room`` is how many bytes the kernel takes."""
+    def __init__(self, room: int, base: int = 0) -> None:
+        """``room`` is how many bytes the kernel takes; ``base`` is added to each offset."""
         self._room = room
+        self._base = base
         self._parts: list[bytes] = []
 
     def add(self, entry: DirEntry) -> bool:
@@ -217,8 +218,14 @@ class Listing:
         if reply is not None and (attributes := reply.attributes) is not None:
             head = pack_entry(0, reply)[OUT.size :]
             inode, file_type = attributes.ino, S_IFMT(attributes.mode)
-        self._parts.append(form.pack(head, inode or 1, offset, len(name), file_type >> 12, name))
+        at = self._base + offset
+        self._parts.append(form.pack(head, inode or 1, at, len(name), file_type >> 12, name))
         return True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no entries."""
+        return not self._parts
 
     def packed(self, unique: int, reply: None) -> bytes:
         """Return the reply to the request."""

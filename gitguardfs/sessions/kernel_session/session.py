@@ -26,6 +26,7 @@ from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import RESENT, Opcode
 from gitguardfs.sessions.kernel_session.connection import Connection
 from gitguardfs.sessions.kernel_session.late_signals import nudged
+from gitguardfs.sessions.kernel_session.listings import Listings
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
 from gitguardfs.sessions.kernel_session.outliving import Outliving
 from gitguardfs.sessions.kernel_session.replies import Answer, failed, passed_through
@@ -87,7 +88,8 @@ class KernelSession:
         ``serves_ioctl`` that the view answers ioctl(2).
         """
         self._view = view
-        self._forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
+        forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
+        self._forms = Listings(view, self._drop_listing).forms(forms)
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
         self.outliving = Outliving(self._connection, view, self._open_files, self.call_soon)
@@ -354,6 +356,10 @@ class KernelSession:
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         self._connection.invalidate_attributes(node)
+
+    def _drop_listing(self, node: int) -> None:
+        with suppress(OSError):
+            self._connection.invalidate(node)
 
     # Calls that may wait
 
