@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from gitguardfs.base.protocol import NodeId
@@ -64,24 +65,26 @@ class FreeNames:
         os.close(self._fd)
 
 
-def forget_what_a_former_daemon_kept(path: str, nodes: NodeTable, session: Session) -> None:
-    """Have all looked up again that the kernel may cache for long, if the file exists.
+def forget_what_a_former_daemon_kept(
+    paths: Iterable[str], nodes: NodeTable, session: Session
+) -> None:
+    """Have all looked up again that the kernel may cache for long, and remove the files then.
 
     To be called on the serving thread. Raises OSError.
     """
-    try:
+    rows = []
+    for path in paths:
         with open(path, "rb") as file:
-            rows = [row.partition(b"/") for row in file.read().split(b"\0")[:-1]]
-    except FileNotFoundError:
-        return
+            rows += [row.partition(b"/") for row in file.read().split(b"\0")[:-1]]
     # A row may have been cut off.
     places = [(int(parent), name) for parent, _, name in rows if parent.isdigit()]
     places += [(node.parent.id, node.name) for node in nodes if node.parent is not None]
     notifying = Notifying(session)
-    notifying.forget(places, list(nodes.by_id), lambda: _remove(path))
+    notifying.forget(places, list(nodes.by_id), lambda: _remove(paths))
     notifying.end()
 
 
-def _remove(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with suppress(OSError):
+            os.unlink(path)

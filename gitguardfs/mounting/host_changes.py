@@ -50,10 +50,10 @@ class HostChanges:
 
     def begin(self) -> None:
         """Have the kernel forget what it keeps from a former daemon, if that was killed."""
-        if os.path.exists(self._kept):
+        if paths := self._kept_files():
             from gitguardfs.live import kept
 
-            kept.forget_what_a_former_daemon_kept(self._kept, self._view.share.nodes, self._session)
+            kept.forget_what_a_former_daemon_kept(paths, self._view.share.nodes, self._session)
 
     def take(self) -> None:
         """Take the newest connection that waits, in place of the former one. Raises nothing.
@@ -106,6 +106,9 @@ class HostChanges:
         """Close all; the next daemon finds what the kernel keeps, if there will be one."""
         self.close_connection()
         self._listening.close()
-        for path in (self._path, *(() if hands_over else glob.glob(f"{self._kept}*"))):
+        for path in (self._path, *(() if hands_over else self._kept_files())):
             with suppress(OSError):
                 os.unlink(path)
+
+    def _kept_files(self) -> list[str]:
+        return glob.glob(f"{self._kept}-*")
