@@ -43,7 +43,7 @@ With --status: 0 changes arrive, 1 they do not.
 )
 @click.option("--status", "asks", is_flag=True, help="Say whether changes arrive.")
 @JSON
-def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool) -> None:
+def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool) -> int:
     """Tell guards of the host's changes, which gitguard watch writes. For root, in the guest.
 
     Programs in the guest then see the host's changes at once (inotify), and the guard lets the
@@ -69,6 +69,7 @@ def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool)
         raise UserError(shown(str(error)), hint, Exit.SYSTEM) from None
     finally:
         bridge.close()
+    return GitguardExit.OK
 
 
 def _take(fd: int, bridge: host_lines.Bridge) -> None:
@@ -99,7 +100,7 @@ def _take_again_and_again(path: str, views: tuple[str, ...]) -> None:
         time.sleep(AGAIN_AFTER)
 
 
-def _print_status(views: tuple[str, ...], as_json: bool) -> None:
+def _print_status(views: tuple[str, ...], as_json: bool) -> int:
     found = host_lines.status(views)
     if as_json:
         click.echo(json.dumps(found, indent=2))
@@ -108,7 +109,8 @@ def _print_status(views: tuple[str, ...], as_json: bool) -> None:
     if not found and not as_json:
         click.echo("no guard is mounted here")
     if not found or not all(one["arrives"] for one in found):
-        sys.exit(GitguardExit.FINDINGS)
+        return GitguardExit.FINDINGS
+    return GitguardExit.OK
 
 
 def _text(one: host_lines.Object) -> str:

@@ -79,8 +79,8 @@ class Changes:
         self._more = os.eventfd(1, os.EFD_CLOEXEC)
         """A descriptor that can always be read: what reads it is called again and again."""
         self._ticks = syscalls.ticks(TICK)
-        self._notifying = Notifying(session)
-        self._names = KnownNames(tree.nodes)
+        self._notifying = Notifying(session, self.safely)
+        self._names = KnownNames(tree.nodes, self._look_below)
         self._own = view.own_changes = OwnChanges(tree)
         self._repeating = Repeating(
             tree, session, self._names, self._own, start, self._notifying.forget,
@@ -232,6 +232,7 @@ class Changes:
         """Have the kernel cache for long from now on, or no more."""
         least = self._tree.least_timeout
         can = bool(least) and self._session.keeps_long and not self._is_forgetting
+        can = can and not self._notifying.is_held_up
         can = can and self._tree.symlinks is None  # a resolved link's object has another name
         if keeps and self._free is None and can:
             with suppress(OSError):  # tried again at the next beat

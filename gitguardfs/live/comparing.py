@@ -59,8 +59,12 @@ class Comparing:
 
     def compare(self, line: Line) -> None:
         """Compare the names of a line, and repeat the difference."""
-        with suppress(OSError, Refused):  # what it is about is gone, or guarded
+        try:
             self._view.apart(partial(self._compare, line))
+        except Refused:
+            pass
+        except OSError:  # a directory on the way is not where it was
+            self._repeating.look_below(self._tree.nodes.root)
 
     def _compare(self, line: Line) -> None:
         if line.kind == lines.LISTING or not line.path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from gitguardfs.base.protocol import NodeId
@@ -79,9 +79,14 @@ def forget_what_a_former_daemon_kept(
     # A row may have been cut off.
     places = [(int(parent), name) for parent, _, name in rows if parent.isdigit()]
     places += [(node.parent.id, node.name) for node in nodes if node.parent is not None]
-    notifying = Notifying(session)
+    notifying = Notifying(session, _safely)
     notifying.forget(places, list(nodes.by_id), lambda: _remove(paths))
     notifying.end()
+
+
+def _safely(call: Callable[[], None]) -> None:
+    with suppress(Exception):
+        call()
 
 
 def _remove(paths: Iterable[str]) -> None:

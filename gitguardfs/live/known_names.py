@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gitguardfs.fs.node_table import NodeTable
 from gitguardfs.fs.nodes import Directory, Node
@@ -15,8 +15,13 @@ Place = tuple[int, bytes]
 class KnownNames:
     """The nodes of a table by their places. Used on the serving thread only."""
 
-    def __init__(self, nodes: NodeTable) -> None:
+    def __init__(self, nodes: NodeTable, came: Callable[[Directory], None]) -> None:
+        """``came`` is called with a directory that was found, or put, at another place.
+
+        The kernel takes along what it caches below it, and lines by the new path found nothing.
+        """
         self._nodes = nodes
+        self._came = came
         self._by_place: dict[Place, Node] = {}
         self._places: dict[int, Place] = {}
         self._further: set[Place] = set()
@@ -38,13 +43,16 @@ class KnownNames:
             self._former(node)
 
     def _note(self, node: Node) -> None:
-        if node.has_other_names and node.id in self._places:
-            self._further.add(self._places[node.id])
+        former = self._places.get(node.id)
+        if node.has_other_names and former is not None:
+            self._further.add(former)
         self.lost(node)
         if node.parent is not None and node.is_hashed and self._nodes.by_id.get(node.id) is node:
             place = self._places[node.id] = node.parent.id, node.name
             self._by_place[place] = node
             self._entries.setdefault(node.parent.id, set()).add(node.id)
+            if former not in (None, place) and isinstance(node, Directory):
+                self._came(node)
 
     def lost(self, node: Node) -> None:
         """Note that a node has lost its name by a change of the host's."""

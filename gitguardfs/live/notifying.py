@@ -1,55 +1,190 @@
-"""Makes the kernel look names and attributes up again, on a thread of its own.
-
-The kernel takes the lock of a name's directory for that. A program may have it, and wait for the
-daemon; so the serving thread must not.
-"""
+"""Makes the kernel look names and attributes up again, by a process of its own (``notifier``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
+from itertools import chain
+from time import monotonic
+from typing import NamedTuple
 
-from gitguardfs.base.signals import leave_to_main_thread
+from gitguardfs.base.protocol import NodeId
+from gitguardfs.linux import syscalls
 from gitguardfs.live.known_names import Place
+from gitguardfs.live.notifier import ROOM, NotifierProcess
 from gitguardfs.sessions.base import Session
 
-Work = tuple[Iterable[Place], Iterable[int], Callable[[], None] | None]
+log = logging.getLogger(__name__)
+
+LIMIT = 0.5
+"""Seconds without progress, after which a program of the guest holds the directory up."""
+TICK = 0.2
+MOST_STUCK = 3
+"""Processes that wait for programs of the guest at a time."""
+
+
+class _Item(NamedTuple):
+    """One notification."""
+
+    directory: int
+    """The directory whose lock the kernel takes; 0 for none."""
+    data: bytes
 
 
 class Notifying:
-    """The thread, and what it has to do."""
+    """What the kernel is still to be told, in order."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, safely: Callable[[Callable[[], None]], None]) -> None:
+        """Start the process. ``safely`` makes a call that may fail. Raises OSError."""
         self._session = session
-        self._work: SimpleQueue[Work | None] = SimpleQueue()
-        # It may wait for a program that waits for the daemon when that ends.
-        Thread(target=self._run, name="notifying", daemon=True).start()
+        self._safely = safely
+        self._works: deque[tuple[Iterator[_Item], Callable[[], None] | None]] = deque()
+        self._first: list[_Item] = []
+        """Notifications that come before those of ``_works``."""
+        self._sent: list[_Item] = []
+        self._progress, self._moved = -1, 0.0
+        """How far the process was last seen to be, and since when."""
+        self._stuck: list[NotifierProcess] = []
+        self._held: set[int] = set()
+        """Directories that programs of the guest hold."""
+        self._is_working = self._is_ending = False
+        self._ticks = syscalls.ticks(TICK)
+        self._process: NotifierProcess | None = None
+        try:
+            self._start()
+        except BaseException:
+            os.close(self._ticks)
+            raise
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether programs of the guest keep names from being forgotten."""
+        self._stuck = [process for process in self._stuck if not process.has_ended()]
+        if not self._stuck:
+            self._held.clear()
+        return bool(self._stuck)
 
     def forget(
-        self, places: Iterable[Place], nodes: Iterable[int], then: Callable[[], None] | None
+        self,
+        places: Collection[Place],
+        nodes: Collection[int],
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """Make the kernel forget names, and the attributes of nodes.
+        """Make the kernel forget names, and the attributes of nodes; ``then`` is called after it.
 
-        ``then`` is called afterwards, between two requests.
+        A session without a device has its names forgotten by themselves, within a second.
         """
-        self._work.put((places, nodes, then))
-
-    def end(self) -> None:
-        """Let the thread end when it has done all."""
-        self._work.put(None)
-
-    def _run(self) -> None:
-        leave_to_main_thread()
-        while (work := self._work.get()) is not None:
-            places, nodes, then = work
+        if self._ticks < 0:
+            return  # it has ended
+        items: Iterator[_Item] = iter(())
+        if self._session.device >= 0:
+            items = chain(
+                (_Item(0, self._session.invalidating(node)) for node in nodes),
+                (_Item(parent, self._session.expiring(parent, name)) for parent, name in places),
+            )
+        else:
             for node in nodes:
                 with suppress(OSError):
-                    self._session.invalidate(node)  # type: ignore[arg-type]
-            for parent, name in places:
-                with suppress(OSError):
-                    self._session.expire(parent, name)  # type: ignore[arg-type]
-            if then is not None:
-                with suppress(ValueError):  # the session has ended
-                    self._session.call_soon_from_thread(then)
+                    self._session.invalidate(NodeId(node))
+        self._works.append((items, then))
+        self._work()
+
+    def end(self) -> None:
+        """End when the kernel has been told all."""
+        self._is_ending = True
+        self._work()
+
+    def _work(self) -> None:
+        """Send the next notifications, or make the next call."""
+        if self._is_working:
+            return
+        self._is_working = True
+        try:
+            while not self._sent and (self._first or self._works):
+                is_first = bool(self._first)
+                self._send()
+                if self._works and not (self._sent or is_first):
+                    _, then = self._works.popleft()
+                    if then is not None:
+                        self._safely(then)
+        finally:
+            self._is_working = False
+        if self._is_ending and not self._sent and self._ticks >= 0:
+            self._let_go()
+            os.close(self._ticks)
+            self._ticks = -1
+
+    def _send(self) -> None:
+        source = self._works[0][0] if self._works else iter(())
+        if self._first:
+            source, self._first = iter(self._first), []
+        size, batch = 0, list[_Item]()
+        for item in source:
+            if item.directory not in self._held:
+                size += len(item.data) + 8
+                batch.append(item)
+            if size > ROOM // 2:
+                break
+        process = self._start()
+        if batch and process is not None:
+            process.write([item.data for item in batch])
+            self._sent, self._progress, self._moved = batch, -1, monotonic()
+            self._session.add_reader(self._ticks, partial(self._safely, self._check))
+
+    def _take_answer(self) -> None:
+        if self._process is None:
+            return
+        try:
+            has_written = self._process.take_answer()
+        except BlockingIOError:
+            return
+        except OSError:
+            has_written = False
+        left = [] if has_written else self._sent
+        if not has_written:  # killed
+            self._let_go()
+        self._next(left)
+
+    def _check(self) -> None:
+        """Go on without a directory that a program holds."""
+        with suppress(BlockingIOError):
+            os.read(self._ticks, 8)
+        if not self._sent or self._process is None:
+            return
+        now, progress = monotonic(), self._process.progress
+        if progress != self._progress:
+            self._progress, self._moved = progress, now
+        elif now - self._moved > LIMIT:
+            stuck, left = self._sent[progress], self._sent[progress + 1 :]
+            self._stuck.append(self._process)
+            self._held.add(stuck.directory)
+            self._let_go()
+            if len(self._stuck) >= MOST_STUCK:
+                log.warning("programs hold directories: changes of the host there are seen late")
+            self._next(left)
+
+    def _next(self, left: list[_Item]) -> None:
+        self._sent = []
+        if self._ticks >= 0:
+            self._session.remove_reader(self._ticks)
+        self._first = left
+        self._work()
+
+    def _start(self) -> NotifierProcess | None:
+        """Return the process; None without a device, and if too many are stuck."""
+        is_possible = self._session.device >= 0 and len(self._stuck) < MOST_STUCK
+        if self._process is None and is_possible:
+            self._process = NotifierProcess(self._session.device)
+            take = partial(self._safely, self._take_answer)
+            self._session.add_reader(self._process.fileno(), take)
+        return self._process
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            self._session.remove_reader(self._process.fileno())
+            self._process.end()
+            self._process = None

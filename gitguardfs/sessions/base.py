@@ -88,11 +88,18 @@ class Session(Protocol):
     def remove_reader(self, fd: int) -> None:
         """Undo ``add_reader``, if it was called for the descriptor."""
 
-    def expire(self, parent: NodeId, name: bytes) -> None:
-        """Make the kernel look a name up again before its next use. Raises OSError.
+    @property
+    def device(self) -> int:
+        """A descriptor to which notifications can be written; -1 if there is none."""
 
-        Waits for the lock of the directory, so not for the serving thread.
+    def expiring(self, parent: int, name: bytes) -> bytes:
+        """Return the notification after which the kernel looks a name up again.
+
+        To write it may wait for as long as a program of the guest uses the directory.
         """
+
+    def invalidating(self, node: int) -> bytes:
+        """Return the notification that makes the kernel drop the attributes of a node."""
 
     def invalidate(self, node: NodeId) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError.

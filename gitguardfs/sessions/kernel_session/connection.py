@@ -82,16 +82,7 @@ class Connection:
 
         It waits for a file's pages that are being read; a directory's never are.
         """
-        size, code = abi.INVAL_INODE_OUT.size, abi.NOTIFY_INVAL_INODE
-        os.write(self.fd, abi.INVAL_INODE_OUT.pack(size, code, 0, node, offset, 0))
-
-    def expire(self, parent: int, name: bytes) -> None:
-        """Make the kernel look a name up again. Raises OSError(ENOENT): it does not know it."""
-        size = abi.INVAL_ENTRY_OUT.size + len(name) + 1
-        head = abi.INVAL_ENTRY_OUT.pack(
-            size, abi.NOTIFY_INVAL_ENTRY, 0, parent, len(name), abi.EXPIRE_ONLY
-        )
-        os.write(self.fd, head + name + b"\0")
+        os.write(self.fd, invalidating(node, offset))
 
     def ask_for_unanswered(self) -> None:
         """Have all requests sent again that were read and not answered. Raises OSError."""
@@ -125,3 +116,16 @@ class Connection:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def invalidating(node: int, offset: int) -> bytes:
+    """Return a notification that makes the kernel drop attributes, and pages from ``offset`` on."""
+    size, code = abi.INVAL_INODE_OUT.size, abi.NOTIFY_INVAL_INODE
+    return abi.INVAL_INODE_OUT.pack(size, code, 0, node, offset, 0)
+
+
+def expiring(parent: int, name: bytes) -> bytes:
+    """Return a notification that makes the kernel look a name up again."""
+    size, code = abi.INVAL_ENTRY_OUT.size + len(name) + 1, abi.NOTIFY_INVAL_ENTRY
+    head = abi.INVAL_ENTRY_OUT.pack(size, code, 0, parent, len(name), abi.EXPIRE_ONLY)
+    return head + name + b"\0"

@@ -24,7 +24,7 @@ from gitguardfs.fs.blocking import Blocking
 from gitguardfs.sessions.base import MountFailed
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import RESENT, Opcode
-from gitguardfs.sessions.kernel_session.connection import Connection
+from gitguardfs.sessions.kernel_session.connection import Connection, expiring, invalidating
 from gitguardfs.sessions.kernel_session.late_signals import nudged
 from gitguardfs.sessions.kernel_session.listings import Listings
 from gitguardfs.sessions.kernel_session.open_files import OpenFiles
@@ -349,9 +349,18 @@ class KernelSession:
         with suppress(Exception):  # it has no reply
             self._view.serve("forget", None, node, times)
 
-    def expire(self, parent: int, name: bytes) -> None:
-        """Make the kernel look a name up again before its next use. Raises OSError."""
-        self._connection.expire(parent, name)
+    @property
+    def device(self) -> int:
+        """The connection's descriptor."""
+        return self._connection.fd
+
+    def expiring(self, parent: int, name: bytes) -> bytes:
+        """Return the notification after which the kernel looks a name up again."""
+        return expiring(parent, name)
+
+    def invalidating(self, node: int) -> bytes:
+        """Return the notification that makes the kernel drop the attributes of a node."""
+        return invalidating(node, abi.ATTRIBUTES_ONLY)
 
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""

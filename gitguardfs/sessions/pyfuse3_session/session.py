@@ -108,9 +108,15 @@ class Pyfuse3Session:
             scope.cancel()
             trio.lowlevel.notify_closing(fd)
 
-    def expire(self, parent: int, name: bytes) -> None:
-        """Make the kernel look a name up again before its next use. Raises OSError."""
-        pyfuse3.invalidate_entry(parent, name)
+    device = -1
+
+    def expiring(self, parent: int, name: bytes) -> bytes:
+        """Return nothing: there is no device."""
+        return b""
+
+    def invalidating(self, node: int) -> bytes:
+        """Return nothing: there is no device."""
+        return b""
 
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""

@@ -36,6 +36,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def status(*views: Path) -> tuple[int, list[dict[str, Any]]]:
     done = run("--status", "--json", *views)
+    assert done.stderr == ""
     return done.returncode, json.loads(done.stdout)
 
 

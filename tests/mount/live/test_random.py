@@ -221,7 +221,7 @@ def there_after(names: set[str], events: list[str]) -> set[str]:
     there = set(names)
     for event in events:
         kind, _, name = event.partition(" ")
-        if kind.startswith("CREATE"):
+        if kind.startswith(("CREATE", "MOVED_TO")):
             there.add(name)
         elif kind.startswith(("DELETE", "MOVED")) and name:
             old, _, new = name.partition(" > ")
