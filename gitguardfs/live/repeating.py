@@ -216,6 +216,11 @@ class Repeating:
             nodes = [place[0] for place in places]
             nodes += [] if step.node is None else [step.node.id]
             self._forget(places, [NodeId(node) for node in nodes], None)
+            if step.call == helper.RENAME and step.node is None and step.st is not None:
+                # The object was announced at the name that it has left.
+                is_directory = S_IFMT(step.st.st_mode) == S_IFDIR
+                call = helper.RMDIR if is_directory else helper.UNLINK
+                self._queue.appendleft(Step(call, step.parent, step.name))
 
     # The requests
 

@@ -21,8 +21,8 @@ from tests.support.mounting import LIMIT, REPOSITORY, until
 BEGIN = {"gitguard-changes": 1, "shares": ["source"]}
 WHOLE = {"in": "source", "whole": True}
 AGAIN = {"in": "source", "again": ""}
-BEAT = 1.0
-"""Seconds between two beats. If one is half a second late, the kernel caches as shortly as ever."""
+BEAT = 0.5
+"""Seconds between two beats, as ``gitguard watch`` sends them."""
 IN_ISDIR = 0x40000000
 KINDS = {
     0x2: "MODIFY", 0x4: "ATTRIB", 0x8: "CLOSE_WRITE", 0x40: "MOVED_FROM", 0x80: "MOVED_TO",
