@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,16 +23,19 @@ from benchmarks import (
     daemons,
     depth,
     fixtures,
+    live,
     local_directories,
     own_git,
     report,
     requests,
     views,
 )
+from benchmarks import tree as trees
 from benchmarks.options import Options, parse
 from benchmarks.results import Part, Results, to_json
 from benchmarks.session import compare
 from benchmarks.work_reading import collect
+from gitguardfs.base import installation
 
 EXTRAS = (
     "cost of a request",
@@ -41,6 +45,7 @@ EXTRAS = (
     "million",
     "own git",
     "local directories",
+    live.NAME,
 )
 """What is measured besides workloads."""
 PROGRAMS = ("bindfs", "fio", "rg", "gcc", "make", "tar", "git")
@@ -145,6 +150,14 @@ def _here(options: Options) -> Results:
                 local_directories.PACKAGES,
                 options.rounds,
                 say,
+            )
+        if live.NAME in extras:
+            source = work / "live-source"
+            trees.write(trees.plan(scale.files), source / "tree")
+            live.add_types(source)
+            told = partial(live.told_here, installation.command(program="gitguard"), source)
+            results.parts[0].live = live.measure(
+                GITGUARDFS, work / "live", source, options.rounds, say, told
             )
     results.about["took"] = f"{time.monotonic() - _begun:.0f} s"
     return results

@@ -21,6 +21,7 @@ from benchmarks.options import Options
 from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome, Say
 from benchmarks.views import REPOSITORY
+from gitguardfs.base import installation
 
 PROGRAMS = ("qemu-system-x86_64", "qemu-img", "mmdebstrap", "mke2fs")
 TRANSPORTS: tuple[Literal["9p", "virtiofs"], ...] = ("9p", "virtiofs")
@@ -105,9 +106,17 @@ def _compare(machine: Any, transport: str, shared: Path, options: Options, say: 
         f"--scale {options.scale.name} --rounds {options.rounds} {' '.join(only)} "
         f"2>{raw}/{PROGRESS}"
     )
-    answer = machine.channel.start(command, timeout=LIMIT)
-    _tell(answer, shared / PROGRESS, transport, say)
-    done = machine.channel.finish(command, answer, LIMIT)
+    watch = installation.command(
+        "watch", f"{transport}={shared}", f"--to={machine.changes}", program="gitguard"
+    )
+    watching = subprocess.Popen(watch)
+    try:
+        answer = machine.channel.start(command, timeout=LIMIT)
+        _tell(answer, shared / PROGRESS, transport, say)
+        done = machine.channel.finish(command, answer, LIMIT)
+    finally:
+        watching.terminate()
+        watching.wait()
     if done.rc != 0:
         words = (shared / PROGRESS).read_text(errors="replace")[-2000:]
         raise RuntimeError(f"in the guest, over {transport}: {words}")
@@ -115,7 +124,7 @@ def _compare(machine: Any, transport: str, shared: Path, options: Options, say: 
     return Part(
         found["title"], found["views"], [Outcome(**each) for each in found["outcomes"]],
         found["left_out"], [Outcome(**each) for each in found["by_depth"]],
-        found["local"],
+        found["local"], found["live"],
     )  # fmt: skip
 
 

@@ -11,9 +11,10 @@ import json
 import sys
 import tempfile
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from benchmarks import catalogue, depth, local_directories, views
+from benchmarks import catalogue, depth, live, local_directories, views
 from benchmarks.results import Part
 from benchmarks.scale import SCALES
 from benchmarks.session import compare
@@ -60,6 +61,11 @@ def main() -> None:
                 given.rounds,
                 _say,
             )
+        if catalogue.matches(live.NAME, given.only):
+            part.live = live.measure(
+                ("gitguardfs",), area / "live", given.source, given.rounds, _say,
+                partial(live.told_by, ("gitguard",)),
+            )  # fmt: skip
     part.views["plain"] = "raw share"
     json.dump(asdict(part), sys.stdout)
 

@@ -49,7 +49,8 @@ def parse(arguments: Sequence[str]) -> Options:
     add("--quick", action="store_true", help="a smaller tree and three rounds")
     add("--only", action="append", default=[], metavar="NAME",
         help="only what has NAME in its name: a workload, cost of a request, cost by depth, "
-        "requests, start-up, million, own git or local directories; repeatable")  # fmt: skip
+        "requests, start-up, million, own git, local directories or live changes; "
+        "repeatable")  # fmt: skip
     add("--rounds", type=int, metavar="N", help="interleaved rounds (5, with --quick 3)")
     add("--guest", action="store_true",
         help="in a QEMU guest, over 9p and virtiofs, instead of here")  # fmt: skip

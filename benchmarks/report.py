@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from benchmarks import local_directories
+from benchmarks import live, local_directories
 from benchmarks.figures import OURS, PLAIN, THEIRS, Cost, Goal, between, cost_goals, goals, ratio
 from benchmarks.results import Part, Results
 from benchmarks.rounds import Outcome
@@ -37,7 +37,7 @@ def render(results: Results) -> str:
         if part.outcomes or part.left_out:
             reached = _goals(goals(part.outcomes, results.memory))
             lines += [f"## {part.title}", "", *reached, *_times(part)]
-        lines += _by_depth(part) + _local(part)
+        lines += _by_depth(part) + _local(part) + _live(part)
     lines += _costs(results.costs, results.costs_notes)
     lines += _requests(results.requests)
     lines += _own_git(results.own_git)
@@ -207,6 +207,20 @@ def _local(part: Part) -> list[str]:
     ratios = [f"{OURS} : {key}" for key in local_directories.VIEWS[:-1]]
     title = f"## Directories of the guest's own, {part.title}"
     return [title, "", *table(["work", *local_directories.VIEWS, *ratios], rows)] if rows else []
+
+
+def _live(part: Part) -> list[str]:
+    rows = [
+        [
+            name,
+            *(seconds(by_view[key]) for key in live.VIEWS),
+            *(f"{by_view[key] / by_view[PLAIN]:.2f}" for key in live.VIEWS[1:]),
+        ]
+        for name, by_view in part.live.items()
+    ]
+    title = f"## Repeated metadata without and with live changes, {part.title}"
+    header = ["work", *live.VIEWS, *(f"{key} : {PLAIN}" for key in live.VIEWS[1:])]
+    return [title, "", *table(header, rows)] if rows else []
 
 
 def _starts(starts: Mapping[str, Sequence[float]]) -> list[str]:

@@ -24,6 +24,8 @@ class Part:
     """Single calls far below the top of the view; they take part in no goal."""
     local: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Work in directories of the guest's own: seconds by kind and view."""
+    live: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Repeated metadata, without and with the host's word of changes: seconds by kind and view."""
 
 
 @dataclass
