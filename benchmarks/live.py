@@ -28,6 +28,8 @@ PAUSES = (0.0, 10.0)
 TOLD_LIMIT = 120.0
 BEATS = 3.0
 """Seconds after which the view caches for long; the host sends a line each second."""
+SETTLING = 3
+"""Passes after which the kernel has all that it may keep."""
 TYPES = 300
 """Files that tsc reads."""
 
@@ -110,7 +112,7 @@ def measure(
         program("git", "init", "--quiet", "--bare", place / "git")
         for key, top in tops.items():
             _git(place, key, top, "add", "--all")
-            for look in kinds.values():
+            for look in (*kinds.values(),) * SETTLING:
                 look(key, top)
         for number in range(1, rounds + 1):
             for pause in PAUSES:
