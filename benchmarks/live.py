@@ -111,6 +111,7 @@ def measure(
         stack.enter_context(told(tops["with"]))
         program("git", "init", "--quiet", "--bare", place / "git")
         for key, top in tops.items():
+            say(f"looking at all, {SETTLING} times: {key}")
             _git(place, key, top, "add", "--all")
             for look in (*kinds.values(),) * SETTLING:
                 look(key, top)
@@ -124,9 +125,10 @@ def measure(
                     for key, top in tops.items():
                         started = time.perf_counter()
                         look(key, top)
-                        taken = time.perf_counter() - started
-                        found.setdefault(name, {}).setdefault(key, []).append(taken)
-                    say(f"round {number} of {rounds}: {name}")
+                        times = found.setdefault(name, {}).setdefault(key, [])
+                        times.append(time.perf_counter() - started)
+                    taken = [f"{key} {times[-1] * 1000:.0f}" for key, times in found[name].items()]
+                    say(f"round {number} of {rounds}: {name:28} {'  '.join(taken)}")
     return {
         name: {key: statistics.median(times) for key, times in by_view.items()}
         for name, by_view in found.items()
