@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from gitguardfs.base.errors import Exit, UserError
 
 STANDARD = "-"
-QUEUE = 1 << 20
-"""Bytes of lines that wait for the reader: some 15,000 changes."""
+QUEUE = 1 << 23
+"""Bytes of lines that wait for the reader: some 120,000 changes: a checkout of another branch."""
 LINE = 1 << 16
 """Bytes of a line at most, as readers rely on."""
 CHUNK = select.PIPE_BUF

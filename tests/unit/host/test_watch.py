@@ -246,7 +246,11 @@ def test_the_limit_of_watches_is_told(top: Path) -> None:
 
 
 def test_a_slow_reader_gets_again_in_place_of_what_was_lost(top: Path) -> None:
-    process = subprocess.Popen([*COMMAND, str(top), "--to", "-"], stdout=subprocess.PIPE)
+    python, option, code, *words = COMMAND
+    small = f"import gitguardfs.host.watch.output as output; output.QUEUE = 1 << 20; {code}"
+    process = subprocess.Popen(
+        [python, option, small, *words, str(top), "--to", "-"], stdout=subprocess.PIPE
+    )
     wait_for(lambda: list(Path(os.environ["XDG_STATE_HOME"]).rglob("*.json")), "a status")
     try:
         for number in range(8_000):
