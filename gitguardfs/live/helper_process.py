@@ -25,7 +25,7 @@ class HelperProcess:
         self._calls.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", code, mountpoint, str(device)],
+                [sys.executable, "-I", "-S", "-B", "-c", code, mountpoint, str(device)],
                 stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/",
             )  # fmt: skip
 

@@ -38,7 +38,7 @@ class NotifierProcess:
             code += "; from gitguardfs.live.notifier import main; main()"
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", code, str(device), str(memory)],
+                    [sys.executable, "-I", "-S", "-B", "-c", code, str(device), str(memory)],
                     stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/",
                     pass_fds=(device, memory),
                 )  # fmt: skip

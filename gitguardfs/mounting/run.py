@@ -260,6 +260,7 @@ def _serve(
         paths = replace(paths, mountpoint_fd=root_fd)
     preflight.check_no_repository(options.source, f"/proc/self/fd/{root_fd}", options.rules)
     os.umask(0)
+    sys.dont_write_bytecode = True  # anybody could write to it
     tables, operations = build.assemble(options, paths, audit, root_fd, kind.reports_names_only)
     session = kind.of(operations)
     access = old_views.Access(root.decode(), paths.source, paths.mountpoint, options.given)
