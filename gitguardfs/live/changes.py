@@ -107,6 +107,7 @@ class Changes:
         self._add_reader(connection.fileno(), self._read)
         self._add_reader(self._ticks, self._tick)
         self.is_open = True
+        self._repeating.prepare()
 
     def close(self) -> None:
         """End: what is cached is looked up again."""

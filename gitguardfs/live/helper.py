@@ -47,6 +47,7 @@ def main() -> None:
 
 def _serve(root: int) -> None:
     with socket.socket(fileno=0) as calls:
+        calls.send(bytes(4))  # ready
         while message := calls.recv(LONGEST):
             try:
                 _make(root, *marshal.loads(message))  # noqa: S302  # the daemon's own

@@ -46,7 +46,10 @@ class HelperProcess:
         self._calls.send(message)
 
     def answer(self) -> int | None:
-        """Return the errno of the last call; None if it has ended. Raises BlockingIOError."""
+        """Return the errno of the last call, first of its start; None if it has ended.
+
+        Raises BlockingIOError.
+        """
         answer = self._calls.recv(4)
         return int.from_bytes(answer, "little") if answer else None
 

@@ -54,7 +54,7 @@ class NotifierProcess:
         self._calls.send(marshal.dumps(notifications))
 
     def take_answer(self) -> bool:
-        """Return whether all were written; False if it has ended. Raises BlockingIOError."""
+        """Return whether it is ready for more; False if it has ended. Raises BlockingIOError."""
         return bool(self._calls.recv(1))
 
     @property
@@ -78,6 +78,7 @@ def main() -> None:
     device, memory = map(int, sys.argv[-2:])
     progress = mmap.mmap(memory, _PROGRESS)
     with socket.socket(fileno=0) as calls, suppress(ConnectionError):  # the daemon has ended
+        calls.send(b".")  # ready
         while message := calls.recv(2 * ROOM):
             for number, notification in enumerate(marshal.loads(message)):  # noqa: S302
                 progress[:] = number.to_bytes(_PROGRESS, sys.byteorder)

@@ -54,6 +54,8 @@ class Notifying:
         self._is_working = self._is_ending = False
         self._ticks = syscalls.ticks(TICK)
         self._process: NotifierProcess | None = None
+        self._is_ready = False
+        """Whether the process takes notifications; its start takes long in an emulated guest."""
         try:
             self._start()
         except BaseException:
@@ -105,6 +107,8 @@ class Notifying:
         self._is_working = True
         try:
             while not self._sent and (self._first or self._works):
+                if self._start() is not None and not self._is_ready:
+                    return
                 is_first = bool(self._first)
                 self._send()
                 if self._works and not (self._sent or is_first):
@@ -129,7 +133,7 @@ class Notifying:
                 batch.append(item)
             if size > ROOM // 2:
                 break
-        process = self._start()
+        process = self._process
         if batch and process is not None:
             process.write([item.data for item in batch])
             self._sent, self._progress, self._moved = batch, -1, monotonic()
@@ -144,6 +148,7 @@ class Notifying:
             return
         except OSError:
             has_written = False
+        self._is_ready = has_written
         left = [] if has_written else self._sent
         if not has_written:  # killed
             self._let_go()
@@ -178,7 +183,7 @@ class Notifying:
         """Return the process; None without a device, and if too many are stuck."""
         is_possible = self._session.device >= 0 and len(self._stuck) < MOST_STUCK
         if self._process is None and is_possible:
-            self._process = NotifierProcess(self._session.device)
+            self._process, self._is_ready = NotifierProcess(self._session.device), False
             take = partial(self._safely, self._take_answer)
             self._session.add_reader(self._process.fileno(), take)
         return self._process

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 MOST_FAILURES = 3
 """Helpers that end by themselves, one after the other, before no more is started."""
+START_LIMIT = 60.0
+"""Seconds for the start of a helper, which takes long in an emulated guest."""
 LIMIT = 1.0
 """Seconds for one call. It may wait for a directory in which a program of the guest is busy."""
 ROOT = Caller(GuestUid(0), GuestGid(0))
@@ -117,6 +119,8 @@ class Repeating:
         self._opens: int | None = None
         """The node that the helper may open and close after this call."""
         self._began = 0.0
+        self._is_ready = False
+        """Whether the helper takes calls."""
         self._failures = 0
         """How many helpers in a row have ended by themselves."""
 
@@ -131,9 +135,17 @@ class Repeating:
         if self._step is None:
             self._next()
 
+    def prepare(self) -> None:
+        """Start the helper, unless it runs. Raises OSError."""
+        if self._helper is None:
+            self._helper, self._is_ready = self._start(), False
+            take = partial(self._safely, self._take_answer)
+            self._session.add_reader(self._helper.fileno(), take)
+
     def check_time(self) -> None:
         """Give up a call that takes too long. To be called now and then."""
-        if self._step is not None and monotonic() - self._began > LIMIT:
+        limit = LIMIT if self._is_ready else START_LIMIT
+        if self._step is not None and monotonic() - self._began > limit:
             self.end()
             self._finish(errno.ETIMEDOUT)
             self._next()
@@ -173,12 +185,12 @@ class Repeating:
         elif step.call == helper.RENAME and step.to is not None:
             more = _path(step.to), step.new_name
         try:
-            if self._helper is None:
-                if self._failures >= MOST_FAILURES:
-                    return self._finish(errno.ENOTSUP)
-                self._helper = self._start()
-                take = partial(self._safely, self._take_answer)
-                self._session.add_reader(self._helper.fileno(), take)
+            if self._helper is None and self._failures >= MOST_FAILURES:
+                return self._finish(errno.ENOTSUP)
+            self.prepare()
+            assert self._helper is not None
+            if not self._is_ready:
+                return None  # it is made when the helper says that it is
             self._is_announced, self._opens = True, None
             self._helper.call(step.call, _path(step.parent), step.name, *more)
         except OSError as error:
@@ -193,6 +205,11 @@ class Repeating:
             return
         except OSError:
             number = None
+        if number == 0 and not self._is_ready:
+            self._is_ready, self._began = True, monotonic()
+            if self._step is not None:
+                self._go_on(self._step)
+            return
         if number is None:
             self.end()
             self._failures += 1
@@ -282,12 +299,15 @@ class Repeating:
         if step.call == helper.RENAME:
             return self._as_before(self._moving(step))
         if step.call in (helper.UNLINK, helper.RMDIR):
-            return self._as_before(step.node)
+            return self._as_before(step.node, S_IFDIR if step.call == helper.RMDIR else S_IFREG)
         raise os_error(errno.ENOENT)
 
-    def _as_before(self, node: Node | None) -> EntryReply:
-        """Return the entry of an object that has lost the name; None is one that nobody knows."""
-        mode, size = S_IFREG, 0
+    def _as_before(self, node: Node | None, mode: int = S_IFREG) -> EntryReply:
+        """Return the entry of an object that has lost the name.
+
+        None is one that nobody knows, of the type ``mode``.
+        """
+        size = 0
         node_id = None
         if node is not None:
             mode, size = node.file_type, max(node.size, 0)
