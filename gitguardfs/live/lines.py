@@ -33,7 +33,10 @@ class Line(NamedTuple):
     new_path: Path = ()
     """Of MOVED: where the object is now."""
     is_true: bool = False
-    """Of WHOLE: whether all changes are told from now on."""
+    """Of WHOLE: whether all changes are told from now on.
+
+    Of BEGINS: whether the kernel may cache for long meanwhile.
+    """
     why: str = ""
     """Of WHOLE: why not."""
     watched: int | None = None
@@ -51,7 +54,7 @@ def parse(text: bytes) -> Line:
     if BEGINS in found:
         if found[BEGINS] != VERSION:
             raise ValueError(f"version {found[BEGINS]!r:.20}, and this is version {VERSION}")
-        return Line(BEGINS)
+        return Line(BEGINS, is_true=found.get("keep") is True)
     if BEAT in found:
         watched = found.get("watched")
         numbers = watched.values() if isinstance(watched, dict) else ()
