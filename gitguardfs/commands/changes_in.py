@@ -20,6 +20,8 @@ from gitguardfs.guest import host_lines
 AGAIN_AFTER = 0.5
 """Seconds before a port is opened again whose other side has closed."""
 AT_ONCE = 1 << 16
+PORT_LIMIT = 120.0
+"""Seconds for which a port is waited for: at boot, udev may name it later than this begins."""
 
 EPILOG = f"""\b
 Examples:
@@ -80,6 +82,11 @@ def _take(fd: int, bridge: host_lines.Bridge) -> None:
 
 
 def _take_again_and_again(path: str, views: tuple[str, ...], keep: bool) -> None:
+    until = time.monotonic() + PORT_LIMIT
+    while path == host_lines.PORT and not os.path.exists(path):
+        if time.monotonic() > until:
+            return warn(f"this machine has no port {path}")
+        time.sleep(AGAIN_AFTER)
     while True:
         try:
             is_port = stat.S_ISCHR(os.stat(path).st_mode)

@@ -61,10 +61,10 @@ def _enter(path: bytes, device: int) -> int:
     """Leave all but the view, and all rights but two; return a descriptor of the view's root."""
     os.setgroups([])
     os.setresgid(HELPER_GID, HELPER_GID, HELPER_GID)
+    syscalls.unshare_mounts()  # first: a copy of a shared mount is shared, and can be no root
     tree = syscalls.clone_tree(path, recursive=False)
     if syscalls.device_of(tree) != device:
         raise SystemExit(f"something else is mounted at {os.fsdecode(path)}")
-    syscalls.unshare_mounts()
     target = os.open(b"/", _DIRECTORY)
     syscalls.attach_tree(tree, target)
     os.fchdir(tree)
