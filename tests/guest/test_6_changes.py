@@ -68,7 +68,10 @@ def machine(guarded: World) -> Iterator[Machine]:
             if all(views[each.view]["whole"] for each in GUARDS if each.view in views):
                 break
             time.sleep(1)
-        assert all(views[each.view]["arrives"] for each in GUARDS), views
+        said = machine.run(
+            "journalctl --no-pager -n 30 -u gitguardfs-changes; ls /dev/virtio-ports"
+        )
+        assert all(views[each.view]["arrives"] for each in GUARDS), f"{views}\n{said}"
         yield machine
 
 

@@ -281,9 +281,11 @@ print(os.read(fd, 4096)[16:].rstrip(b"\\0").decode())
 
 
 def test_what_the_host_makes_is_an_event_for_the_agent(vm: World) -> None:
+    end = time.monotonic() + LIMIT
     while not (found := facts(vm)["vm"]["watcher"]) or not (
         found["read"] and found["directories"][0]["whole"]
     ):
+        assert time.monotonic() < end, found
         time.sleep(1)
     words = command("ssh", "--", shlex.join(["timeout", "300", "python3", "-c", AWAIT_NAME]))
     with vm.popen(words, stdout=subprocess.PIPE) as process:
