@@ -43,7 +43,9 @@ while True:
 def told(world: World) -> Iterator[None]:
     """Tell the guest of the host's changes, as the host's user does."""
     shares = [f"{each.tag}={world.at[each.tag]}" for each in GUARDS]
-    words = installation.command("watch", *shares, f"--to={world.machine.changes}")
+    words = installation.command(
+        "watch", *shares, f"--to={world.machine.changes}", program="gitguard"
+    )
     process = subprocess.Popen(words, stdout=sys.stderr)
     try:
         yield
