@@ -17,7 +17,7 @@ from gitguardfs.commands.command_line import Command
 EPILOG = """\b
 Examples:
   gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in
-  gitguard watch projects=~/work/projects --to ~/.cache/vm-changes.sock
+  gitguard watch projects=~/projects --to ~/.cache/vm-changes.sock
   gitguard watch ~/projects --without deps --to -
   gitguard watch --status
 
