@@ -22,7 +22,7 @@ from gitguardfs.live import lines
 from gitguardfs.live.comparing import Comparing
 from gitguardfs.live.helper_process import HelperProcess
 from gitguardfs.live.kept import FreeNames
-from gitguardfs.live.known_names import KnownNames
+from gitguardfs.live.known_names import KnownNames, Place
 from gitguardfs.live.lines import Line
 from gitguardfs.live.notifying import Notifying
 from gitguardfs.live.own_changes import OwnChanges
@@ -80,14 +80,16 @@ class Changes:
         """A descriptor that can always be read: what reads it is called again and again."""
         self._ticks = syscalls.ticks(TICK)
         self._notifying = Notifying(session, self.safely)
-        self._names = KnownNames(tree.nodes, self._look_below)
+        self._doubtful: set[Place] = set()
+        """Names that the kernel may have wrong."""
+        self._names = KnownNames(tree.nodes, self._look_below, self._doubtful.add)
         self._own = view.own_changes = OwnChanges(tree)
         self._repeating = Repeating(
             tree, session, self._names, self._own, start, self._notifying.forget,
             self._look_below, self.safely, self._work_on,
         )  # fmt: skip
         self._comparing = Comparing(
-            session, view, self._names, self._own, self._repeating, source_caches
+            session, view, self._names, self._own, self._repeating, self._doubtful.add, source_caches
         )
         view.announced = self._repeating.serve
         self._text = b""
@@ -179,6 +181,7 @@ class Changes:
         since += [self._waiting[0][0]] if self._waiting else []
         if now - min(since) > AGE:
             self._keep(False)
+        self._resolve_doubts()
         self._work()
 
     def _work_on(self) -> None:
@@ -233,19 +236,25 @@ class Changes:
         self._comparing.look_below(top)
         self._work_on()
 
+    def _resolve_doubts(self) -> None:
+        """Have names looked up again that may be wrong, if the kernel caches for long."""
+        if self._doubtful and self._free is not None:
+            self._notifying.forget(list(self._doubtful), [], None)
+        self._doubtful.clear()
+
     def _keep(self, keeps: bool) -> None:
         """Have the kernel cache for long from now on, or no more."""
         least = self._tree.least_timeout
-        can = bool(least) and self._session.keeps_long and not self._is_forgetting
+        can = bool(least) and not self._is_forgetting
         can = can and not self._notifying.is_held_up
         can = can and self._tree.symlinks is None  # a resolved link's object has another name
-        if keeps and self._free is None and can:
+        if keeps and self._free is None and can and self._session.keep_listings():
             with suppress(OSError):  # tried again at the next beat
                 self._free = FreeNames(self._kept)
                 self._tree.keep(KEPT, self._free.note)
         elif not keeps and self._free is not None:
             self._tree.keep(least, None)
-            places = self._names.places() + self._free.take()
+            places = [*self._names.places(), *self._free.take(), *self._doubtful]
             then = partial(self._forgotten, self._free)
             self._notifying.forget(places, list(self._tree.nodes.by_id), then)
             self._free, self._is_forgetting = None, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -14,7 +14,7 @@ from gitguardfs.fs.attributes import change_key
 from gitguardfs.fs.nodes import NEVER, Directory, Node
 from gitguardfs.linux import syscalls
 from gitguardfs.live import helper, lines
-from gitguardfs.live.known_names import KnownNames
+from gitguardfs.live.known_names import KnownNames, Place
 from gitguardfs.live.lines import Line, Path
 from gitguardfs.live.own_changes import OwnChanges
 from gitguardfs.live.repeating import Repeating, Step, addition, removal
@@ -38,15 +38,19 @@ class Comparing:
         names: KnownNames,
         own: OwnChanges,
         repeating: Repeating,
+        doubts: Callable[[Place], None],
         source_caches: bool,
     ) -> None:
-        """``source_caches`` says that names of the source may be a second old."""
+        """``doubts`` has a name looked up again. ``source_caches`` says that names of the source
+        may be a second old.
+        """
         self._session = session
         self._view = view
         self._tree = view.share
         self._names = names
         self._own = own
         self._repeating = repeating
+        self._doubts = doubts
         self._source_caches = source_caches
         self._tops: deque[Directory] = deque()
         """Directories below which all is to be compared, after the present one."""
@@ -120,9 +124,9 @@ class Comparing:
         known, place = self._names.at(parent, name), (parent.id, name)
         if st is None:
             self._touch_listing(parent)
-            if known is not None or not self._own.has_removed(place):
-                self._repeating.add(removal(parent, name, known))
-            return
+            if known is not None or not (kind == lines.BRIEF or self._own.has_removed(place)):
+                return self._repeating.add(removal(parent, name, known))
+            return self._doubts(place)
         is_same = known is not None and known.matches(st)
         if is_same and isinstance(known, Directory) and kind in (lines.MADE, lines.GONE):
             self._repeating.look_below(known)  # another one may have got its number
@@ -140,6 +144,8 @@ class Comparing:
         self, kind: str, parent: Directory, name: bytes, st: os.stat_result, node: Node | None
     ) -> None:
         """Repeat a change of an object's content or attributes, unless the guest has made it."""
+        if node is None:
+            self._doubts((parent.id, name))
         if node is not None and self._own.has_written(node, st):
             return self._invalidate(node)
         if S_IFMT(st.st_mode) == S_IFREG:
@@ -163,7 +169,8 @@ class Comparing:
             and knows_new
             and (S_IFMT(st.st_mode) == S_IFDIR or self._own.has_written(replaced, st))
         ):
-            return
+            self._doubts(old_place)
+            return self._doubts(new_place)
         if st is None or self._stat(*old) is not None:  # more has happened since
             self._differs(lines.GONE, *old)
             self._differs(lines.MADE, *new)

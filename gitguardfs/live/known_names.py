@@ -15,19 +15,29 @@ Place = tuple[int, bytes]
 class KnownNames:
     """The nodes of a table by their places. Used on the serving thread only."""
 
-    def __init__(self, nodes: NodeTable, came: Callable[[Directory], None]) -> None:
+    def __init__(
+        self,
+        nodes: NodeTable,
+        came: Callable[[Directory], None],
+        doubts: Callable[[Place], None],
+    ) -> None:
         """``came`` is called with a directory that was found, or put, at another place.
 
         The kernel takes along what it caches below it, and lines by the new path found nothing.
+        ``doubts`` is called with a place whose object is another one now, or none: the kernel may
+        take it for the former one.
         """
         self._nodes = nodes
         self._came = came
+        self._doubts = doubts
         self._by_place: dict[Place, Node] = {}
         self._places: dict[int, Place] = {}
         self._further: set[Place] = set()
         """Places at which the kernel knows files that were last seen at another."""
         self._entries: dict[int, set[int]] = {}
         """By a directory's number: those of the nodes in it."""
+        self._strayed: set[int] = set()
+        """Directories that have lost their place: lines on what is below them find nothing."""
         for node in nodes:
             self._note(node)
         self._former = nodes.note
@@ -47,12 +57,20 @@ class KnownNames:
         if node.has_other_names and former is not None:
             self._further.add(former)
         self.lost(node)
-        if node.parent is not None and node.is_hashed and self._nodes.by_id.get(node.id) is node:
+        if self._nodes.by_id.get(node.id) is not node:  # the kernel has forgotten it
+            return self._strayed.discard(node.id)
+        place = None
+        if node.parent is not None and node.is_hashed:
             place = self._places[node.id] = node.parent.id, node.name
             self._by_place[place] = node
             self._entries.setdefault(node.parent.id, set()).add(node.id)
-            if former not in (None, place) and isinstance(node, Directory):
-                self._came(node)
+            if node.id in self._strayed and place != former:
+                self._came(node)  # type: ignore[arg-type]
+            self._strayed.discard(node.id)
+        if former is not None and former != place:
+            self._doubts(former)
+            if place is not None:
+                self._doubts(place)
 
     def lost(self, node: Node) -> None:
         """Note that a node has lost its name by a change of the host's."""
@@ -60,6 +78,8 @@ class KnownNames:
         if node.id not in self._places or (present is not None and present is not node):
             return
         place = self._places.pop(node.id)
+        if isinstance(node, Directory):
+            self._strayed.add(node.id)
         if self._by_place.get(place) is node:
             del self._by_place[place]
         entries = self._entries.get(place[0], set())

@@ -16,7 +16,9 @@ BEGINS, BEAT, WHOLE, AGAIN = "gitguard-changes", "beat", "whole", "again"
 LISTING = "listing"
 """Names in a directory have come or gone that are not told: such as git takes for .git."""
 MADE, GONE, CHANGED, ATTRIBUTES, MOVED = "made", "gone", "changed", "attributes", "moved"
-_ON_NAMES = (MADE, GONE, CHANGED, ATTRIBUTES, AGAIN, LISTING)
+BRIEF = "brief"
+"""A name was there for a moment."""
+_ON_NAMES = (MADE, GONE, BRIEF, CHANGED, ATTRIBUTES, AGAIN, LISTING)
 _ON_ALL = (ATTRIBUTES, AGAIN, LISTING)
 """Kinds that may be about the shared directory itself."""
 

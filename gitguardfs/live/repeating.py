@@ -256,6 +256,8 @@ class Repeating:
         if step is None or request != _REQUESTS[step.call] or not self._matches(step, arguments):
             if request in LOOKS:
                 return NOT_ANNOUNCED
+            if request == "setattr":  # the kernel has found something else at the name
+                self._forget([], [NodeId(arguments[0])], None)
             raise os_error(errno.EPERM)
         self._is_announced = False
         if request in ("unlink", "rmdir"):

@@ -70,8 +70,11 @@ class Session(Protocol):
         must not raise.
         """
 
-    keeps_long: bool
-    """Whether the kernel may cache for long, since all of it can be invalidated quickly."""
+    def keep_listings(self) -> bool:
+        """Let the kernel keep listings from now on; return whether this session can.
+
+        If it cannot, nothing is to be cached for long.
+        """
 
     def call_soon_from_thread(self, call: Callable[[], None]) -> None:
         """Make a call between two requests, as ``call_soon``; for other threads than the serving.

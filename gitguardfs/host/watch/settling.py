@@ -60,7 +60,7 @@ class Change:
     def lines(self) -> list[str]:
         """Return the keys of its lines in the stream, in their order."""
         if not self.is_there:
-            return [] if self.was_there is False else ["gone"]
+            return ["brief" if self.was_there is False else "gone"]
         if self.is_new:
             return ["made", "again"] if self.is_read else ["made"]
         flags = {

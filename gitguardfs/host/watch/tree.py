@@ -257,8 +257,8 @@ class Tree:
 
     def _left(self, leaving: _Leaving) -> None:
         """Tell that a name is gone, which was moved out of the tree or out of sight."""
-        if leaving.change is None or leaving.change.was_there is not False:
-            self._say("gone", *leaving.key)
+        is_brief = leaving.change is not None and leaving.change.was_there is False
+        self._say("brief" if is_brief else "gone", *leaving.key)
         if leaving.node is not None and Nodes.child(*leaving.key) is leaving.node:
             self._drop(leaving.node)
 

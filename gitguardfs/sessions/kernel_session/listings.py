@@ -39,6 +39,8 @@ class Listings:
         self._handles: OrderedDict[int, int] = OrderedDict()
         """The view's handles, by number."""
         self._numbers = count(1)
+        self.are_kept = False
+        """Whether the kernel is to open directories by itself."""
 
     def forms(self, forms: dict[int, Form]) -> dict[int, Form]:
         """Return forms in which READDIRPLUS and FSYNCDIR need no handle."""
@@ -53,7 +55,7 @@ class Listings:
         }
 
     def _begin(self, form: Form, node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
-        if self._view.share.note_free is not None:  # told
+        if self.are_kept:
             self._view.drop_listings(self._drop)
             raise RequestError(errno.ENOSYS)
         return form.read(node, sent, end)

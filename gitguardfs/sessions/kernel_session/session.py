@@ -73,8 +73,6 @@ class KernelSession:
     It needs root, and Linux 5.17 or later.
     """
 
-    keeps_long = True
-
     def __init__(
         self,
         view: View,
@@ -89,7 +87,8 @@ class KernelSession:
         """
         self._view = view
         forms = FORMS if serves_ioctl else _WITHOUT_IOCTL
-        self._forms = Listings(view, self._drop_listing).forms(forms)
+        self._listings = Listings(view, self._drop_listing)
+        self._forms = self._listings.forms(forms)
         self._connection = Connection(shows_set_id)
         self._open_files = OpenFiles(self._connection)
         self.outliving = Outliving(self._connection, view, self._open_files, self.call_soon)
@@ -365,6 +364,11 @@ class KernelSession:
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
         self._connection.invalidate_attributes(node)
+
+    def keep_listings(self) -> bool:
+        """Let the kernel keep listings; return whether this session can."""
+        self._listings.are_kept = True
+        return True
 
     def _drop_listing(self, node: int) -> None:
         with suppress(OSError):

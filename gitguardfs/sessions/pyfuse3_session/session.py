@@ -33,7 +33,6 @@ class Pyfuse3Session:
     """One mount's connection to the kernel, by pyfuse3; see ``base.Session``."""
 
     outliving = None  # libfuse begins each connection with INIT
-    keeps_long = False  # it keeps no listings
 
     def __init__(self, view: View) -> None:
         self._handlers = Handlers(view, self.invalidate)
@@ -117,6 +116,10 @@ class Pyfuse3Session:
     def invalidating(self, node: int) -> bytes:
         """Return nothing: there is no device."""
         return b""
+
+    def keep_listings(self) -> bool:
+        """Return False: the kernel keeps no listings."""
+        return False
 
     def invalidate(self, node: int) -> None:
         """Make the kernel drop the cached attributes of a node. Raises OSError."""
