@@ -59,7 +59,7 @@ def told_here(gitguard: Sequence[str], source: Path, view: Path) -> Iterator[Non
 @contextmanager
 def told_by(gitguard: Sequence[str], view: Path, stream: object = None) -> Iterator[None]:
     """Have ``gitguard changes-in`` tell the view, from a stream or from the VM's port."""
-    words = [*gitguard, "changes-in", "--keep", view, *(() if stream else ("--from", PORT))]
+    words = [*gitguard, "changes-in", view, *(() if stream else ("--from", PORT))]
     with _ended(subprocess.Popen(words, stdin=stream)):  # type: ignore[call-overload]
         deadline = time.monotonic() + TOLD_LIMIT
         asking = (*gitguard, "changes-in", "--status", "--json", os.fspath(view))

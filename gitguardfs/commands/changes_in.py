@@ -43,16 +43,13 @@ With --status: 0 changes arrive, 1 they do not.
 @click.option(
     "--from", "path", metavar="PATH", help="Read from a port, again and again.  Default: stdin."
 )
-@click.option(
-    "--keep", is_flag=True, help="On trial: let the kernel cache for an hour, not for a second."
-)
 @click.option("--status", "asks", is_flag=True, help="Say whether changes arrive.")
 @JSON
-def command(views: tuple[str, ...], path: str | None, keep: bool, asks: bool, as_json: bool) -> int:
+def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool) -> int:
     """Tell guards of the host's changes, which gitguard watch writes. For root, in the guest.
 
-    Programs in the guest then see the host's changes at once (inotify). Without MOUNTPOINT, each
-    guard of a share is told.
+    Programs in the guest then see the host's changes at once (inotify), and the guard lets the
+    kernel cache for long meanwhile. Without MOUNTPOINT, each guard of a share is told.
     """
     host_lines.check_root()
     if asks:
@@ -61,12 +58,12 @@ def command(views: tuple[str, ...], path: str | None, keep: bool, asks: bool, as
         raise click.UsageError("--json goes with --status")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
-    bridge = host_lines.Bridge(views, keep)
+    bridge = host_lines.Bridge(views)
     try:
         if path is None:
             _take(sys.stdin.fileno(), bridge)
         else:
-            _take_again_and_again(path, views, keep)
+            _take_again_and_again(path, views)
     except KeyboardInterrupt:
         pass
     except ValueError as error:
@@ -81,7 +78,7 @@ def _take(fd: int, bridge: host_lines.Bridge) -> None:
     host_lines.read_lines(partial(os.read, fd, AT_ONCE), bridge.take)
 
 
-def _take_again_and_again(path: str, views: tuple[str, ...], keep: bool) -> None:
+def _take_again_and_again(path: str, views: tuple[str, ...]) -> None:
     until = time.monotonic() + PORT_LIMIT
     while path == host_lines.PORT and not os.path.exists(path):
         if time.monotonic() > until:
@@ -94,7 +91,7 @@ def _take_again_and_again(path: str, views: tuple[str, ...], keep: bool) -> None
             fd = os.open(path, flags | os.O_CLOEXEC)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}", code=Exit.SYSTEM) from None
-        bridge = host_lines.Bridge(views, keep)
+        bridge = host_lines.Bridge(views)
         try:
             if is_port:
                 with suppress(BlockingIOError):  # nobody is there, who could have begun

@@ -109,8 +109,6 @@ class Bridge:
     """The connections to daemons. ``named`` is as for ``routes``."""
 
     named: tuple[str, ...]
-    keep: bool = False
-    """Whether the kernel may cache for an hour meanwhile."""
     _targets: dict[int, _Target] = field(default_factory=dict)
     """By process id of the daemon."""
     _shares: dict[str, _Share] = field(default_factory=dict)
@@ -189,7 +187,7 @@ class Bridge:
                 continue
             target = _Target(route.mountpoint, route.tag, route.prefix, pid, connection)
             self._targets[pid] = target
-            self._send(target, {"gitguard-changes": VERSION, "keep": self.keep})
+            self._send(target, {"gitguard-changes": VERSION})
             self._send(target, {"again": ""})
             share = self._share(route.tag)
             if share.whole or share.why:

@@ -97,8 +97,6 @@ class Changes:
         """Lines that came, and when: one is served after the steps of those before it."""
         self._later: deque[tuple[float, Line]] = deque()
         """Lines to be served again, and when."""
-        self._may_keep = False
-        """Whether root has asked for long caches."""
         self._is_whole = False
         self._free: FreeNames | None = None
         """The names that are free, while the kernel caches for long."""
@@ -212,7 +210,7 @@ class Changes:
             now = monotonic()
             is_steady, self._beat = now - self._beat > STEADY, now
             is_behind = self._behind is not None or bool(self._waiting)
-            self._keep(self._may_keep and self._is_whole and is_steady and not is_behind)
+            self._keep(self._is_whole and is_steady and not is_behind)
         elif line.kind == lines.WHOLE:
             self._is_whole = line.is_true
             if not line.is_true:
@@ -222,9 +220,7 @@ class Changes:
             top = self._names.directory(line.path)
             if top is not None:
                 self._look_below(top)
-        elif line.kind == lines.BEGINS:
-            self._may_keep = line.is_true
-        else:
+        elif line.kind != lines.BEGINS:
             self._comparing.compare(line)
             if self._source_caches:
                 self._later.append((monotonic() + CACHED_FOR, line))

@@ -35,10 +35,7 @@ class Line(NamedTuple):
     new_path: Path = ()
     """Of MOVED: where the object is now."""
     is_true: bool = False
-    """Of WHOLE: whether all changes are told from now on.
-
-    Of BEGINS: whether the kernel may cache for long meanwhile.
-    """
+    """Of WHOLE: whether all changes are told from now on."""
     why: str = ""
     """Of WHOLE: why not."""
     watched: int | None = None
@@ -56,7 +53,7 @@ def parse(text: bytes) -> Line:
     if BEGINS in found:
         if found[BEGINS] != VERSION:
             raise ValueError(f"version {found[BEGINS]!r:.20}, and this is version {VERSION}")
-        return Line(BEGINS, is_true=found.get("keep") is True)
+        return Line(BEGINS)
     if BEAT in found:
         watched = found.get("watched")
         numbers = watched.values() if isinstance(watched, dict) else ()

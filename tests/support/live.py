@@ -19,8 +19,6 @@ from gitguardfs.mounting import guards
 from tests.support.mounting import LIMIT, REPOSITORY, until
 
 BEGIN = {"gitguard-changes": 1, "shares": ["source"]}
-KEEP = {**BEGIN, "keep": True}
-"""The first line of a stream during which the kernel may cache for long."""
 WHOLE = {"in": "source", "whole": True}
 AGAIN = {"in": "source", "again": ""}
 BEAT = 0.5
@@ -151,8 +149,6 @@ def tell(target: Host | IO[bytes], *lines: dict[str, object]) -> None:
 @contextmanager
 def kept(view: Path, target: Host | IO[bytes]) -> Iterator[Beats]:
     """Say that all changes are told, and go on saying so; the kernel caches for long meanwhile."""
-    if isinstance(target, Host):  # gitguard changes-in says it by itself
-        target.tell(KEEP)
     tell(target, WHOLE)
     beats = Beats(target)
     try:

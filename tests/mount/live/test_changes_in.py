@@ -70,7 +70,7 @@ def test_lines_go_to_the_view_of_their_share(views: dict[str, Mounted]) -> None:
         tell(bridge.stdin, {"beat": 2, "watched": {"one": 3, "other": 4}})
         done = run("--status", *paths.values())
         assert done.returncode == 0 and "\x1b" not in done.stdout
-    until(lambda: status(*paths.values())[0] == 1, "it has ended")
+    assert status(*paths.values())[0] == 1, "it has ended"
     for watch in watches.values():
         watch.close()
 

@@ -136,7 +136,7 @@ def mounted() -> Iterator[Mounted]:
 
 @pytest.mark.parametrize("end", ENDS)
 def test_nothing_is_stale_after_the_stream_has_failed(mounted: Mounted, end: str) -> None:
-    with changes_in("--keep", mounted.path) as bridge:
+    with changes_in(mounted.path) as bridge:
         assert bridge.stdin is not None
         tell(bridge.stdin, BEGIN)
         with kept(mounted.path, bridge.stdin) as beats:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.live.test_events import tree
-from tests.support.live import AGAIN, WHOLE, Beats, Host, Watch, watched
+from tests.support.live import AGAIN, WHOLE, Beats, Host, Watch, kept_files, watched
 from tests.support.mounting import Mounted, empty_view, until
 
 STEPS = 250
@@ -152,6 +152,7 @@ def test_the_view_ends_as_the_source_is(
     """Lines come at once or late, or get lost with their connection."""
     rng = random.Random(f"{seed} {way}")
     model = Model(mounted.source, rng)
+    before = set(os.listdir(mounted.source))
     events: list[str] = []
     assert all_names(mounted.path) == all_names(mounted.source)
     host = Host(mounted.process.pid)
@@ -175,6 +176,8 @@ def test_the_view_ends_as_the_source_is(
     host.tell({"made": "end"})
     events += watch.until("CREATE/ end")
     becomes_right(mounted)
+    if way != "lost":
+        tell_all(watch, before, events, mounted)
     beats.stop()
     host.close()
     assert not [event for event in events if "quiet" in event]
@@ -186,9 +189,12 @@ def test_with_gitguard_watch_the_view_ends_as_the_source_is(
 ) -> None:
     rng = random.Random(seed)
     model = Model(mounted.source, rng)
+    before = set(os.listdir(mounted.source))
     events: list[str] = []
     with watched(mounted.source, mounted.path):
-        host_is_heard(mounted, watch)
+        until(lambda: kept_files(mounted.path), "the kernel caches for long")
+        assert all_names(mounted.path) == all_names(mounted.source)
+        watch.read()
         for _ in range(STEPS):
             model.change()
             look(model, mounted.path)
@@ -198,7 +204,7 @@ def test_with_gitguard_watch_the_view_ends_as_the_source_is(
         (mounted.source / "end").mkdir()
         events += watch.until("CREATE/ end")
         becomes_right(mounted)
-        events += watch.read()
+        tell_all(watch, before, events, mounted)
     assert not [event for event in events if "quiet" in event]
 
 
@@ -208,12 +214,30 @@ def becomes_right(mounted: Mounted) -> None:
     assert all_names(mounted.path) == all_names(mounted.source)
 
 
-def host_is_heard(mounted: Mounted, watch: Watch) -> None:
-    """Wait until lines of the host's come to the daemon."""
+def tell_all(watch: Watch, before: set[str], events: list[str], mounted: Mounted) -> None:
+    """Wait until events have told which names are there."""
+    there = set(os.listdir(mounted.source))
 
-    def is_heard() -> bool:
-        (mounted.source / "heard").mkdir(exist_ok=True)
-        (mounted.source / "heard").rmdir()
-        return bool(watch.read())
+    def is_told() -> bool:
+        events.extend(watch.read())
+        return there_after(before, events) == there
 
-    until(is_heard, "the host is heard")
+    with suppress(AssertionError):
+        until(is_told, "", 5)
+    wrong = there_after(before, events) ^ there
+    about = {name: [event for event in events if name in event.split()] for name in wrong}
+    assert not wrong, about
+
+
+def there_after(names: set[str], events: list[str]) -> set[str]:
+    """Return the names that are there after some events, for a program that knows no more."""
+    there = set(names)
+    for event in events:
+        kind, _, name = event.partition(" ")
+        if kind.startswith(("CREATE", "MOVED_TO")):
+            there.add(name)
+        elif kind.startswith(("DELETE", "MOVED")) and name:
+            old, _, new = name.partition(" > ")
+            there.discard(old)
+            there |= {new} - {""}
+    return there
