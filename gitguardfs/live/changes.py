@@ -89,8 +89,9 @@ class Changes:
             self._look_below, self.safely, self._work_on,
         )  # fmt: skip
         self._comparing = Comparing(
-            session, view, self._names, self._own, self._repeating, self._doubtful.add, source_caches
-        )
+            session, view, self._names, self._own, self._repeating, self._doubtful.add,
+            source_caches,
+        )  # fmt: skip
         view.announced = self._repeating.serve
         self._text = b""
         self._waiting: deque[tuple[float, Line]] = deque()

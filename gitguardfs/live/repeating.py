@@ -322,9 +322,19 @@ class Repeating:
         return EntryReply(node_id, shown, 0.0, 0.0)
 
     def _removed(self, step: Step) -> None:
-        if step.node is not None:
-            self._names.lost(step.node)
+        self._lost(step.node)
         self._own.note_gone((step.parent.id, step.name))
+
+    def _lost(self, node: Node | None) -> None:
+        """Note that the kernel takes a node for deleted.
+
+        Nothing is ever found in a directory that it has seen deleted: if the host has moved it, it
+        gets another number where it is.
+        """
+        if node is not None:
+            self._names.lost(node)
+            if isinstance(node, Directory) and self._is_known(node):
+                self._tree.nodes.retire(node)
 
     def _made(self, step: Step) -> EntryReply:
         """Return the entry of an object that the host has made."""
@@ -347,8 +357,7 @@ class Repeating:
 
     def _moved(self, step: Step) -> None:
         assert step.to is not None
-        if step.replaced is not None:
-            self._names.lost(step.replaced)
+        self._lost(step.replaced)
         node = self._moving(step)
         if node is not None and step.st is not None:
             self._tree.nodes.move(node, step.to, step.new_name)

@@ -122,7 +122,7 @@ class Beats:
     def __init__(self, target: Host | IO[bytes]) -> None:
         self._target = target
         self._ended = Event()
-        self._thread = Thread(target=self._run)
+        self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -32,7 +32,7 @@ def table(tmp_path: Path) -> Table:
 
 def test_names_follow_the_table(table: Table, tmp_path: Path) -> None:
     table.look_up(table.root, tmp_path / "file")
-    names = KnownNames(table, lambda _: None)
+    names = KnownNames(table, lambda _: None, lambda _: None)
     assert names.at(table.root, b"file") is not None, "known from before"
     sub = table.look_up(table.root, tmp_path / "sub")
     assert isinstance(sub, Directory)
@@ -59,7 +59,7 @@ def test_names_follow_the_table(table: Table, tmp_path: Path) -> None:
 def test_a_name_that_another_object_has_taken_is_not_lost_with_the_first(
     table: Table, tmp_path: Path
 ) -> None:
-    names = KnownNames(table, lambda _: None)
+    names = KnownNames(table, lambda _: None, lambda _: None)
     first = table.look_up(table.root, tmp_path / "file")
     (tmp_path / "new").touch()
     (tmp_path / "new").rename(tmp_path / "file")
@@ -73,8 +73,32 @@ def test_a_name_that_another_object_has_taken_is_not_lost_with_the_first(
 def test_the_table_s_own_note_is_called_too_and_put_back(table: Table, tmp_path: Path) -> None:
     noted: list[Node] = []
     note = table.note = noted.append
-    names = KnownNames(table, lambda _: None)
+    names = KnownNames(table, lambda _: None, lambda _: None)
     file = table.look_up(table.root, tmp_path / "file")
     assert noted and set(noted) == {file}
     names.close()
     assert table.note is note
+
+
+def test_what_the_kernel_may_have_wrong(table: Table, tmp_path: Path) -> None:
+    came: list[Directory] = []
+    doubtful: list[tuple[int, bytes]] = []
+    names = KnownNames(table, came.append, doubtful.append)
+    file = table.look_up(table.root, tmp_path / "file")
+    sub = table.look_up(table.root, tmp_path / "sub")
+    assert isinstance(sub, Directory)
+    assert not came and not doubtful, "found for the first time"
+
+    table.move(file, sub, b"moved")
+    assert doubtful == [(1, b"file"), (sub.id, b"moved")]
+    table.unhash(file)
+    assert doubtful[2:] == [(sub.id, b"moved")]
+    doubtful.clear()
+    table.forget(file.id, 1)
+    assert not doubtful, "the kernel has forgotten it"
+
+    table.move(sub, table.root, b"moved")
+    assert came == [sub]
+    names.lost(sub)
+    table.move(sub, table.root, b"moved")
+    assert came == [sub, sub], "lines on what is below were lost meanwhile"
