@@ -82,7 +82,7 @@ class Model:
             self.look(old)
             self.look(new)
         else:
-            for key in ("made", "gone", "changed", "attributes"):
+            for key in ("made", "gone", "brief", "changed", "attributes"):
                 if line.get(key):
                     self.look(line[key])
 

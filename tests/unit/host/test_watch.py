@@ -18,7 +18,7 @@ from tests.support.change_stream import COMMAND, LIMIT, Model, Stream, Watch, wa
 
 HIDDEN = frozenset((".git", ".GIT", "git~1", "node_modules"))
 NAMES = ("a", "b", "c", "dir", "é", os.fsdecode(b"\xff\xfe"), *sorted(HIDDEN))
-PATHS = ("made", "gone", "changed", "attributes", "again")
+PATHS = ("made", "gone", "brief", "changed", "attributes", "again")
 RENAME_EXCHANGE = 2
 
 
@@ -135,7 +135,7 @@ def test_each_change_has_its_line_and_no_other(top: Path) -> None:
         (lambda: (top / "old").rename(top / "name"), [{"moved": ["old", "name"]}]),
         (lambda: ((top / "t").write_text("x"), (top / "t").rename(top / "target")),
          [{"moved": ["t", "target"]}]),
-        (lambda: ((top / "short").touch(), (top / "short").unlink()), []),
+        (lambda: ((top / "short").touch(), (top / "short").unlink()), [{"brief": "short"}]),
         (lambda: (top / "leaves").rename(top.parent / "leaves"), [{"gone": "leaves"}]),
         (lambda: (top.parent / "leaves").rename(top / "comes"), [{"made": "comes"}]),
         (lambda: (top / "comes").rename(top / ".Git"), [{"gone": "comes"}, {"listing": ""}]),
