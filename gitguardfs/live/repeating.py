@@ -380,7 +380,7 @@ class Repeating:
         self._note_known(node, st)
         shown = reply.attributes
         assert shown is not None
-        if step.call == helper.TOUCH:
+        if node.file_type == S_IFREG:  # its content may have changed before the line came
             node.reported = 0
             reply = reply._replace(attributes=shown._replace(mtime_ns=shown.mtime_ns - 1))
         return reply._replace(attr_timeout=0.0)
