@@ -33,6 +33,7 @@ SEND_LIMIT = 0.5
 """Seconds that a daemon has to take a line; then it is connected anew, and looks at all again."""
 STALE = 3.0
 """Seconds after which a status counts no more; it is written each second."""
+MOST_SHARES = 64
 ROOM = 1 << 20
 """Bytes of lines that may wait for a daemon."""
 
@@ -162,6 +163,8 @@ class Bridge:
     def _share(self, tag: str | None) -> _Share:
         if tag is None:  # a single view that is told everything
             return next(iter(self._shares.values()), _Share())
+        if tag not in self._shares and len(self._shares) >= MOST_SHARES:
+            raise ValueError("the host tells of too many shares")
         return self._shares.setdefault(tag, _Share())
 
     def _connect(self) -> None:

@@ -50,6 +50,8 @@ LINES_AT_ONCE = 20
 CACHED_FOR = 1.1
 """Seconds after which a line on a source with a cache of its own (virtiofs) is served again: what
 is found by a name may be a second old."""
+MOST_LATER = 1 << 14
+"""Lines that wait for that, from which on all is compared instead."""
 
 
 class Changes:
@@ -225,6 +227,8 @@ class Changes:
             self._comparing.compare(line)
             if self._source_caches:
                 self._later.append((monotonic() + CACHED_FOR, line))
+                if len(self._later) > MOST_LATER:
+                    self._later = deque([(monotonic() + CACHED_FOR, Line(lines.AGAIN))])
 
     def _look_below(self, top: Directory) -> None:
         """Compare all that the kernel knows below a directory, a few nodes at a time."""

@@ -51,6 +51,8 @@ class Notifying:
         self._stuck: list[NotifierProcess] = []
         self._held: set[int] = set()
         """Directories that programs of the guest hold."""
+        self._left_out: set[_Item] = set()
+        """Notifications on those directories, for later."""
         self._is_working = self._is_ending = False
         self._ticks = syscalls.ticks(TICK)
         self._process: NotifierProcess | None = None
@@ -66,8 +68,11 @@ class Notifying:
     def is_held_up(self) -> bool:
         """Whether programs of the guest keep names from being forgotten."""
         self._stuck = [process for process in self._stuck if not process.has_ended()]
-        if not self._stuck:
+        if not self._stuck and self._held:
             self._held.clear()
+            items, self._left_out = self._left_out, set()
+            self._works.append((iter(items), None))
+            self._work()
         return bool(self._stuck)
 
     def forget(
@@ -128,9 +133,11 @@ class Notifying:
             source, self._first = iter(self._first), []
         size, batch = 0, list[_Item]()
         for item in source:
-            if item.directory not in self._held:
-                size += len(item.data) + 8
-                batch.append(item)
+            if item.directory in self._held:
+                self._left_out.add(item)
+                continue
+            size += len(item.data) + 8
+            batch.append(item)
             if size > ROOM // 2:
                 break
         process = self._process

@@ -194,3 +194,41 @@ def test_a_stream_that_is_behind_or_not_whole_keeps_nothing(mounted: Mounted) ->
         change(mounted.source)
         until(lambda: look(mounted.path) == look(mounted.source), "nothing is stale")
     host.close()
+
+
+def test_what_is_found_again_is_whole(mounted: Mounted) -> None:
+    """Also a directory that the kernel has seen deleted, since nobody said that it was moved."""
+    host = Host(mounted.process.pid)
+    with kept(mounted.path, host):
+        look(mounted.path)
+        (mounted.source / "sub").rename(mounted.source / "moved")
+        host.tell({"gone": "sub"})
+        until(lambda: not (mounted.path / "sub").exists(), "it is gone")
+        host.tell({"made": "moved"})
+        until(lambda: tree(mounted.path) == tree(mounted.source), "it is found")
+        (mounted.source / "moved/absent").write_text("new")
+        host.tell({"made": "moved/absent"})
+        until(lambda: tree(mounted.path) == tree(mounted.source), "and followed")
+    host.close()
+
+
+def test_a_name_that_was_there_for_a_moment_is_gone(mounted: Mounted) -> None:
+    host = Host(mounted.process.pid)
+    with kept(mounted.path, host):
+        (mounted.source / "brief").touch()
+        assert (mounted.path / "brief").exists()
+        (mounted.source / "brief").unlink()
+        host.tell({"brief": "brief"})
+        until(lambda: not (mounted.path / "brief").exists(), "it is gone")
+    host.close()
+
+
+def test_content_that_changes_before_a_line_on_attributes(mounted: Mounted) -> None:
+    host = Host(mounted.process.pid)
+    with kept(mounted.path, host):
+        assert (mounted.path / "file").read_text() == "one\n"
+        (mounted.source / "file").chmod(0o600)
+        (mounted.source / "file").write_text("two\n")
+        host.tell({"attributes": "file"}, {"changed": "file"})
+        until(lambda: (mounted.path / "file").read_text() == "two\n", "it is read again")
+    host.close()
