@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gitguardfs.fs.files import RACY_NS
 from tests.mount.live.test_events import LARGE, append, tree
 from tests.support.live import BEGIN, WHOLE, Host, changes_in, kept, kept_files, tell
 from tests.support.mounting import (
@@ -234,6 +235,9 @@ def test_content_that_changes_before_a_line_on_attributes() -> None:
             assert (mounted.path / "file").read_text() == "one\n"
             (mounted.source / "file").chmod(0o600)
             (mounted.source / "file").write_text("two\n")
-            host.tell({"attributes": "file"}, {"changed": "file"})
+            (mounted.source / "absent").touch()
+            host.tell({"attributes": "file"}, {"changed": "file"}, {"made": "absent"})
+            until((mounted.path / "absent").exists, "all is served")
+            time.sleep(2 * RACY_NS / 1e9)  # from then on the kernel keeps pages
             until(lambda: (mounted.path / "file").read_text() == "two\n", "it is read again")
         host.close()
