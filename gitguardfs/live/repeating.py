@@ -63,6 +63,8 @@ class Step(NamedTuple):
     """Of RENAME: where the object goes, and the node that the kernel finds there before."""
     at: tuple[Directory, bytes] | None = None
     """Where the object that is added is by now, if not at the name."""
+    tries: int = 2
+    """Of RENAME: how often it is made again if a program has looked at a name meanwhile."""
     forgets: bool = False
     """Whether the kernel knows the name as it will be, and has to forget that first."""
 
@@ -233,11 +235,8 @@ class Repeating:
             nodes = [place[0] for place in places]
             nodes += [] if step.node is None else [step.node.id]
             self._forget(places, [NodeId(node) for node in nodes], None)
-            if step.call == helper.RENAME and step.node is None and step.st is not None:
-                # The object was announced at the name that it has left.
-                is_directory = S_IFMT(step.st.st_mode) == S_IFDIR
-                call = helper.RMDIR if is_directory else helper.UNLINK
-                self._queue.appendleft(Step(call, step.parent, step.name))
+            if step.call == helper.RENAME:
+                self._queue.extendleft(reversed(_otherwise(step, number)))
 
     # The requests
 
@@ -389,6 +388,22 @@ class Repeating:
         self._own.note_content(node.id, change_key(st))
         if node.file_type == S_IFREG:
             self._opens = node.id
+
+
+def _otherwise(step: Step, number: int) -> list[Step]:
+    """Return the steps in place of a RENAME that has failed."""
+    assert step.st is not None and step.to is not None
+    if step.tries and number not in (errno.ETIMEDOUT, errno.EPIPE):
+        again = step._replace(tries=step.tries - 1, replaced=None, forgets=True)
+        if step.node is not None:
+            return [again]
+        at = step.to, step.new_name
+        return [addition(step.parent, step.name, step.st, forgets=True)._replace(at=at), again]
+    is_directory = S_IFMT(step.st.st_mode) == S_IFDIR
+    return [
+        Step(helper.RMDIR if is_directory else helper.UNLINK, step.parent, step.name),
+        addition(step.to, step.new_name, step.st, forgets=True),
+    ]
 
 
 def _was_seen_gone(step: Step) -> bool:
