@@ -17,7 +17,8 @@ from gitguardfs.live import helper, lines
 from gitguardfs.live.known_names import KnownNames, Place
 from gitguardfs.live.lines import Line, Path
 from gitguardfs.live.own_changes import OwnChanges
-from gitguardfs.live.repeating import Repeating, Step, addition, removal
+from gitguardfs.live.repeating import Repeating
+from gitguardfs.live.steps import Step, addition, removal
 from gitguardfs.names.rules import Refused
 from gitguardfs.sessions.base import Session
 from gitguardfs.view.view import View

@@ -10,18 +10,17 @@ import marshal
 import mmap
 import os
 import socket
-import subprocess
 import sys
 from contextlib import suppress
 
-from gitguardfs.base.installation import PACKAGE_PARENT
+from gitguardfs.live.child_process import ChildProcess
 
 ROOM = 1 << 16
 """Bytes of a message, at most."""
 _PROGRESS = 8
 
 
-class NotifierProcess:
+class NotifierProcess(ChildProcess):
     """A running process that writes notifications."""
 
     def __init__(self, device: int) -> None:
@@ -30,24 +29,12 @@ class NotifierProcess:
         try:
             os.ftruncate(memory, _PROGRESS)
             self._progress = mmap.mmap(memory, _PROGRESS)
-            self._calls, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            for end in (self._calls, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * ROOM)
-            self._calls.setblocking(False)
-            code = f"import sys; sys.path.insert(0, {PACKAGE_PARENT!r})"
-            code += "; from gitguardfs.live.notifier import main; main()"
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-B", "-c", code, str(device), str(memory)],
-                    stdin=theirs.fileno(), stdout=subprocess.DEVNULL, cwd="/",
-                    pass_fds=(device, memory),
-                )  # fmt: skip
+            super().__init__(
+                "gitguardfs.live.notifier", str(device), str(memory),
+                room=ROOM, pass_fds=(device, memory),
+            )  # fmt: skip
         finally:
             os.close(memory)
-
-    def fileno(self) -> int:
-        """Return the descriptor that can be read when all of a message is written."""
-        return self._calls.fileno()
 
     def write(self, notifications: list[bytes]) -> None:
         """Have it write notifications, of ``ROOM`` bytes together. Raises OSError."""
@@ -61,16 +48,6 @@ class NotifierProcess:
     def progress(self) -> int:
         """How many notifications of the last message have been written."""
         return int.from_bytes(self._progress[:], sys.byteorder)
-
-    def end(self) -> None:
-        """Kill it. It may go on to wait."""
-        self._process.kill()
-        self._calls.close()
-        self._process.poll()
-
-    def has_ended(self) -> bool:
-        """Return whether it has ended."""
-        return self._process.poll() is not None
 
 
 def main() -> None:

@@ -13,20 +13,21 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from stat import S_IFDIR, S_IFLNK, S_IFMT, S_IFREG
+from stat import S_IFDIR, S_IFMT, S_IFREG
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from gitguardfs.base.errors import os_error
 from gitguardfs.base.protocol import Attributes, Caller, EntryReply, GuestGid, GuestUid, NodeId
 from gitguardfs.fs.access import NodeRef
 from gitguardfs.fs.attributes import change_key
-from gitguardfs.fs.nodes import Directory, Node, ancestors
+from gitguardfs.fs.nodes import Directory, Node
 from gitguardfs.fs.tree import Tree
 from gitguardfs.live import helper
 from gitguardfs.live.helper_process import HelperProcess
 from gitguardfs.live.known_names import KnownNames, Place
 from gitguardfs.live.own_changes import OwnChanges
+from gitguardfs.live.steps import REQUESTS, Step, may_be_unasked, otherwise, path_of
 from gitguardfs.sessions.base import Session
 from gitguardfs.view.view import LOOKS, NOT_ANNOUNCED
 
@@ -39,47 +40,6 @@ START_LIMIT = 60.0
 LIMIT = 1.0
 """Seconds for one call. It may wait for a directory in which a program of the guest is busy."""
 ROOT = Caller(GuestUid(0), GuestGid(0))
-_REQUESTS = {
-    helper.UNLINK: "unlink", helper.RMDIR: "rmdir", helper.MKNOD: "mknod", helper.MKDIR: "mkdir",
-    helper.SYMLINK: "symlink", helper.RENAME: "rename", helper.TOUCH: "setattr",
-    helper.SET_TIMES: "setattr",
-}  # fmt: skip
-"""The request that a call leads to."""
-
-
-class Step(NamedTuple):
-    """A call to be made."""
-
-    call: int
-    parent: Directory
-    name: bytes
-    node: Node | None = None
-    """The node that the kernel finds at the name before the call; None for nothing."""
-    st: os.stat_result | None = None
-    """The object that is there after the call, if the name is there."""
-    to: Directory | None = None
-    new_name: bytes = b""
-    replaced: Node | None = None
-    """Of RENAME: where the object goes, and the node that the kernel finds there before."""
-    at: tuple[Directory, bytes] | None = None
-    """Where the object that is added is by now, if not at the name."""
-    tries: int = 2
-    """Of RENAME: how often it is made again if a program has looked at a name meanwhile."""
-    forgets: bool = False
-    """Whether the kernel knows the name as it will be, and has to forget that first."""
-
-
-def removal(parent: Directory, name: bytes, node: Node | None) -> Step:
-    """Return the step that removes a name; nobody knows of what type an unknown one was."""
-    is_directory = node is not None and node.file_type == S_IFDIR
-    return Step(helper.RMDIR if is_directory else helper.UNLINK, parent, name, node)
-
-
-def addition(parent: Directory, name: bytes, st: os.stat_result, forgets: bool) -> Step:
-    """Return the step that adds a name."""
-    calls = {S_IFDIR: helper.MKDIR, S_IFLNK: helper.SYMLINK}
-    call = calls.get(S_IFMT(st.st_mode), helper.MKNOD)
-    return Step(call, parent, name, st=st, forgets=forgets)
 
 
 class Repeating:
@@ -185,7 +145,7 @@ class Repeating:
         if step.call == helper.MKNOD and step.st is not None:
             more = (S_IFMT(step.st.st_mode),)
         elif step.call == helper.RENAME and step.to is not None:
-            more = _path(step.to), step.new_name
+            more = path_of(step.to), step.new_name
         try:
             if self._helper is None and self._failures >= MOST_FAILURES:
                 return self._finish(errno.ENOTSUP)
@@ -194,7 +154,7 @@ class Repeating:
             if not self._is_ready:
                 return None  # it is made when the helper says that it is
             self._is_announced, self._opens = True, None
-            self._helper.call(step.call, _path(step.parent), step.name, *more)
+            self._helper.call(step.call, path_of(step.parent), step.name, *more)
         except OSError as error:
             self._finish(error.errno or errno.EIO)
 
@@ -219,7 +179,7 @@ class Repeating:
         else:
             self._failures = 0
         step = self._step
-        if step is not None and number == errno.ENOENT and _was_seen_gone(step):
+        if step is not None and number == errno.ENOENT and may_be_unasked(step):
             self._queue.appendleft(step._replace(forgets=True))
             self._step, number = None, 0
         if self._step is not None:
@@ -236,7 +196,7 @@ class Repeating:
             nodes += [] if step.node is None else [step.node.id]
             self._forget(places, [NodeId(node) for node in nodes], None)
             if step.call == helper.RENAME:
-                self._queue.extendleft(reversed(_otherwise(step, number)))
+                self._queue.extendleft(reversed(otherwise(step, number)))
 
     # The requests
 
@@ -252,7 +212,7 @@ class Repeating:
             return self._tree.open(ROOT, NodeId(arguments[0]), os.O_RDONLY)
         if step is not None and request == "lookup":
             return self._found(step, arguments)
-        if step is None or request != _REQUESTS[step.call] or not self._matches(step, arguments):
+        if step is None or request != REQUESTS[step.call] or not self._matches(step, arguments):
             if request in LOOKS:
                 return NOT_ANNOUNCED
             if request == "setattr":  # the kernel has found something else at the name
@@ -267,7 +227,7 @@ class Repeating:
 
     def _matches(self, step: Step, arguments: tuple[Any, ...]) -> bool:
         """Return whether a request is what a call leads to."""
-        if _REQUESTS[step.call] == "setattr":
+        if REQUESTS[step.call] == "setattr":
             node = self._changing(step)
             return node is not None and arguments[0] == node.id
         if arguments[:2] != (step.parent.id, step.name):
@@ -295,7 +255,7 @@ class Repeating:
             if step.replaced is None:
                 raise os_error(errno.ENOENT)
             return self._as_before(step.replaced)
-        if place != (step.parent.id, step.name) or _REQUESTS[step.call] == "setattr":
+        if place != (step.parent.id, step.name) or REQUESTS[step.call] == "setattr":
             return NOT_ANNOUNCED
         if step.call == helper.RENAME:
             return self._as_before(self._moving(step))
@@ -388,30 +348,3 @@ class Repeating:
         self._own.note_content(node.id, change_key(st))
         if node.file_type == S_IFREG:
             self._opens = node.id
-
-
-def _otherwise(step: Step, number: int) -> list[Step]:
-    """Return the steps in place of a RENAME that has failed."""
-    assert step.st is not None and step.to is not None
-    if step.tries and number not in (errno.ETIMEDOUT, errno.EPIPE):
-        again = step._replace(tries=step.tries - 1, replaced=None, forgets=True)
-        if step.node is not None:
-            return [again]
-        at = step.to, step.new_name
-        return [addition(step.parent, step.name, step.st, forgets=True)._replace(at=at), again]
-    is_directory = S_IFMT(step.st.st_mode) == S_IFDIR
-    return [
-        Step(helper.RMDIR if is_directory else helper.UNLINK, step.parent, step.name),
-        addition(step.to, step.new_name, step.st, forgets=True),
-    ]
-
-
-def _was_seen_gone(step: Step) -> bool:
-    """Return whether the kernel may know that a name is gone, so that it does not ask."""
-    return step.call in (helper.UNLINK, helper.RMDIR) and not step.forgets
-
-
-def _path(directory: Directory) -> bytes:
-    """Return the path of a directory below the view's root."""
-    names = [step.name for step in ancestors(directory) if step.parent is not None]
-    return b"/".join(reversed(names)) or b"."
