@@ -21,7 +21,7 @@ from benchmarks.rounds import Say
 from benchmarks.views import PLAIN, View, mounted
 
 NAME = "live changes"
-VIEWS = (PLAIN, "without", "with")
+DISK, WITHOUT, WITH = "own disk", "without", "with"
 PORT = "/dev/virtio-ports/org.gitguardfs.changes"
 PAUSES = (0.0, 10.0)
 """Seconds of quiet between the first and the second time."""
@@ -104,11 +104,14 @@ def measure(
     found: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         tops = {PLAIN: source}
-        for key in VIEWS[1:]:
+        if place.stat().st_dev != source.stat().st_dev:  # a share, which the guest has not itself
+            shutil.copytree(source / "tree", place / DISK / "tree", symlinks=True)
+            tops[DISK] = place / DISK
+        for key in (WITHOUT, WITH):
             view = View(key, key, (*gitguardfs, "-f", "--no-seal"))
             daemon = mounted(view, source, place / key, place / f"{key}.log")
             tops[key] = stack.enter_context(daemon).path
-        stack.enter_context(told(tops["with"]))
+        stack.enter_context(told(tops[WITH]))
         program("git", "init", "--quiet", "--bare", place / "git")
         for key, top in tops.items():
             say(f"looking at all, {SETTLING} times: {key}")
