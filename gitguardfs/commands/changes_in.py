@@ -52,12 +52,16 @@ def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool)
     kernel cache for long meanwhile. Without MOUNTPOINT, each guard of a share is told.
     """
     host_lines.check_root()
+    if asks and path is not None:
+        raise click.UsageError("--status takes no --from")
     if asks:
         return _print_status(views, as_json)
     if as_json:
         raise click.UsageError("--json goes with --status")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
+    if views and not host_lines.routes(views):
+        warn(f"no guard of root's is mounted yet at {', '.join(map(shown, views))}")
     bridge = host_lines.Bridge(views)
     try:
         if path is None:
@@ -67,7 +71,7 @@ def command(views: tuple[str, ...], path: str | None, asks: bool, as_json: bool)
     except KeyboardInterrupt:
         pass
     except ValueError as error:
-        hint = "both sides need the same release"
+        hint = "is the input the output of gitguard watch, of the same release?"
         raise UserError(shown(str(error)), hint, Exit.SYSTEM) from None
     finally:
         bridge.close()
@@ -122,7 +126,7 @@ def _print_status(views: tuple[str, ...], as_json: bool) -> int:
 
 def _text(one: host_lines.Object) -> str:
     if not one["arrives"]:
-        return "no changes arrive from the host: gitguard watch there tells of them"
+        return "no changes arrive: run gitguard watch on the host, as docs/live-changes.md says"
     text = f"changes arrive; {one['watched']} directories are watched"
     if not one["whole"]:
         text += f"; not all changes: {shown(one['why']) or 'the host has not looked at all yet'}"

@@ -42,7 +42,7 @@ class Directories(Parts):
         if self.cache_timeout:
             now = revalidation.clock()
             is_young = now - node.listed_at < self.cache_timeout
-            if is_young and self.note_free is not None:
+            if is_young and self.note_absent is not None:
                 keeps = True
             else:
                 st = self.source.stat(self.descriptors.of(node))

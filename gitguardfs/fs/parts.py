@@ -127,8 +127,8 @@ class Parts:
         self.case = LetterCase(self.source)
         self.least_timeout = self.cache_timeout = options.cache_timeout
         """Seconds for which the kernel may keep what a rule is about, and all the rest."""
-        self.note_free: Callable[[NodeId, bytes], bool] | None = None
-        """Notes a name that the kernel takes for free for long, and returns whether it may; None
+        self.note_absent: Callable[[NodeId, bytes], bool] | None = None
+        """Notes an absent name that the kernel caches for long, and returns whether it may; None
         unless all changes of the source are told."""
         self.direct_io = options.direct_io
         limits = options.read_rate, options.write_rate
@@ -147,18 +147,18 @@ class Parts:
         self.writes = None if options.write_rate is None else RateLimit(options.write_rate)
         self.reading, self.writing, self.closing, self.syncing = (LatencyTracker() for _ in "1234")
 
-    def keep(self, seconds: float, note_free: Callable[[NodeId, bytes], bool] | None) -> None:
+    def keep(self, seconds: float, note_absent: Callable[[NodeId, bytes], bool] | None) -> None:
         """Have the kernel cache for so long, since all changes of the source are told, or as ever.
 
-        ``note_free`` notes a name that the kernel takes for free, and returns whether it may.
+        ``note_absent`` notes an absent name that the kernel caches, and returns whether it may.
         """
-        self.cache_timeout, self.note_free = seconds, note_free
-        self.check.kernel_keeps = note_free is not None
+        self.cache_timeout, self.note_absent = seconds, note_absent
+        self.check.kernel_keeps = note_absent is not None
         self.attributes.keep(seconds)
 
     def missing_timeout(self, parent_id: NodeId, name: bytes) -> float:
         """Return for how many seconds the kernel may keep that nothing has a plain name."""
-        may_keep = self.note_free is not None and self.note_free(parent_id, name)
+        may_keep = self.note_absent is not None and self.note_absent(parent_id, name)
         return self.cache_timeout if may_keep else self.least_timeout
 
     def link_text(self, node: Node) -> bytes:

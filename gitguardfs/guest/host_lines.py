@@ -1,7 +1,8 @@
 """Brings the host's lines about its changes to the daemons of the views that they are about.
 
-The host names a share by its tag, or by its directory's name. A view of a directory in the share
-gets the lines about that. Daemons come and go: a new one is told to look at all again.
+A share is known by its mount tag; a source that lies on no share, by its directory's name.
+TAG=MOUNTPOINT overrides both. A view of a directory in a share gets the lines on that directory.
+Daemons come and go: a new one is told to look at all again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from gitguardfs.base.errors import Exit, UserError
 from gitguardfs.base.paths import is_inside
 from gitguardfs.base.signals import CHANGES
 from gitguardfs.linux import mountinfo
-from gitguardfs.live.lines import LONGEST, VERSION
+from gitguardfs.live.lines import LONGEST, ON_NAMES, VERSION
 from gitguardfs.mounting import guards
 
 PORT = f"/dev/virtio-ports/{CHANGES_PORT}"
@@ -34,11 +35,11 @@ SEND_LIMIT = 0.5
 STALE = 3.0
 """Seconds after which a status counts no more; it is written each second."""
 MOST_SHARES = 64
+"""Shares of which the host may tell."""
 ROOM = 1 << 20
 """Bytes of lines that may wait for a daemon."""
 
 Object = dict[str, Any]
-_PATHS = ("made", "gone", "changed", "attributes", "again", "listing")
 
 
 @dataclass
@@ -57,7 +58,7 @@ class _Target:
 
 @dataclass
 class _Share:
-    """What the host has said of a share."""
+    """State of a share, as the host tells it."""
 
     whole: bool = False
     why: str = ""
@@ -80,8 +81,9 @@ def routes(named: Iterable[str]) -> list[Route]:
     """Return the views that are told: ``[TAG=]MOUNTPOINT`` each, or all that have a share."""
     wanted: dict[str, str | None] = {}
     for word in named:
-        tag, found, given = word.rpartition("=")
-        wanted[os.path.realpath(given)] = tag if found else None
+        tag, found, given = word.partition("=")
+        has_tag = bool(found) and "/" not in tag
+        wanted[os.path.realpath(given if has_tag else word)] = tag if has_tag else None
     mounts = mountinfo.listed()
     places = {mount.identity: mount.path for mount in mounts}
     shares = [mount for mount in mounts if mount.fstype in SHARE_TYPES]
@@ -101,6 +103,8 @@ def routes(named: Iterable[str]) -> list[Route]:
             prefix = "" if prefix == "." else prefix
         if len(wanted) == 1 or wanted.get(path) is not None:
             own_tag = wanted.get(path)
+        if share is None or own_tag != share.source:
+            prefix = ""  # the host watches what the view shows
         all_routes.append(Route(path, own_tag, prefix, daemon.pid))
     return all_routes
 
@@ -243,7 +247,7 @@ def _inside(line: Object, prefix: str) -> Object | None:
     """Return a line with paths relative to a directory of the share; None if it is not about it."""
     if not prefix or "whole" in line:
         return line
-    kind = next((kind for kind in (*_PATHS, "moved") if kind in line), "")
+    kind = next((kind for kind in (*ON_NAMES, "moved") if kind in line), "")
     given = line.get(kind)
     old_and_new = given if kind == "moved" and isinstance(given, list) else [given]
     paths = [_below(path, prefix) for path in old_and_new if isinstance(path, str)]
@@ -293,6 +297,6 @@ def read_lines(read: Callable[[], bytes], take: Callable[[bytes], None]) -> None
 
 
 def check_root() -> None:
-    """Raise UserError unless this is root's process: the stream is to come from root alone."""
+    """Raise UserError unless this process is root's: only root may tell a guard."""
     if os.geteuid() != 0:
-        raise UserError("changes are told by root alone", "sudo gitguard changes-in", Exit.SYSTEM)
+        raise UserError("gitguard changes-in needs root", "run it with sudo", Exit.SYSTEM)

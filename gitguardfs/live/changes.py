@@ -21,7 +21,7 @@ from gitguardfs.linux import syscalls
 from gitguardfs.live import lines
 from gitguardfs.live.comparing import Comparing
 from gitguardfs.live.helper_process import HelperProcess
-from gitguardfs.live.kept import FreeNames
+from gitguardfs.live.kept import AbsentNames
 from gitguardfs.live.known_names import KnownNames, Place
 from gitguardfs.live.lines import Line
 from gitguardfs.live.notifying import Notifying
@@ -69,7 +69,7 @@ class Changes:
         """Read lines from ``connection`` from now on. To be called on the serving thread.
 
         ``start`` starts a helper. ``source_caches`` says that names of the source may be a second
-        old. ``kept`` is the path of a file for the next daemon (``FreeNames``). Raises OSError.
+        old. ``kept`` is the path of a file for the next daemon (``AbsentNames``). Raises OSError.
         """
         self._session = session
         self._view = view
@@ -101,8 +101,8 @@ class Changes:
         self._later: deque[tuple[float, Line]] = deque()
         """Lines to be served again, and when."""
         self._is_whole = False
-        self._free: FreeNames | None = None
-        """The names that are free, while the kernel caches for long."""
+        self._absent: AbsentNames | None = None
+        """The absent names that the kernel caches for long; None while it caches for a second."""
         self._is_forgetting = False
         """Whether the kernel is being made to forget all that it has cached for long."""
         self._heard = self._beat = monotonic()
@@ -177,10 +177,9 @@ class Changes:
         self._repeating.check_time()
         while self._later and self._later[0][0] <= now:
             self._waiting.append(self._later.popleft())
-        since = [self._heard + SILENCE - AGE]
-        since += [] if self._behind is None else [self._behind]
-        since += [self._waiting[0][0]] if self._waiting else []
-        if now - min(since) > AGE:
+        is_late = bool(self._waiting) and now - self._waiting[0][0] > AGE
+        is_behind = self._behind is not None and now - self._behind > AGE
+        if is_late or is_behind or now - self._heard > SILENCE:
             self._keep(False)
         self._resolve_doubts()
         self._work()
@@ -232,14 +231,14 @@ class Changes:
 
     def _look_below(self, top: Directory) -> None:
         """Compare all that the kernel knows below a directory, a few nodes at a time."""
-        if self._free is not None:
-            self._notifying.forget(self._free.take(), [], None)
+        if self._absent is not None:
+            self._notifying.forget(self._absent.take(), [], None)
         self._comparing.look_below(top)
         self._work_on()
 
     def _resolve_doubts(self) -> None:
         """Have names looked up again that may be wrong, if the kernel caches for long."""
-        if self._doubtful and self._free is not None:
+        if self._doubtful and self._absent is not None:
             self._notifying.forget(list(self._doubtful), [], None)
         self._doubtful.clear()
 
@@ -249,17 +248,17 @@ class Changes:
         can = bool(least) and not self._is_forgetting
         can = can and not self._notifying.is_held_up
         can = can and self._tree.symlinks is None  # a resolved link's object has another name
-        if keeps and self._free is None and can and self._session.keep_listings():
+        if keeps and self._absent is None and can and self._session.keep_listings():
             with suppress(OSError):  # tried again at the next beat
-                self._free = FreeNames(self._kept)
-                self._tree.keep(KEPT, self._free.note)
-        elif not keeps and self._free is not None:
+                self._absent = AbsentNames(self._kept)
+                self._tree.keep(KEPT, self._absent.note)
+        elif not keeps and self._absent is not None:
             self._tree.keep(least, None)
-            places = [*self._names.places(), *self._free.take(), *self._doubtful]
-            then = partial(self._forgotten, self._free)
+            places = [*self._names.places(), *self._absent.take(), *self._doubtful]
+            then = partial(self._forgotten, self._absent)
             self._notifying.forget(places, list(self._tree.nodes.by_id), then)
-            self._free, self._is_forgetting = None, True
+            self._absent, self._is_forgetting = None, True
 
-    def _forgotten(self, free: FreeNames) -> None:
-        free.remove()
+    def _forgotten(self, absent: AbsentNames) -> None:
+        absent.remove()
         self._is_forgetting = False

@@ -1,4 +1,4 @@
-"""A process of the daemon's that takes messages from it by a socket, its standard input."""
+"""A child process of the daemon, which gets messages by a socket as its standard input."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ class Comparing:
         """Return the directory of a path if the kernel knows it, and no rule is about the path."""
         *above, name = path
         parent = self._names.directory(path[:-1])
-        if parent is None or not all(map(self._view.is_free_name, above)):
+        if parent is None or not all(map(self._view.is_ordinary, above)):
             return None
-        if self._view.is_free_name(name):
+        if self._view.is_ordinary(name):
             return self._tree.check.directory(parent.id)
         self._touch_listing(parent)
         return None
@@ -213,7 +213,7 @@ class Comparing:
 
     def _look_at(self, node: Node) -> None:
         parent = node.parent
-        if parent is None or not self._view.is_free_name(node.name):
+        if parent is None or not self._view.is_ordinary(node.name):
             return
         self._tree.check.directory(parent.id)
         st = self._stat(parent, node.name)

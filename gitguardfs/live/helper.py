@@ -20,7 +20,8 @@ from gitguardfs.base.protocol import NOW
 from gitguardfs.linux import syscalls
 
 UNLINK, RMDIR, MKNOD, MKDIR, SYMLINK, RENAME, TOUCH, SET_TIMES = range(8)
-"""The calls. TOUCH changes the content of a file, SET_TIMES attributes of any object."""
+"""The calls. TOUCH sets a file's mtime, opens and closes it (MODIFY, CLOSE_WRITE). SET_TIMES sets
+both times (ATTRIB)."""
 LONGEST = 1 << 15
 """Bytes of a message, at most: two paths and two names."""
 _CAP_DAC_OVERRIDE, _CAP_FOWNER = 1, 3
@@ -101,17 +102,17 @@ def _make(root: int, call: int, where: bytes, name: bytes, *more: bytes | int) -
             (file_type,) = more
             os.mknod(name, int(file_type) | _PRIVATE, dir_fd=parent)
             if file_type == S_IFREG:
-                _close(parent, name)
+                _open_and_close(parent, name)
         else:
             os.fchdir(parent)
             syscalls.utimens(name, NOW if call == SET_TIMES else None, NOW)
             if call == TOUCH:
-                _close(parent, name)
+                _open_and_close(parent, name)
     finally:
         os.close(parent)
 
 
-def _close(parent: int, name: bytes) -> None:
+def _open_and_close(parent: int, name: bytes) -> None:
     """Open a file as if to write it, and close it."""
     try:
         fd = os.open(name, _WRITE, dir_fd=parent)

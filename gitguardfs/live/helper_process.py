@@ -11,16 +11,11 @@ from gitguardfs.live.helper import LONGEST
 
 
 class HelperProcess(ChildProcess):
-    """A running helper of one view. A call that it waits for at its end is refused."""
+    """A running helper of one view. If it is killed during a call, the request is refused."""
 
     def __init__(self, mountpoint: str, device: int) -> None:
         """Start it for the view that is mounted there, whose st_dev is given. Raises OSError."""
         super().__init__("gitguardfs.live.helper", mountpoint, str(device))
-
-    @property
-    def pid(self) -> int:
-        """Its process id: nobody else's until ``end``, since it is a child of this process."""
-        return int(self._process.pid)
 
     def call(self, *call: int | bytes) -> None:
         """Have it make a call. Raises OSError."""

@@ -1,4 +1,4 @@
-"""Names that the kernel takes for free for long, noted for this daemon and for the next.
+"""The absent names that the kernel caches for long, noted for this daemon and the next.
 
 A file exists while the kernel caches for long. The next daemon of the same view finds it, if this
 one is killed, and has all that the kernel caches looked up again.
@@ -18,13 +18,13 @@ from gitguardfs.live.notifying import Notifying
 from gitguardfs.sessions.base import Session
 
 MOST = 1 << 17
-"""Free names that the kernel takes for that for long, at most; at 200 bytes each."""
+"""Absent names that the kernel may cache for long, at most; each takes 200 bytes."""
 LARGEST = 1 << 25
 """Bytes of the file, at most: it lies in memory, and users choose the names."""
 
 
-class FreeNames:
-    """The names that are free, and the file that has them."""
+class AbsentNames:
+    """The absent names, and the file that has them."""
 
     def __init__(self, path: str) -> None:
         """Make a file whose name begins so. Raises OSError."""
@@ -35,7 +35,7 @@ class FreeNames:
         self._room = LARGEST
 
     def note(self, parent: NodeId, name: bytes) -> bool:
-        """Note a name, and return whether the kernel may take it for free for long."""
+        """Note a name, and return whether the kernel may cache its absence for long."""
         place = parent, name
         if place in self._names:
             return True

@@ -21,11 +21,10 @@ class KnownNames:
         came: Callable[[Directory], None],
         doubts: Callable[[Place], None],
     ) -> None:
-        """``came`` is called with a directory that was found, or put, at another place.
+        """``came`` is called with a directory that reappears at another place.
 
-        The kernel takes along what it caches below it, and lines by the new path found nothing.
-        ``doubts`` is called with a place whose object is another one now, or none: the kernel may
-        take it for the former one.
+        The kernel has kept what it caches below it, and lines by the new path found nothing.
+        ``doubts`` is called with a place that has another object now, or none.
         """
         self._nodes = nodes
         self._came = came

@@ -14,11 +14,12 @@ LONGEST_PATH, LONGEST_NAME = 4096, 255
 
 BEGINS, BEAT, WHOLE, AGAIN = "gitguard-changes", "beat", "whole", "again"
 LISTING = "listing"
-"""Names in a directory have come or gone that are not told: such as git takes for .git."""
+"""Untold names, such as .git, have come or gone in this directory."""
 MADE, GONE, CHANGED, ATTRIBUTES, MOVED = "made", "gone", "changed", "attributes", "moved"
 BRIEF = "brief"
 """A name was there for a moment."""
-_ON_NAMES = (MADE, GONE, BRIEF, CHANGED, ATTRIBUTES, AGAIN, LISTING)
+ON_NAMES = (MADE, GONE, BRIEF, CHANGED, ATTRIBUTES, AGAIN, LISTING)
+"""Kinds of lines about one name."""
 _ON_ALL = (ATTRIBUTES, AGAIN, LISTING)
 """Kinds that may be about the shared directory itself."""
 
@@ -38,8 +39,6 @@ class Line(NamedTuple):
     """Of WHOLE: whether all changes are told from now on."""
     why: str = ""
     """Of WHOLE: why not."""
-    watched: int | None = None
-    """Of BEAT: how many directories are watched."""
 
 
 def parse(text: bytes) -> Line:
@@ -55,9 +54,7 @@ def parse(text: bytes) -> Line:
             raise ValueError(f"version {found[BEGINS]!r:.20}, and this is version {VERSION}")
         return Line(BEGINS)
     if BEAT in found:
-        watched = found.get("watched")
-        numbers = watched.values() if isinstance(watched, dict) else ()
-        return Line(BEAT, watched=sum(one for one in numbers if isinstance(one, int)))
+        return Line(BEAT)
     if WHOLE in found:
         return Line(WHOLE, is_true=found[WHOLE] is True, why=_text(found.get("why")))
     if MOVED in found:
@@ -65,7 +62,7 @@ def parse(text: bytes) -> Line:
         if not isinstance(both, list) or len(both) != 2:
             raise ValueError("no two names")
         return Line(MOVED, _named(both[0]), _named(both[1]))
-    kind = next((kind for kind in _ON_NAMES if kind in found), None)
+    kind = next((kind for kind in ON_NAMES if kind in found), None)
     if kind is None:
         raise ValueError("no line of this version")
     path = found[kind]

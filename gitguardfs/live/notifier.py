@@ -38,6 +38,7 @@ class NotifierProcess(ChildProcess):
 
     def write(self, notifications: list[bytes]) -> None:
         """Have it write notifications, of ``ROOM`` bytes together. Raises OSError."""
+        self._progress[:] = bytes(_PROGRESS)  # it has answered, so it writes nothing now
         self._calls.send(marshal.dumps(notifications))
 
     def take_answer(self) -> bool:
@@ -46,7 +47,7 @@ class NotifierProcess(ChildProcess):
 
     @property
     def progress(self) -> int:
-        """How many notifications of the last message have been written."""
+        """The index, in the last message, of the notification that is being written."""
         return int.from_bytes(self._progress[:], sys.byteorder)
 
 

@@ -24,7 +24,7 @@ LIMIT = 0.5
 """Seconds without progress, after which a program of the guest holds the directory up."""
 TICK = 0.2
 MOST_STUCK = 3
-"""Processes that wait for programs of the guest at a time."""
+"""Stuck processes at most; beyond that, nothing is written until one ends."""
 
 
 class _Item(NamedTuple):
@@ -79,7 +79,7 @@ class Notifying:
         self,
         places: Collection[Place],
         nodes: Collection[int],
-        then: Callable[[], None] | None = None,
+        then: Callable[[], None] | None,
     ) -> None:
         """Make the kernel forget names, and the attributes of nodes; ``then`` is called after it.
 
@@ -174,6 +174,7 @@ class Notifying:
             stuck, left = self._sent[progress], self._sent[progress + 1 :]
             self._stuck.append(self._process)
             self._held.add(stuck.directory)
+            self._left_out.add(stuck)  # it may be killed before it writes
             self._let_go()
             if len(self._stuck) >= MOST_STUCK:
                 log.warning("programs hold directories: changes of the host there are seen late")

@@ -40,7 +40,7 @@ class _Recent:
 
 
 class OwnChanges:
-    """What the kernel knows already: by a change that a program of the guest made, or by an event.
+    """Changes that the kernel knows of already: the guest's own, and those that were repeated.
 
     The view tells of each request that has changed something.
     """

@@ -60,8 +60,8 @@ class Repeating:
         """``start`` starts a helper, and raises OSError. ``safely`` makes a call that may fail.
         ``idle`` is called when all steps are made.
 
-        ``forget`` makes the kernel look names and attributes up again, on another thread; then it
-        has its last argument called between two requests. ``look_below`` compares what the kernel
+        ``forget`` has the kernel look names and attributes up again, by the notifier's process; its
+        last argument is then called between two requests. ``look_below`` compares what the kernel
         knows below a directory: what came of changes there, by its former path, was lost.
         """
         self._tree = tree

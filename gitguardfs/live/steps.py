@@ -76,5 +76,5 @@ def may_be_unasked(step: Step) -> bool:
 
 def path_of(directory: Directory) -> bytes:
     """Return the path of a directory below the view's root."""
-    names = [step.name for step in ancestors(directory) if step.parent is not None]
+    names = [each.name for each in ancestors(directory) if each.parent is not None]
     return b"/".join(reversed(names)) or b"."

@@ -28,7 +28,7 @@ CACHING_SOURCE = "virtiofs"
 
 
 class HostChanges:
-    """What one daemon is told of the host's changes, by one connection at a time."""
+    """Listener for the host's lines to one daemon; one connection at a time."""
 
     def __init__(
         self, session: Session, view: View, mounted: MountInfo, source: MountInfo | None

@@ -107,7 +107,7 @@ class View:
         """The tree of the share."""
         return self._share
 
-    def is_free_name(self, name: bytes) -> bool:
+    def is_ordinary(self, name: bytes) -> bool:
         """Return whether no rule guards a name, and no other tree has it."""
         is_own = self._own is not None and self._own.marker(name) is not None
         return not is_own and self._share.check.allows(name)

@@ -67,7 +67,7 @@ class LeanLooks(Tree):
             st = self.source.stat_at(parent.fd, name)
         except FileNotFoundError:
             if self.cache_timeout and (parent.case_matters or self.is_exclusive):
-                if self.note_free is not None:
+                if self.note_absent is not None:
                     return self._not_there._replace(
                         entry_timeout=self.missing_timeout(parent_id, name)
                     )

@@ -16,14 +16,14 @@ from gitguardfs.commands.command_line import Command
 
 EPILOG = """\b
 Examples:
-  gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in
+  gitguard watch ~/projects --to - | ssh VM sudo gitguard changes-in VIEW
   gitguard watch projects=~/projects --to ~/.cache/vm-changes.sock
   gitguard watch ~/projects --without deps --to -
   gitguard watch --status
 
 Run it on the host. gitguard vm up starts one by itself. --to PATH may be the socket of QEMU's
-virtio-serial port org.gitguardfs.changes: a socket that is missing or closed is tried again each
-second. It reads names only, never a file, and tells none that git could take for .git, nor
+virtio-serial port org.gitguardfs.changes: a socket that is missing or closed is tried again twice
+a second. It reads names only, never a file, and tells none that git could take for .git, nor
 anything below one. Linux has a limit of watches; docs/live-changes.md of the source says more.
 
 \b

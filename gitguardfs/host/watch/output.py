@@ -40,7 +40,7 @@ class Output:
     def __init__(self, target: str, first: dict[str, object], present: Lines) -> None:
         """Send to a path or STANDARD. A connection begins with ``first`` and ``present()``.
 
-        Raises UserError if the path can be no reader.
+        Raises UserError if the path can be no reader, and OSError.
         """
         self._target, self._first, self.present = target, first, present
         self._queue: deque[bytes] = deque()
@@ -52,7 +52,7 @@ class Output:
         self.connect()
 
     def connect(self) -> None:
-        """Connect, unless it is connected or nobody is there. Raises UserError."""
+        """Connect, unless it is connected or nobody is there. Raises UserError, OSError."""
         if self.fd is not None:
             return
         try:
@@ -153,7 +153,7 @@ class Output:
             self._put_present()
 
     def beat(self, line: dict[str, object]) -> None:
-        """Send a beat, unless older lines wait: the reader is not there to count them."""
+        """Send a beat, unless older lines wait: it says that the reader has all before it."""
         if not self._queue:
             self.tell(line)
 

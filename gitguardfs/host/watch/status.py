@@ -1,4 +1,4 @@
-"""What the running watchers of a user say of themselves, each in a file that it holds locked."""
+"""Status files of a user's running watchers; each watcher holds its own locked."""
 
 from __future__ import annotations
 

@@ -104,6 +104,8 @@ class Tree:
         """Watches that the present reading of the whole tree has met."""
         self._lasting = ""
         """A reason that no reading takes away."""
+        self._has_warned = False
+        """Whether the user has been told of the limit."""
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there are events."""
@@ -186,7 +188,7 @@ class Tree:
 
     def _handle(self, wd: int, mask: int, cookie: int, name: str) -> None:
         if mask & flags.Q_OVERFLOW:
-            self.overflowed()
+            self._overflowed()
             return
         node = self._nodes.get(wd)
         if node is None:
@@ -270,7 +272,7 @@ class Tree:
             self._nodes.forget(each)
         node.parent = None
 
-    def overflowed(self) -> None:
+    def _overflowed(self) -> None:
         """Read the whole tree again: the kernel had no room for further events."""
         self._settling.clear()
         self._leaving.clear()
@@ -331,11 +333,12 @@ class Tree:
     def unread(self, path: str, error: OSError) -> None:
         """Note that a directory could not be read; one that has gone is none."""
         if error.errno == errno.ENOSPC:
-            if self._lasting != LIMIT:
+            if not self._has_warned:
+                self._has_warned = True
                 warn(RAISE.format(path=self.path))
             self._lacks(LIMIT)
         elif error.errno not in _VANISHED:
-            self._lacks(f"{path}: {error.strerror}")
+            self._lacks(f"{path.strip('/') or '.'}: {error.strerror}")
 
     def place(self, fd: int, parent: Node | None, name: str) -> Node | None:
         """Watch an open directory; return it, or None if it is watched under another name.

@@ -14,7 +14,7 @@ from gitguardfs.host.watch.status import StatusFile
 from gitguardfs.host.watch.tree import Tree
 
 BEAT = 0.5
-"""Seconds between two beats; a reader that misses them for two seconds trusts no cache."""
+"""Seconds between two beats. The guard ends long caching 1.5 s after the last one."""
 
 
 def watch(directories: dict[str, str], target: str, without: tuple[str, ...]) -> None:

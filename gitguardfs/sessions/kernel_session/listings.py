@@ -1,6 +1,6 @@
 """Listings of directories that the kernel opens by itself, once the host tells of its changes.
 
-OPENDIR is answered ENOSYS then. From that on, also if the host falls silent, the kernel opens and
+OPENDIR is answered ENOSYS then. From then on, even if the host falls silent, the kernel opens and
 closes directories without a request. It keeps a listing as long as the directory's mtime stays, and
 its pages are not dropped. READDIRPLUS has the node alone; the upper half of an offset says which
 listing it goes on with.
@@ -18,13 +18,14 @@ from typing import Any
 from gitguardfs.base.protocol import Caller, RequestError, make
 from gitguardfs.sessions.kernel_session import abi
 from gitguardfs.sessions.kernel_session.abi import Opcode
-from gitguardfs.sessions.kernel_session.replies import Listing, Packer
+from gitguardfs.sessions.kernel_session.replies import Answer, Listing, Packer
 from gitguardfs.sessions.kernel_session.requests import Arguments, Form, Sent
 from gitguardfs.view.view import View
 
 MOST = 256
-"""Listings that are read at a time. One that was put aside is taken anew, from the same index."""
+"""Handles that are open at a time. One pushed out is opened anew, and read from the same index."""
 HALF = 32
+"""Bits of an offset's lower half, the index in a listing; the upper is the listing's number."""
 NUMBERS = 1 << 31
 """Offsets are positive numbers of 64 bits."""
 
@@ -47,7 +48,7 @@ class Listings:
         ways = {
             Opcode.OPENDIR: self._begin,
             Opcode.READDIRPLUS: self._read,
-            Opcode.FSYNCDIR: self._read,
+            Opcode.FSYNCDIR: self._sync,
         }
         return forms | {
             opcode: forms[opcode]._replace(read=partial(read, forms[opcode]))
@@ -61,23 +62,30 @@ class Listings:
         return form.read(node, sent, end)
 
     def _read(self, form: Form, node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
-        (handle,) = abi.QWORD.unpack_from(sent, abi.BODY)
+        handle, offset, size, *_ = abi.READ_IN.unpack_from(sent, abi.BODY)
         if handle:
             return form.read(node, sent, end)
         self._view.drop_listings(self._drop)  # a former daemon has answered ENOSYS
-        caller = make(Caller, abi.IN.unpack_from(sent)[4:])
-        if form.request == "fsyncdir":
-            number = self._open(caller, node)
-            pack, (_, *more) = form.read(node, sent, end)
-            return pack, (self._handles[number], *more)
-        _, offset, size, *_ = abi.READ_IN.unpack_from(sent, abi.BODY)
         number, index = offset >> HALF, offset & ((1 << HALF) - 1)
         if not index or number not in self._handles:
-            number = self._open(caller, node)
+            number = self._open(node, sent)
         listing = Listing(min(size, abi.MAX_WRITE), number << HALF)
         return partial(self._packed, listing, number), (self._handles[number], index, listing.add)
 
-    def _open(self, caller: Caller, node: int) -> int:
+    def _sync(self, form: Form, node: int, sent: Sent, end: int) -> tuple[Packer, Arguments]:
+        pack, (handle, *more) = form.read(node, sent, end)
+        if handle:
+            return pack, (handle, *more)
+        number = self._open(node, sent)
+
+        def packed(unique: int, reply: Any) -> Answer:
+            self._close(number)
+            return pack(unique, reply)
+
+        return packed, (self._handles[number], *more)
+
+    def _open(self, node: int, sent: Sent) -> int:
+        caller = make(Caller, abi.IN.unpack_from(sent)[4:])
         number = next(self._numbers) % NUMBERS
         self._handles[number] = self._view.serve("opendir", caller, node).handle
         if len(self._handles) > MOST:

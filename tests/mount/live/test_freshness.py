@@ -203,6 +203,7 @@ def test_what_is_found_again_is_whole(mounted: Mounted) -> None:
     with kept(mounted.path, host):
         look(mounted.path)
         inside = os.open(mounted.path / "sub", os.O_RDONLY | os.O_DIRECTORY)  # it is not forgotten
+        os.fsync(inside)  # which has no handle of the daemon's
         (mounted.source / "sub").rename(mounted.source / "moved")
         host.tell({"gone": "sub"})
         until(lambda: not (mounted.path / "sub").exists(), "it is gone")

@@ -59,6 +59,7 @@ def test_a_beat_is_taken_whatever_it_counts(watched: object) -> None:
     [
         ({"made": "app/src/a"}, {"made": "a"}),
         ({"gone": "app/src/a/b"}, {"gone": "a/b"}),
+        ({"brief": "app/src/a"}, {"brief": "a"}),
         ({"changed": "app/srcs"}, None),
         ({"attributes": "app/src"}, {"attributes": ""}),
         ({"listing": "app/src"}, {"listing": ""}),
