@@ -11,7 +11,7 @@ from gitguardfs.live import lines
 from gitguardfs.live.lines import Line, parse
 
 KEYS = ["gitguard-changes", "beat", "whole", "why", "watched", "in", "shares", "moved", "made",
-        "gone", "changed", "attributes", "again", "listing"]  # fmt: skip
+        "gone", "brief", "changed", "attributes", "again", "listing"]  # fmt: skip
 names = st.sampled_from(["a", "b", "..", ".", "", "\0", "\udcff", "\ud800", "é", "a" * 256])
 paths = st.lists(names, max_size=4).map("/".join)
 values = st.recursive(
@@ -53,7 +53,7 @@ def test_names_are_bytes(parts: list[bytes]) -> None:
     ("text", "line"),
     [
         ('{"gitguard-changes": 1, "shares": ["a"]}', Line("gitguard-changes")),
-        ('{"beat": 3, "watched": {"a": 1, "b": 2, "c": "x"}}', Line("beat", watched=3)),
+        ('{"beat": 3, "watched": {"a": 1, "b": 2, "c": "x"}}', Line("beat")),
         ('{"in": "a", "again": ""}', Line("again")),
         ('{"moved": ["a/b", "c"]}', Line("moved", (b"a", b"b"), (b"c",))),
         ('{"whole": true}', Line("whole", is_true=True)),
