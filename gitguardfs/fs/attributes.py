@@ -68,6 +68,8 @@ class AttributeMapper:
         self._guest_ids = lru_cache(CACHED_OWNERS)(idmap.guest_ids)
         self.drop_listing: Callable[[int], None] | None = None
         """Makes the kernel drop a directory's listing, if it keeps that without being asked."""
+        self.may_be_elsewhere: Callable[[bytes], object] | None = None
+        """Tells whether another tree may get a name, of which no change tells."""
 
     def keep(self, seconds: float) -> None:
         """Have the kernel cache for so long what no rule is about, and no other name leads to."""
@@ -127,6 +129,9 @@ class AttributeMapper:
                 entry_timeout = self._least_timeout
         elif isinstance(node, Directory) and node.classified_at == NEVER:
             entry_timeout = 0.0  # the kernel looks the name up at each use
+        if self.may_be_elsewhere is not None and self.may_be_elsewhere(node.name):
+            entry_timeout = min(entry_timeout, self._least_timeout)
+            attr_timeout = min(attr_timeout, self._least_timeout)
         return make(EntryReply, (node_id, shown, entry_timeout, attr_timeout))
 
     def unguarded(self, ino: int, st: os.stat_result, uid: GuestUid) -> Attributes:

@@ -135,15 +135,18 @@ class Bridge:
             self._shares = {}
             self._connect()
             for target in list(self._targets.values()):
+                self._send(target, {"gitguard-changes": VERSION})
                 self._send(target, {"again": ""})
         elif "beat" in found:
             watched = found.get("watched")
-            for tag, number in (watched if isinstance(watched, dict) else {}).items():
+            told = watched if isinstance(watched, dict) else {}
+            for tag, number in told.items():
                 self._share(tag).watched = number if isinstance(number, int) else 0
             self._connect()
             for target in list(self._targets.values()):
-                number = self._share(target.tag).watched
-                self._send(target, {"beat": found["beat"], "watched": {"": number}})
+                if target.tag is None or target.tag in told:
+                    number = self._share(target.tag).watched
+                    self._send(target, {"beat": found["beat"], "watched": {"": number}})
             self._write_status()
         else:
             self._pass_on(found)
@@ -250,6 +253,10 @@ def _inside(line: Object, prefix: str) -> Object | None:
     kind = next((kind for kind in (*ON_NAMES, "moved") if kind in line), "")
     given = line.get(kind)
     old_and_new = given if kind == "moved" and isinstance(given, list) else [given]
+    if kind in ("made", "gone", "moved") and any(
+        isinstance(path, str) and is_inside(f"/{prefix}", f"/{path}") for path in old_and_new
+    ):
+        return {"whole": False, "why": "the directory, or one above it, is another one now"}
     paths = [_below(path, prefix) for path in old_and_new if isinstance(path, str)]
     if kind == "moved" and len(paths) == 2:
         old, new = paths

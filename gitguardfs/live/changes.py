@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from time import monotonic
 
+from gitguardfs.base.protocol import NodeId
 from gitguardfs.fs.nodes import Directory
 from gitguardfs.linux import syscalls
 from gitguardfs.live import lines
@@ -218,11 +219,14 @@ class Changes:
             if not line.is_true:
                 self._keep(False)
                 log.info("the host does not tell of all changes: %s", line.why or "no reason given")
+        elif line.kind == lines.BEGINS:
+            self._is_whole = False
+            self._keep(False)
         elif line.kind == lines.AGAIN:
             top = self._names.directory(line.path)
             if top is not None:
                 self._look_below(top)
-        elif line.kind != lines.BEGINS:
+        else:
             self._comparing.compare(line)
             if self._source_caches:
                 self._later.append((monotonic() + CACHED_FOR, line))
@@ -248,16 +252,27 @@ class Changes:
         can = bool(least) and not self._is_forgetting
         can = can and not self._notifying.is_held_up
         can = can and self._tree.symlinks is None  # a resolved link's object has another name
+        can = can and self._tells_case_apart()
         if keeps and self._absent is None and can and self._session.keep_listings():
             with suppress(OSError):  # tried again at the next beat
                 self._absent = AbsentNames(self._kept)
-                self._tree.keep(KEPT, self._absent.note)
+                self._tree.keep(KEPT, partial(self._note_absent, self._absent))
         elif not keeps and self._absent is not None:
             self._tree.keep(least, None)
             places = [*self._names.places(), *self._absent.take(), *self._doubtful]
-            then = partial(self._forgotten, self._absent)
-            self._notifying.forget(places, list(self._tree.nodes.by_id), then)
+            self._notifying.forget(places, list(self._tree.nodes.by_id), None)
+            self._notifying.when_all_is_told(partial(self._forgotten, self._absent))
             self._absent, self._is_forgetting = None, True
+
+    def _tells_case_apart(self) -> bool:
+        """Return whether a file has one name only: lines name it by one."""
+        root = self._tree.nodes.root
+        with suppress(OSError):
+            return self._tree.case.matters(root, self._tree.descriptors.of(root))
+        return False
+
+    def _note_absent(self, absent: AbsentNames, parent: NodeId, name: bytes) -> bool:
+        return self._view.is_ordinary(name) and absent.note(parent, name)
 
     def _forgotten(self, absent: AbsentNames) -> None:
         absent.remove()

@@ -19,7 +19,7 @@ from gitguardfs.live.lines import Line, Path
 from gitguardfs.live.own_changes import OwnChanges
 from gitguardfs.live.repeating import Repeating
 from gitguardfs.live.steps import Step, addition, removal
-from gitguardfs.names.rules import Refused
+from gitguardfs.names.rules import ALLOW, Refused
 from gitguardfs.sessions.base import Session
 from gitguardfs.view.view import View
 
@@ -91,12 +91,12 @@ class Comparing:
 
     def _parent(self, path: Path) -> Directory | None:
         """Return the directory of a path if the kernel knows it, and no rule is about the path."""
-        *above, name = path
-        parent = self._names.directory(path[:-1])
-        if parent is None or not all(map(self._view.is_ordinary, above)):
+        found = self._names.directory(path[:-1])
+        parent = None if found is None else self._tree.check.directory(found.id)
+        if parent is None or parent.verdict is not ALLOW:
             return None
-        if self._view.is_ordinary(name):
-            return self._tree.check.directory(parent.id)
+        if self._view.is_ordinary(path[-1]):
+            return parent
         self._touch_listing(parent)
         return None
 
@@ -213,12 +213,12 @@ class Comparing:
 
     def _look_at(self, node: Node) -> None:
         parent = node.parent
+        if isinstance(node, Directory):
+            self._touch_listing(node)
         if parent is None or not self._view.is_ordinary(node.name):
             return
         self._tree.check.directory(parent.id)
         st = self._stat(parent, node.name)
-        if isinstance(node, Directory):
-            self._touch_listing(node)
         if st is None or not node.matches(st):
             self._differs(lines.GONE, parent, node.name)
         elif node.file_type == S_IFREG and node.reported not in (0, change_key(st)):

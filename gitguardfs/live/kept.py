@@ -80,7 +80,8 @@ def forget_what_a_former_daemon_kept(
     places = [(int(parent), name) for parent, _, name in rows if parent.isdigit()]
     places += [(node.parent.id, node.name) for node in nodes if node.parent is not None]
     notifying = Notifying(session, _safely)
-    notifying.forget(places, list(nodes.by_id), lambda: _remove(paths))
+    notifying.forget(places, list(nodes.by_id), None)
+    notifying.when_all_is_told(lambda: _remove(paths))
     notifying.end()
 
 

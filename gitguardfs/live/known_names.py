@@ -12,6 +12,10 @@ Place = tuple[int, bytes]
 """A directory's number, and a name in it."""
 
 
+MOST_FURTHER = 1 << 16
+"""Further names of files that are remembered; users can make as many as they like."""
+
+
 class KnownNames:
     """The nodes of a table by their places. Used on the serving thread only."""
 
@@ -54,7 +58,10 @@ class KnownNames:
     def _note(self, node: Node) -> None:
         former = self._places.get(node.id)
         if node.has_other_names and former is not None:
-            self._further.add(former)
+            if len(self._further) < MOST_FURTHER:
+                self._further.add(former)
+            else:
+                self._doubts(former)
         self.lost(node)
         if self._nodes.by_id.get(node.id) is not node:  # the kernel has forgotten it
             return self._strayed.discard(node.id)

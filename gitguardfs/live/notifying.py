@@ -52,7 +52,8 @@ class Notifying:
         self._held: set[int] = set()
         """Directories that programs of the guest hold."""
         self._left_out: set[_Item] = set()
-        """Notifications on those directories, for later."""
+        """Notifications for later: on those directories, or while too many processes are stuck."""
+        self._when_told: list[Callable[[], None]] = []
         self._is_working = self._is_ending = False
         self._ticks = syscalls.ticks(TICK)
         self._process: NotifierProcess | None = None
@@ -68,11 +69,6 @@ class Notifying:
     def is_held_up(self) -> bool:
         """Whether programs of the guest keep names from being forgotten."""
         self._stuck = [process for process in self._stuck if not process.has_ended()]
-        if not self._stuck and self._held:
-            self._held.clear()
-            items, self._left_out = self._left_out, set()
-            self._works.append((iter(items), None))
-            self._work()
         return bool(self._stuck)
 
     def forget(
@@ -100,6 +96,11 @@ class Notifying:
         self._works.append((items, then))
         self._work()
 
+    def when_all_is_told(self, call: Callable[[], None]) -> None:
+        """Have a call made when all so far is told, also what a program holds up now."""
+        self._when_told.append(call)
+        self._work()
+
     def end(self) -> None:
         """End when the kernel has been told all."""
         self._is_ending = True
@@ -122,8 +123,13 @@ class Notifying:
                         self._safely(then)
         finally:
             self._is_working = False
-        if self._is_ending and not self._sent and self._ticks >= 0:
+        if self._sent or self._first or self._works or self._left_out or self._ticks < 0:
+            return
+        while self._when_told:
+            self._safely(self._when_told.pop(0))
+        if self._is_ending:
             self._let_go()
+            self._session.remove_reader(self._ticks)
             os.close(self._ticks)
             self._ticks = -1
 
@@ -133,17 +139,17 @@ class Notifying:
             source, self._first = iter(self._first), []
         size, batch = 0, list[_Item]()
         for item in source:
-            if item.directory in self._held:
+            if self._process is None or item.directory in self._held:
                 self._left_out.add(item)
                 continue
             size += len(item.data) + 8
             batch.append(item)
             if size > ROOM // 2:
                 break
-        process = self._process
-        if batch and process is not None:
-            process.write([item.data for item in batch])
+        if batch and self._process is not None:
+            self._process.write([item.data for item in batch])
             self._sent, self._progress, self._moved = batch, -1, monotonic()
+        if self._sent or self._left_out:
             self._session.add_reader(self._ticks, partial(self._safely, self._check))
 
     def _take_answer(self) -> None:
@@ -165,6 +171,13 @@ class Notifying:
         """Go on without a directory that a program holds."""
         with suppress(BlockingIOError):
             os.read(self._ticks, 8)
+        before = len(self._stuck)
+        if self._left_out and (not self.is_held_up or len(self._stuck) < before):
+            if not self._stuck:
+                self._held.clear()
+            items, self._left_out = self._left_out, set()
+            self._works.append((iter(items), None))
+            self._work()
         if not self._sent or self._process is None:
             return
         now, progress = monotonic(), self._process.progress
@@ -182,7 +195,7 @@ class Notifying:
 
     def _next(self, left: list[_Item]) -> None:
         self._sent = []
-        if self._ticks >= 0:
+        if self._ticks >= 0 and not self._left_out:
             self._session.remove_reader(self._ticks)
         self._first = left
         self._work()

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 MOST_FAILURES = 3
 """Helpers that end by themselves, one after the other, before no more is started."""
+MOST_STUCK = 3
+"""Helpers that wait for programs of the guest at a time."""
 START_LIMIT = 60.0
 """Seconds for the start of a helper, which takes long in an emulated guest."""
 LIMIT = 1.0
@@ -83,6 +85,8 @@ class Repeating:
         self._began = 0.0
         self._is_ready = False
         """Whether the helper takes calls."""
+        self._stuck: list[tuple[HelperProcess, set[int]]] = []
+        """Helpers that were killed and may still wait in the kernel, and where."""
         self._failures = 0
         """How many helpers in a row have ended by themselves."""
 
@@ -108,6 +112,8 @@ class Repeating:
         """Give up a call that takes too long. To be called now and then."""
         limit = LIMIT if self._is_ready else START_LIMIT
         if self._step is not None and monotonic() - self._began > limit:
+            if self._helper is not None:
+                self._stuck.append((self._helper, _directories(self._step)))
             self.end()
             self._finish(errno.ETIMEDOUT)
             self._next()
@@ -149,6 +155,8 @@ class Repeating:
         try:
             if self._helper is None and self._failures >= MOST_FAILURES:
                 return self._finish(errno.ENOTSUP)
+            if self._would_wait(step):
+                return self._finish(errno.ETIMEDOUT)
             self.prepare()
             assert self._helper is not None
             if not self._is_ready:
@@ -157,6 +165,12 @@ class Repeating:
             self._helper.call(step.call, path_of(step.parent), step.name, *more)
         except OSError as error:
             self._finish(error.errno or errno.EIO)
+
+    def _would_wait(self, step: Step) -> bool:
+        """Return whether a program holds a directory of a step's up, or too many in all."""
+        self._stuck = [each for each in self._stuck if not each[0].has_ended()]
+        held = {number for _, directories in self._stuck for number in directories}
+        return len(self._stuck) >= MOST_STUCK or not held.isdisjoint(_directories(step))
 
     def _take_answer(self) -> None:
         if self._helper is None:
@@ -348,3 +362,7 @@ class Repeating:
         self._own.note_content(node.id, change_key(st))
         if node.file_type == S_IFREG:
             self._opens = node.id
+
+
+def _directories(step: Step) -> set[int]:
+    return {step.parent.id} if step.to is None else {step.parent.id, step.to.id}

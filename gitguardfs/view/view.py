@@ -101,6 +101,7 @@ class View:
             self._trees[LOCAL_TREE] = own.local
             self._descriptors.append(own.local.descriptors)
             share.overlays.append(own.overlay)
+            share.attributes.may_be_elsewhere = own.marker
 
     @property
     def share(self) -> Tree:

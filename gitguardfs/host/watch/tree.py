@@ -12,11 +12,13 @@ watch. Moves are told at once, all else when it is settled, so that each path is
 from __future__ import annotations
 
 import errno
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from stat import S_ISREG
 from typing import NamedTuple
 
 from inotify_simple import INotify, flags, parse_events
@@ -36,6 +38,11 @@ MASK = (
 )  # fmt: skip
 READ = 1 << 16
 """Bytes of events that are read at a time, some 1,500: lines and beats go out between."""
+LONG = 1.0
+"""Seconds after which a directory that came counts as not watched as long as it is read."""
+LONG_READING = "a new directory is being read"
+LINKED = 0.5
+"""Seconds between looks at all, at least, for files that got further names."""
 STEP = 0.02
 """Seconds that one step may read directories."""
 LIMIT = "limit of inotify watches"
@@ -104,6 +111,8 @@ class Tree:
         """Watches that the present reading of the whole tree has met."""
         self._lasting = ""
         """A reason that no reading takes away."""
+        self._linked: float | None = None
+        """When to have files with further names looked at (time.monotonic)."""
         self._has_warned = False
         """Whether the user has been told of the limit."""
 
@@ -137,7 +146,7 @@ class Tree:
         if self._scans:
             return 0.0
         times = [each.due for each in self._leaving.values()]
-        times += [due for due in (self._settling.next_due,) if due is not None]
+        times += [due for due in (self._settling.next_due, self._linked) if due is not None]
         return max(0.0, min(times) - now) if times else None
 
     def step(self) -> None:
@@ -159,6 +168,11 @@ class Tree:
         for (node, name), change in self._settling.settled(now):
             for key in change.lines():
                 self._say(key, node, name)
+                if key == "made" and self._has_further_names(node, name):
+                    self._linked = self._linked or now + LINKED
+        if self._linked is not None and self._linked <= now:
+            self._linked = None
+            self._report({"again": ""})
 
     # Lines
 
@@ -169,6 +183,17 @@ class Tree:
     def _report(self, line: dict[str, object]) -> None:
         self.last_change = time.time()
         self._tell({"in": self.tag, **line})
+
+    def _has_further_names(self, node: Node, name: str) -> bool:
+        """Return whether a file has a name that may have been looked at while it was the only one.
+
+        No event says that: the reader is told to look at all again.
+        """
+        with suppress(OSError):
+            path = self._nodes.path(node, name)
+            st = None if path is None else os.lstat(path, dir_fd=self._top)
+            return st is not None and S_ISREG(st.st_mode) and st.st_nlink > 1
+        return False
 
     def _not_whole(self, why: str) -> None:
         if self.why != why:
@@ -199,7 +224,9 @@ class Tree:
             self._not_whole("the directory was deleted or moved")
             what = f"{shown(self.path)} was deleted or moved away: it is watched no more"
             raise UserError(what, code=Exit.SYSTEM)
-        if mask & flags.IGNORED:
+        if mask & flags.UNMOUNT:  # what lay below is there again
+            self._overflowed()
+        elif mask & flags.IGNORED:
             self._nodes.forget(node)
         elif name and not self._is_hidden(name):
             self._note((node, name), mask, cookie)
@@ -308,12 +335,21 @@ class Tree:
         yield
 
     def _read_new(self, parent: Node, name: str) -> Iterator[None]:
-        if (yield from self._read(parent, name)):
+        if (yield from self._read(parent, name, time.monotonic() + LONG)):
             change = self._settling.note((parent, name), Event.MOVED_IN, time.monotonic())
             change.is_read = True
+        if self.why == LONG_READING and len(self._scans) == 1:  # the last of them
+            self._report({"again": ""})
+            self.why = self._lasting
+            self._tell(self.state())
 
-    def _read(self, parent: Node | None, name: str) -> Generator[None, None, bool]:
-        """Watch and read all below a name; return False if it is no directory by now."""
+    def _read(
+        self, parent: Node | None, name: str, limit: float = math.inf
+    ) -> Generator[None, None, bool]:
+        """Watch and read all below a name; return False if it is no directory by now.
+
+        After the time ``limit`` not all counts as watched.
+        """
         path = "" if parent is None else self._nodes.path(parent, name)
         if path is None:
             return False
@@ -325,6 +361,8 @@ class Tree:
         try:
             for directory in _Scan(self, fd, path, parent, name).directories():
                 directory.enter = [each for each in directory.enter if not self._is_hidden(each)]
+                if not self.why and time.monotonic() > limit:
+                    self._not_whole(LONG_READING)
                 yield
         finally:
             os.close(fd)

@@ -49,6 +49,9 @@ def test_what_is_no_line_is_refused(line: bytes) -> None:
         bridge.take(line)
 
 
+REPLACED = {"whole": False, "why": "the directory, or one above it, is another one now"}
+
+
 @pytest.mark.parametrize("watched", [5, {"a": "b"}, {"a": 1, "b": None}, None])
 def test_a_beat_is_taken_whatever_it_counts(watched: object) -> None:
     host_lines.Bridge((NOWHERE,)).take(json.dumps({"beat": 1, "watched": watched}).encode())
@@ -63,7 +66,10 @@ def test_a_beat_is_taken_whatever_it_counts(watched: object) -> None:
         ({"changed": "app/srcs"}, None),
         ({"attributes": "app/src"}, {"attributes": ""}),
         ({"listing": "app/src"}, {"listing": ""}),
-        ({"made": "app/src"}, None),
+        ({"made": "app/src"}, REPLACED),
+        ({"gone": "app"}, REPLACED),
+        ({"moved": ["app", "other"]}, REPLACED),
+        ({"moved": ["other", "app/src"]}, REPLACED),
         ({"moved": ["app/src/a", "app/src/b"]}, {"moved": ["a", "b"]}),
         ({"moved": ["app/src/a", "app/b"]}, {"gone": "a"}),
         ({"moved": ["a", "app/src/b"]}, {"made": "b"}),
