@@ -162,6 +162,10 @@ class Notifying:
         except OSError:
             has_written = False
         self._is_ready = has_written
+        if not self._sent:
+            if not has_written:
+                self._let_go()
+            return self._work()
         left = [] if has_written else self._sent
         if not has_written:  # killed
             self._let_go()
