@@ -11,7 +11,8 @@ import pytest
 
 from gitguardfs.fs.files import RACY_NS
 from tests.mount.live.test_events import LARGE, append, tree
-from tests.support.live import BEGIN, WHOLE, Host, changes_in, kept, kept_files, tell
+from tests.support.held import held
+from tests.support.live import BEAT, BEGIN, WHOLE, Host, changes_in, kept, kept_files, tell
 from tests.support.mounting import (
     LIMIT,
     Mounted,
@@ -19,6 +20,7 @@ from tests.support.mounting import (
     command,
     daemons,
     empty_view,
+    gitguardfs,
     unmount,
     until,
 )
@@ -242,3 +244,54 @@ def test_content_that_changes_before_a_line_on_attributes() -> None:
             time.sleep(2 * RACY_NS / 1e9)  # from then on the kernel keeps pages
             until(lambda: (mounted.path / "file").read_text() == "two\n", "it is read again")
         host.close()
+
+
+def test_names_in_a_directory_that_a_program_holds_are_looked_up_after_it(mounted: Mounted) -> None:
+    """The kernel needs the directory's lock to forget them."""
+    names = [f"absent {number}" for number in range(20)]
+    host = Host(mounted.process.pid)
+    with kept(mounted.path, host):
+        for name in names:
+            assert not (mounted.path / "sub" / name).exists()
+        with held(mounted.path / "sub"):
+            host.close()
+            time.sleep(2)  # the process that waits is given up
+    until(lambda: not kept_files(mounted.path), "all is forgotten")
+    for name in names:
+        (mounted.source / "sub" / name).touch()
+    time.sleep(1.1)  # what is cached as ever
+    assert all((mounted.path / "sub" / name).exists() for name in names)
+
+
+def test_a_new_stream_s_beginning_ends_what_the_last_one_said(mounted: Mounted) -> None:
+    host = Host(mounted.process.pid)
+    with kept(mounted.path, host):
+        host.tell(BEGIN)
+        until(lambda: not kept_files(mounted.path), "not all is told")
+        time.sleep(2 * BEAT)
+        assert not kept_files(mounted.path), "beats say nothing of that"
+    host.close()
+
+
+def test_names_that_could_be_the_guest_s_own() -> None:
+    """What is below them is told if they are not; of themselves nobody tells."""
+    with area() as here:
+        source, view = here / "source", here / "view"
+        (source / "target").mkdir(parents=True)
+        (source / "target/file").write_text("x")
+        (source / "node_modules").symlink_to("target")
+        options = ("--local=deps", f"--local-store={here}/store", "--session=kernel")
+        with gitguardfs(source, view, *options) as mounted:
+            host = Host(mounted.process.pid)
+            with kept(view, host):
+                assert (view / "target/file").stat().st_size == 1, "no Cargo.toml is beside it"
+                assert not (view / "target/new").exists()
+                assert (view / "node_modules").is_symlink()
+                (source / "target/file").write_text("more")
+                (source / "target/new").touch()
+                (source / "node_modules").unlink()
+                host.tell({"changed": "target/file"}, {"made": "target/new"}, {"listing": ""})
+                until(lambda: (view / "target/file").stat().st_size == 4, "it is told")
+                until((view / "target/new").exists, "it is told")
+                until(lambda: not (view / "node_modules").is_symlink(), "it is looked up")
+            host.close()

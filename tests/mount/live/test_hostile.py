@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from gitguardfs.base.constants import HELPER_GID
+from gitguardfs.live.repeating import LIMIT as LIMIT_OF_CALLS
 from tests.mount.live.test_events import tree
+from tests.support.held import held
 from tests.support.live import AGAIN, BEGIN, Host, Watch
 from tests.support.mounting import (
     LIMIT,
@@ -317,3 +320,25 @@ def test_a_repeated_call_is_not_made_by_the_next_daemon(request_name: str) -> No
 
 def _rows(source: Path) -> dict[str, object]:
     return {name: (row, (source / name).lstat().st_mtime_ns) for name, row in tree(source).items()}
+
+
+def test_a_program_that_holds_a_directory_keeps_few_processes_waiting(mounted: Mounted) -> None:
+    names = [f"sub/file {number}" for number in range(12)]
+    for name in names:
+        (mounted.source / name).touch()
+        (mounted.path / name).stat()
+    host = Host(mounted.process.pid)
+    before = children(mounted)
+    with held(mounted.path / "sub"):
+        for name in names:
+            (mounted.source / name).unlink()
+        host.tell(*({"gone": name} for name in names), {"made": "file"})
+        time.sleep(6 * LIMIT_OF_CALLS)
+        assert len(children(mounted) - before) <= 4, "two kinds, of each one that waits"
+    until(lambda: not any((mounted.path / name).exists() for name in names), "all is seen")
+    host.close()
+
+
+def children(mounted: Mounted) -> set[int]:
+    pid = mounted.process.pid
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

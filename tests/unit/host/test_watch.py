@@ -158,6 +158,17 @@ def test_each_change_has_its_line_and_no_other(top: Path) -> None:
     assert watch.stream.lines[0] == {"gitguard-changes": 1, "shares": ["project"]}
 
 
+def test_a_further_name_has_all_looked_at_again(top: Path) -> None:
+    """The file's first name may have been looked at while it was the only one."""
+    (top / "first").touch()
+    with Watch(top) as watch:
+        watch.settled(0)
+        os.link(top / "first", top / "second")
+        watch.stream.wait_line(made="second")
+        watch.settled(1)
+        wait_for(lambda: {"in": "project", "again": ""} in watch.stream.changes()[1:], "a look")
+
+
 def test_a_file_that_is_written_all_the_time_is_told_meanwhile(top: Path) -> None:
     (top / "log").touch()
     with Watch(top) as watch, open(top / "log", "wb", buffering=0) as file:
