@@ -1,4 +1,4 @@
-"""A directory whose lock a program has: it lists it into memory that does not come (userfaultfd)."""
+"""A directory whose lock a program has: it lists it into memory that never comes (userfaultfd)."""
 
 import ctypes
 import fcntl

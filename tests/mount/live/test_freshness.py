@@ -248,7 +248,7 @@ def test_content_that_changes_before_a_line_on_attributes() -> None:
 
 def test_names_in_a_directory_that_a_program_holds_are_looked_up_after_it(mounted: Mounted) -> None:
     """The kernel needs the directory's lock to forget them."""
-    names = [f"absent {number}" for number in range(20)]
+    names = [f"absent-{number}" for number in range(20)]
     host = Host(mounted.process.pid)
     with kept(mounted.path, host):
         for name in names:
@@ -287,11 +287,14 @@ def test_names_that_could_be_the_guest_s_own() -> None:
                 assert (view / "target/file").stat().st_size == 1, "no Cargo.toml is beside it"
                 assert not (view / "target/new").exists()
                 assert (view / "node_modules").is_symlink()
+                assert not (view / ".venv").exists()
                 (source / "target/file").write_text("more")
                 (source / "target/new").touch()
                 (source / "node_modules").unlink()
+                (source / ".venv").touch()
                 host.tell({"changed": "target/file"}, {"made": "target/new"}, {"listing": ""})
                 until(lambda: (view / "target/file").stat().st_size == 4, "it is told")
                 until((view / "target/new").exists, "it is told")
                 until(lambda: not (view / "node_modules").is_symlink(), "it is looked up")
+                until((view / ".venv").exists, "it is looked up")
             host.close()
