@@ -197,7 +197,7 @@ WORK = {
         """, "p3two, one\n"),
     "jest": Work("npm", "node_modules", f"""
         test -e node_modules || {CI}
-        node "$MODULES/jest/bin/jest.js" --cacheDirectory "$HOME/jest"
+        node "$MODULES/jest/bin/jest.js" --no-watchman --cacheDirectory "$HOME/jest"
         """, "1 passed"),
     "pip": Work("python3", ".venv", """
         test -e .venv || python3 -m venv .venv
